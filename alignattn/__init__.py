@@ -1,0 +1,61 @@
+"""Fine-tune pretrained encoders with alignment attention.
+
+Names are imported when they are first used: `import alignattn` itself costs next to nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alignattn.checkpoints import from_pretrained
+    from alignattn.collector import LayerRecord, Recording
+    from alignattn.config import PRESETS, AttentionConfig
+    from alignattn.errors import AlignAttnError
+    from alignattn.patching import collect, is_patched, patch, patch_alignment, unpatch
+    from alignattn.trainer import AlignmentTrainer, AlignmentTrainingArguments
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AlignAttnError": "errors",
+    "AlignmentTrainer": "trainer",
+    "AlignmentTrainingArguments": "trainer",
+    "AttentionConfig": "config",
+    "LayerRecord": "collector",
+    "PRESETS": "config",
+    "Recording": "collector",
+    "collect": "patching",
+    "from_pretrained": "checkpoints",
+    "is_patched": "patching",
+    "patch": "patching",
+    "patch_alignment": "patching",
+    "unpatch": "patching",
+}
+
+__all__ = [
+    "PRESETS",
+    "AlignAttnError",
+    "AlignmentTrainer",
+    "AlignmentTrainingArguments",
+    "AttentionConfig",
+    "LayerRecord",
+    "Recording",
+    "collect",
+    "from_pretrained",
+    "is_patched",
+    "patch",
+    "patch_alignment",
+    "unpatch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOMES))

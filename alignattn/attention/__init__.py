@@ -1,0 +1,1 @@
+"""The attention slots in pure PyTorch: nothing below this package imports transformers."""

@@ -1,0 +1,46 @@
+"""Alignment by an adversary (Zhang et al. 2021, eq. 2)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure
+from alignattn.attention.alignment.gradient_reversal import reverse_gradient
+from alignattn.attention.alignment.networks import Discriminator
+
+HIDDEN_DIM = 16
+
+
+class GANAlignment(Alignment):
+    """The discriminator's loss in telling queries from keys, E[-log D(q)] + E[-log(1 - D(k))].
+
+    It is the negative of eq. 2, with a gradient reversal between the features and the discriminator: in one
+    backward pass the discriminator descends it while queries and keys ascend it. The heads of a layer share
+    the discriminator. At chance the loss is 2 log 2 = 1.386 a head.
+
+    Diagnostics: `discriminator_accuracy`, the share of real queries and keys it tells apart (chance: 0.5).
+
+    Args:
+        head_dim: size d of a head's query and key.
+        hidden_dim: size of the discriminator's hidden layer.
+        head_reduction: `sum` or `mean` over the heads.
+    """
+
+    def __init__(
+        self, head_dim: int, *, hidden_dim: int = HIDDEN_DIM, head_reduction: HeadReduction = "sum"
+    ) -> None:
+        super().__init__(head_dim, head_reduction=head_reduction)
+        self.discriminator = Discriminator(head_dim, hidden_dim, output_dim=1)
+
+    def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
+        # In the projections' own memory order [B, n, H, d] the stacking is one plain copy.
+        stacked = torch.stack((query.transpose(1, 2), key.transpose(1, 2)))
+        logits = self.discriminator(reverse_gradient(stacked)).squeeze(-1)
+        # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
+        query_logits, key_logits = logits.unbind()
+        per_token = F.softplus(-query_logits) + F.softplus(key_logits)
+        weight = tokens.token_weight[:, :, None]
+        with torch.no_grad():
+            correct = (query_logits > 0).to(weight.dtype) + (key_logits < 0).to(weight.dtype)
+            accuracy = (correct * weight).sum() / (2 * query.shape[1])
+        return (per_token * weight).sum(), {"discriminator_accuracy": accuracy}

@@ -1,0 +1,138 @@
+"""Entropic optimal transport between the tokens of two sets, in a fixed number of matrix products.
+
+A log-domain Sinkhorn iteration takes two exponentials of an n × n matrix, by far its largest cost. Here the
+matrix exp((g_j - C_ij) / ε) is built once for each of a few decreasing ε, and every iteration between is two
+products of it with a vector.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ANNEAL_FROM = 0.16
+"""First ε as a share of the largest cost: from here each of the default's three steps divides ε by 2.5."""
+ITERATIONS = 14
+"""Leaves an L1 marginal error of 0.012 (0.017 in the worst layer) on MiniLM's queries and keys at ε = 0.01."""
+
+_ITERATIONS_A_STEP = 2
+"""At an ε above the last; more of them buy less than more iterations at the last."""
+_ANNEALED_SHARE = 2
+"""One iteration in so many is spent above the last ε."""
+_MAX_STEPS = 10
+"""A step costs a new kernel, as much as three iterations; past ten they stop paying."""
+_RELAXATION = 1.6
+"""Over-relaxation (Thibault et al. 2021): of 1.3 to 1.8, the lowest marginal error on MiniLM."""
+_PLAIN = 1.0
+_SMALLEST_RATIO = 1e-12
+_LARGEST_SCALING = 1e18
+"""Where the kernel underflows, a scaling stops here: finite, and so is the product of two."""
+
+
+@dataclass(frozen=True)
+class TransportPlan:
+    """The plan π = diag(row) · kernel · diag(column), never formed.
+
+    Attributes:
+        kernel: `[B, H, n, n]`.
+        row: `[B, H, n]`, 0 at padding.
+        column: `[B, H, n]`; the kernel's columns are 0 at padding.
+    """
+
+    kernel: Tensor
+    row: Tensor
+    column: Tensor
+
+    def apply(self, features: Tensor) -> Tensor:
+        """Return π · features, `[B, H, n, f]`."""
+        return self.row[..., None] * torch.matmul(self.kernel, self.column[..., None] * features)
+
+    def apply_transposed(self, features: Tensor) -> Tensor:
+        """Return πᵀ · features, `[B, H, n, f]`."""
+        return self.column[..., None] * torch.matmul(self.kernel.mT, self.row[..., None] * features)
+
+
+@torch.no_grad()
+def sinkhorn(
+    left: Tensor,
+    right: Tensor,
+    probability: Tensor,
+    *,
+    epsilon: float,
+    anneal_from: float = ANNEAL_FROM,
+    iterations: int = ITERATIONS,
+) -> TransportPlan:
+    """Approximate argmin <C, π> + ε Σ π log π for C_ij = -left_i · right_j, both marginals being `probability`.
+
+    Terms of C that depend on i or j alone do not change the plan, so this serves every cost that is a dot
+    product up to such terms. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential
+    into the kernel), Thibault et al. 2021 (over-relaxation). The plan's column marginal is exact unless the
+    kernel underflows. No step depends on a value of the data: it compiles and needs no synchronisation.
+
+    Args:
+        left: `[B, H, n, d]`, finite at padding too.
+        right: `[B, H, n, d]`, finite at padding too.
+        probability: `[B, n]`, uniform over the real tokens of a sample and 0 at padding. A wholly padded
+            sample gets a plan over its padding.
+        epsilon: strength ε of the entropy, in units of the cost.
+        anneal_from: ε starts at this share of the largest |left_i| · |right_j| of a head and falls
+            geometrically to `epsilon`.
+        iterations: number of updates of both scalings, over all ε; half of them at the last.
+
+    Returns:
+        The plan, without gradient.
+    """
+    batch, heads, length, _ = left.shape
+    flat_left, flat_right = left.flatten(0, 1), right.flatten(0, 1)
+    has_tokens = probability.sum(dim=1, keepdim=True) > 0
+    marginal = torch.where(has_tokens, probability, 1 / length).repeat_interleave(heads, dim=0)[:, None]
+    potential = torch.zeros_like(marginal)
+    kernel = left.new_empty(batch * heads, length, length)
+    steps = min(iterations // (_ITERATIONS_A_STEP * _ANNEALED_SHARE), _MAX_STEPS)
+    first = _first_epsilon(flat_left, flat_right, epsilon, anneal_from)
+    for step in range(steps + 1):
+        at_last = step == steps
+        current = first * (epsilon / first) ** (step / steps) if steps else torch.full_like(first, epsilon)
+        _fill_kernel(kernel, flat_left / current, flat_right, potential / current + marginal.log())
+        rounds = iterations - steps * _ITERATIONS_A_STEP if at_last else _ITERATIONS_A_STEP
+        row, column = _scale(kernel, marginal, rounds)
+        potential = potential + current * column.log()
+    return TransportPlan(
+        kernel.unflatten(0, (batch, heads)),
+        (marginal * row).reshape(batch, heads, length) * has_tokens[:, :, None],
+        column.reshape(batch, heads, length),
+    )
+
+
+def _first_epsilon(left: Tensor, right: Tensor, epsilon: float, anneal_from: float) -> Tensor:
+    largest_cost = left.norm(dim=-1).amax(dim=-1) * right.norm(dim=-1).amax(dim=-1)
+    return (anneal_from * largest_cost).clamp(min=epsilon)[:, None, None]
+
+
+def _fill_kernel(kernel: Tensor, left: Tensor, right: Tensor, column_logit: Tensor) -> None:
+    """Write exp(left · rightᵀ + column_logit - its row's maximum); the maximum is absorbed by the row scaling."""
+    torch.bmm(left, right.mT, out=kernel)
+    kernel.add_(column_logit)
+    kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()
+
+
+def _scale(kernel: Tensor, marginal: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+    """Return scalings `[B * H, 1, n]` such that marginal · row · kernel · column has about the marginals.
+
+    The first and the last update are plain: the one because there is nothing yet to relax, the other so that
+    the column marginal is met. The vectors are rows, for which the product is twice as fast as for columns.
+    """
+    count = 1 / marginal.amax(dim=-1, keepdim=True)
+    row = 1 / kernel.sum(dim=-1)[:, None]
+    column = torch.ones_like(row)
+    for index in range(rounds):
+        if index > 0:
+            row = _update(row, torch.bmm(column, kernel.mT), _RELAXATION)
+        relaxation = _PLAIN if index in (0, rounds - 1) else _RELAXATION
+        column = _update(column, torch.bmm(marginal * row, kernel) * count, relaxation)
+    return row, column
+
+
+def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:
+    ratio = (scaling * unscaled).clamp_(min=_SMALLEST_RATIO)
+    return (scaling * ratio.pow_(-relaxation)).clamp_(max=_LARGEST_SCALING)

@@ -1,0 +1,114 @@
+"""Load a patched model that was saved with `save_pretrained`."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+
+from alignattn.config import AttentionConfig
+from alignattn.errors import AlignAttnError
+from alignattn.patching import CHILD_NAME, patch
+
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+"""The keyword arguments of `from_pretrained` that say where a file is found."""
+
+SLOT_MARKER = f".{CHILD_NAME}."
+"""What the state-dict keys of the slots' own parameters have in common."""
+
+
+def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrainedModel:
+    """Load a model saved from a patched one, and patch it again: equal outputs, the slots' trained parameters included.
+
+        model = alignattn.from_pretrained("out", AutoModelForSequenceClassification)
+
+    Args:
+        path: a folder written by `save_pretrained`, or a Hub id.
+        auto_class: an `AutoModelFor…` class or a model class of transformers.
+        **kwargs: as for `auto_class.from_pretrained`.
+
+    Returns:
+        The patched model in evaluation mode; a plain one if the checkpoint names no patch.
+
+    Raises:
+        AlignAttnError: if there is no checkpoint at `path`, or the slots' parameters in it do not fit.
+    """
+    hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
+    try:
+        fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
+        with _without_report_of_slots():
+            model: PreTrainedModel = auto_class.from_pretrained(str(path), **kwargs)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise AlignAttnError(f"no model can be loaded from {str(path)!r}: {reason}") from error
+    if CHILD_NAME not in fields:
+        return model
+    patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
+    _load_slots(model, str(path), hub)
+    return model
+
+
+def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
+    expected = {name: tensor for name, tensor in model.state_dict().items() if SLOT_MARKER in name}
+    saved = dict(_saved_slots(path, hub)) if expected else {}
+    prefix = f"{model.base_model_prefix}."
+    # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
+    saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
+    if saved.keys() != expected.keys():
+        odd = sorted(saved.keys() ^ expected.keys())
+        raise AlignAttnError(
+            f"{path!r} does not hold the parameters of the attention its config names ({len(odd)} differ, such as "
+            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it anew"
+        )
+    model.load_state_dict(saved, strict=False)
+
+
+def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
+    if name in expected:
+        return name
+    return name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
+
+
+def _saved_slots(path: str, hub: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for file in _weight_files(path, hub):
+        with safe_open(file, "pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - a safe_open handle is not iterable
+                if SLOT_MARKER in name:
+                    yield name, weights.get_tensor(name)
+
+
+def _weight_files(path: str, hub: dict[str, Any]) -> list[str]:
+    optional = {"_raise_exceptions_for_missing_entries": False}
+    whole = cached_file(path, SAFE_WEIGHTS_NAME, **optional, **hub)
+    if whole is not None:
+        return [whole]
+    index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional, **hub)
+    if index is None:
+        raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
+    shards = json.loads(Path(index).read_text())["weight_map"]
+    return [
+        cached_file(path, shard, **hub)
+        for shard in sorted({file for name, file in shards.items() if SLOT_MARKER in name})
+    ]
+
+
+@contextmanager
+def _without_report_of_slots() -> Iterator[None]:
+    """Silence the table of unexpected keys that transformers prints: the slots' keys are loaded right after."""
+    logger = logging.getLogger("transformers.modeling_utils")
+
+    def is_not_report(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return not ("LOAD REPORT" in message and SLOT_MARKER in message and "MISSING" not in message)
+
+    logger.addFilter(is_not_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_not_report)

@@ -1,0 +1,71 @@
+"""The `alignattn` command: one thin function a subcommand, and the one place where mistakes are caught."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from alignattn.errors import AlignAttnError
+
+USER_ERROR_EXIT_CODE = 2
+
+USAGE = """usage: alignattn COMMAND [options]
+
+commands:
+  finetune   fine-tune a pretrained encoder on a task, with or without alignment attention
+  benchmark  time and memory of a training and an evaluation step, as ratios to plain attention
+  demo       fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
+
+`alignattn COMMAND --help` lists the options of a command."""
+
+
+def _finetune(argv: Sequence[str]) -> None:
+    from alignattn.experiments.arguments import parse_run_options
+    from alignattn.experiments.finetune import finetune
+
+    finetune(parse_run_options(argv, prog="alignattn finetune"))
+
+
+def _benchmark(argv: Sequence[str]) -> None:
+    from alignattn.experiments.benchmark import main
+
+    main(argv)
+
+
+def _demo(argv: Sequence[str]) -> None:
+    from alignattn.experiments.demo import main
+
+    main(argv)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "finetune": _finetune,
+    "benchmark": _benchmark,
+    "demo": _demo,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if words else USER_ERROR_EXIT_CODE
+    # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        if words[0] not in COMMANDS:
+            raise AlignAttnError(f"unknown command {words[0]!r}: choose one of {', '.join(COMMANDS)}")
+        COMMANDS[words[0]](words[1:])
+    except AlignAttnError as error:
+        print(f"alignattn: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    return 0
+
+
+def entry_point() -> None:
+    """Run as the installed command."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry_point()

@@ -1,0 +1,142 @@
+"""The words of the demo's sentence-pair task: two genres and their small taxonomies.
+
+The labels of `alignattn.demo_data` are only as right as these tables, so each keeps to these rules:
+
+* a `Taxon`'s narrow terms are kinds of its broad term, always (every harpist is a musician);
+* two activities of a genre are never done at once by one person: each takes both hands, and in the business
+  genre the whole morning;
+* two narrow places of a genre never hold one person at once; a broad place holds exactly its narrow places;
+* a modifier is intersective, so it survives a change of noun: a blind harpist is a blind musician, where a
+  small elephant is not a small animal;
+* a verb between two people says nothing about the other direction: "thank", not "chase" or "meet".
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+VOWELS = "aeiou"
+
+
+@dataclass(frozen=True)
+class Taxon:
+    """A broad term and some of the narrow terms under it (there may be others)."""
+
+    broad: str
+    narrow: tuple[str, ...]
+
+
+class Verb(NamedTuple):
+    """The three forms a clause between two people needs."""
+
+    base: str
+    past: str
+    participle: str
+
+
+@dataclass(frozen=True)
+class Genre:
+    """The words of one genre.
+
+    `singular`, `plural` and `negated` are what precedes an activity: "was", "were", "was not".
+    A modifier is a format string with one hole for the noun.
+    """
+
+    name: str
+    people: tuple[Taxon, ...]
+    modifiers: tuple[str, ...]
+    activities: tuple[Taxon, ...]
+    places: tuple[Taxon, ...]
+    times: tuple[str, ...]
+    verbs: tuple[Verb, ...]
+    singular: str
+    plural: str
+    negated: str
+
+
+def with_article(noun_phrase: str) -> str:
+    """`a` or `an` by the first letter; the tables hold no exception such as "hour" or "uniform"."""
+    return f"{'an' if noun_phrase[0] in VOWELS else 'a'} {noun_phrase}"
+
+
+def _activity(verb: str, broad: str, *narrow: str) -> Taxon:
+    objects = tuple(f"{verb} {with_article(noun)}" for noun in narrow)
+    return Taxon(f"{verb} {with_article(broad)}", objects)
+
+
+def _regular(*bases: str) -> tuple[Verb, ...]:
+    pasts = (f"{base}d" if base.endswith("e") else f"{base}ed" for base in bases)
+    return tuple(Verb(base, past, past) for base, past in zip(bases, pasts, strict=True))
+
+
+FICTION = Genre(
+    name="fiction",
+    people=(
+        Taxon("musician", ("drummer", "harpist", "trumpeter", "violinist")),
+        Taxon("servant", ("butler", "maid", "footman", "valet")),
+        Taxon("nobleman", ("duke", "baron", "earl", "viscount")),
+        Taxon("clergyman", ("bishop", "vicar", "cardinal", "parson")),
+        Taxon("criminal", ("thief", "smuggler", "burglar", "forger")),
+        Taxon("entertainer", ("juggler", "clown", "acrobat", "magician")),
+    ),
+    modifiers=(
+        "blind {}", "limping {}", "red-haired {}", "barefoot {}", "left-handed {}",
+        "{} with a scar", "{} with a lantern", "{} in a grey cloak", "{} from the village",
+    ),
+    activities=(
+        _activity("playing", "musical instrument", "violin", "trumpet", "harp", "flute"),
+        _activity("riding", "animal", "horse", "donkey", "camel", "elephant"),
+        _activity("peeling", "piece of fruit", "pear", "banana", "orange", "peach"),
+        _activity("sharpening", "weapon", "dagger", "sword", "spear", "bayonet"),
+        _activity("painting", "flower", "rose", "tulip", "daisy", "orchid"),
+        _activity("feeding", "bird", "parrot", "pigeon", "goose", "owl"),
+        _activity("polishing", "piece of jewellery", "necklace", "bracelet", "brooch", "ring"),
+        _activity("felling", "tree", "pine", "willow", "birch", "oak"),
+    ),
+    places=(
+        Taxon("indoors", ("in the kitchen", "in the cellar", "in the chapel", "in the ballroom")),
+        Taxon("outdoors", ("in the forest", "in the meadow", "on the beach", "in the desert")),
+    ),
+    times=("at midnight", "at dawn", "at noon", "at dusk"),
+    verbs=(
+        *_regular("thank", "insult", "praise", "trick", "threaten", "comfort", "admire", "warn"),
+        Verb("forgive", "forgave", "forgiven"),
+    ),
+    singular="was", plural="were", negated="was not",
+)  # fmt: skip
+
+BUSINESS = Genre(
+    name="business",
+    people=(
+        Taxon("scientist", ("chemist", "physicist", "biologist", "geologist")),
+        Taxon("doctor", ("surgeon", "cardiologist", "dermatologist", "radiologist")),
+        Taxon("journalist", ("reporter", "columnist", "sportswriter", "foreign correspondent")),
+        Taxon("construction worker", ("bricklayer", "plasterer", "roofer", "crane operator")),
+        Taxon("lawyer", ("barrister", "solicitor", "prosecutor", "public defender")),
+        Taxon("educator", ("professor", "lecturer", "tutor", "kindergarten teacher")),
+    ),
+    modifiers=(
+        "Canadian {}", "Swedish {}", "bilingual {}", "London-based {}", "recently hired {}",
+        "{} with a beard", "{} on crutches", "{} in a blue suit", "{} from the agency",
+    ),
+    activities=(
+        _activity("reviewing", "document", "invoice", "contract", "lease", "memo"),
+        _activity("repairing", "electronic device", "laptop", "printer", "router", "smartphone"),
+        _activity("assembling", "piece of furniture", "desk", "bookcase", "wardrobe", "sofa"),
+        _activity("unloading", "vehicle", "truck", "van", "minibus", "trailer"),
+        _activity("inspecting", "building", "factory", "warehouse", "hotel", "apartment block"),
+        _activity("testing", "tool", "hammer", "drill", "chisel", "wrench"),
+        _activity("pricing", "garment", "jacket", "sweater", "raincoat", "skirt"),
+        _activity("translating", "literary work", "novel", "poem", "stage play", "short story"),
+    ),
+    places=(
+        Taxon("in Germany", ("in Berlin", "in Munich", "in Hamburg")),
+        Taxon("in France", ("in Paris", "in Lyon", "in Marseille")),
+        Taxon("in Japan", ("in Tokyo", "in Osaka", "in Kyoto")),
+        Taxon("in Italy", ("in Rome", "in Milan", "in Naples")),
+    ),
+    times=("on Monday", "on Tuesday", "on Thursday", "on Friday"),
+    verbs=_regular("phone", "email", "interrupt", "congratulate", "criticise", "invite", "consult", "quote"),
+    singular="spent the morning", plural="spent the morning", negated="did not spend the morning",
+)  # fmt: skip
+
+GENRES = {genre.name: genre for genre in (FICTION, BUSINESS)}

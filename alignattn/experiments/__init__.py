@@ -1,0 +1,1 @@
+"""What the commands do: one run to `results.json`, many runs to a table."""

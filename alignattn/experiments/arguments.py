@@ -1,0 +1,232 @@
+"""Command-line options as dataclasses, a YAML file under them, and one line for every mistake."""
+
+import argparse
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers import HfArgumentParser
+
+from alignattn.config import PRESETS, AttentionConfig
+from alignattn.errors import AlignAttnError
+from alignattn.tasks import TASKS
+from alignattn.trainer import AlignmentTrainingArguments
+
+CONFIG_FLAG = "--config"
+
+
+@dataclass
+class ModelArguments:
+    """The model and its attention."""
+
+    model: str = field(metadata={"help": "Model folder or Hub id, such as albert-base-v2."})
+    attention: str = field(default="aa-ct", metadata={"help": f"One of {', '.join(PRESETS)}."})
+    alignment_weight: float | None = field(
+        default=None, metadata={"help": "λ, the weight of the alignment loss (default: the preset's, 0.01)."}
+    )
+    gradient_scope: str | None = field(
+        default=None,
+        metadata={"help": "What the alignment loss moves: projections (of queries and keys; default) or all."},
+    )
+    head_reduction: str | None = field(
+        default=None, metadata={"help": "sum (default) or mean of the alignment loss over the heads."}
+    )
+    layers: list[int] | None = field(
+        default=None, metadata={"help": "Indices of the attention layers to patch, from 0 (default: all)."}
+    )
+    model_config: list[str] | None = field(
+        default=None, metadata={"help": "Fields of the model's config, such as hidden_dropout_prob=0.1."}
+    )
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit on the Hub."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+
+    def attention_config(self) -> AttentionConfig:
+        """Return the attention that the options name.
+
+        Raises:
+            AlignAttnError: if a value is unknown or out of range.
+        """
+        names = ("alignment_weight", "gradient_scope", "head_reduction", "layers")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return AttentionConfig.resolve(self.attention, **given)
+
+    def model_config_fields(self) -> dict[str, Any]:
+        """Return the fields of the model's config to set, values read as YAML.
+
+        Raises:
+            AlignAttnError: if an entry is not NAME=VALUE.
+        """
+        fields = {}
+        for entry in self.model_config or []:
+            name, equals, value = entry.partition("=")
+            if not equals or not name:
+                raise AlignAttnError(f"--model_config {entry!r} is not NAME=VALUE, such as hidden_dropout_prob=0.1")
+            fields[name] = yaml.safe_load(value)
+        return fields
+
+
+@dataclass
+class DataArguments:
+    """The task and its rows."""
+
+    task: str | None = field(
+        default=None, metadata={"help": f"One of {', '.join(TASKS)}; not needed with --train_file."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Folder of <task>/<split>.parquet files to read instead of the Hub."}
+    )
+    train_file: str | None = field(
+        default=None, metadata={"help": "Your own training rows: CSV, JSON lines or Parquet."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "Your own evaluation rows."})
+    text_columns: list[str] | None = field(
+        default=None, metadata={"help": "The one or two text columns of your files."}
+    )
+    label_column: str = field(default="label", metadata={"help": "The label column of your files."})
+    max_length: int = field(
+        default=128, metadata={"help": "Most tokens a row keeps; batches are padded to their longest row."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training rows."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Use the first N rows of each evaluation split."}
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize (default: this one)."}
+    )
+
+
+@dataclass
+class RunArguments(AlignmentTrainingArguments):
+    """transformers' training options, with the defaults of a fine-tuning run."""
+
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Several seeds in one call: one run each in <output_dir>/seed-<seed>."}
+    )
+    learning_rate: float = field(default=2e-5, metadata={"help": "Learning rate of the pretrained model."})
+    logging_steps: float = field(default=0.05, metadata={"help": "Steps between logs; below 1 a share of all."})
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Leave losses that are not finite out of the logs; here they end the run."}
+    )
+    save_strategy: str = field(default="epoch", metadata={"help": "When checkpoints to resume from are saved."})
+    save_total_limit: int | None = field(default=1, metadata={"help": "How many of them are kept."})
+
+
+class _Parser(HfArgumentParser):  # type: ignore[misc]  # transformers' parser is untyped
+    def error(self, message: str) -> NoReturn:
+        # argparse would print its whole usage, here two hundred lines, and hide the mistake below it.
+        raise AlignAttnError(f"{message} (see --help)")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of one run, as they were given and as dataclasses.
+
+    Attributes:
+        values: every option by name, before a dataclass derived anything from it: what `config.yaml` keeps.
+    """
+
+    values: dict[str, Any]
+
+    def _build(self, group: type[Any], **changes: Any) -> Any:
+        names = {option.name for option in dataclasses.fields(group) if option.init}
+        try:
+            return group(**{name: value for name, value in (self.values | changes).items() if name in names})
+        except AlignAttnError:
+            raise
+        except (ValueError, TypeError, ImportError) as error:
+            raise AlignAttnError(" ".join(str(error).split())) from error
+
+    def model(self) -> ModelArguments:
+        """Return the model's options."""
+        arguments: ModelArguments = self._build(ModelArguments)
+        return arguments
+
+    def data(self) -> DataArguments:
+        """Return the data's options."""
+        arguments: DataArguments = self._build(DataArguments)
+        return arguments
+
+    def training(self) -> RunArguments:
+        """Return the training options."""
+        arguments: RunArguments = self._build(RunArguments)
+        return arguments
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder of the call: of its run, or of the runs of its seeds."""
+        return Path(self.values["output_dir"])
+
+    def runs(self) -> list["RunOptions"]:
+        """Return the options of each single run of the call: one, or one a seed."""
+        if self.values["seeds"] is None:
+            return [self]
+        return [
+            RunOptions(
+                self.values | {"seeds": None, "seed": seed, "output_dir": str(self.output_dir / f"seed-{seed}")}
+            )
+            for seed in self.values["seeds"]
+        ]
+
+    def to_yaml(self) -> str:
+        """Return the options as YAML that `--config` reads back; options left at None are left out."""
+        given = {name: value for name, value in self.values.items() if value is not None}
+        text: str = yaml.safe_dump(given, sort_keys=True, allow_unicode=True)
+        return text
+
+
+def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
+    """Parse the options of `finetune`; those of `--config FILE` hold where the command line says nothing.
+
+    Args:
+        argv: the words after the command's name.
+        prog: the command's name, for its help.
+
+    Raises:
+        AlignAttnError: if an option is unknown, missing or of the wrong type, or the file cannot be read.
+    """
+    parser = _Parser((ModelArguments, DataArguments, RunArguments), prog=prog, allow_abbrev=False)
+    parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
+    _set_config_defaults(parser, argv)
+    values = vars(parser.parse_args(list(argv)))
+    del values["config"]
+    seeds = values["seeds"]
+    if seeds is not None and len(set(seeds)) != len(seeds):
+        raise AlignAttnError(f"--seeds {' '.join(map(str, seeds))} names a seed twice")
+    options = RunOptions(values)
+    options.model().attention_config()
+    return options
+
+
+def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    finder = _Parser((), add_help=False, allow_abbrev=False)
+    finder.add_argument(CONFIG_FLAG)
+    path = finder.parse_known_args(list(argv))[0].config
+    if path is None:
+        return
+    values = _read_yaml(Path(path))
+    actions = {action.dest: action for action in parser._actions}
+    for name, value in values.items():
+        if name not in actions:
+            close = difflib.get_close_matches(name, actions, n=1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise AlignAttnError(f"{path} sets an unknown option {name!r}{hint}")
+        actions[name].required = False
+        # argparse converts defaults that are text; so 2e-5, text in YAML 1.1, becomes a number.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        parser.set_defaults(**{name: str(value) if is_number else value})
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignAttnError(f"cannot read the config {path}: {error.__class__.__name__}") from error
+    except yaml.YAMLError as error:
+        raise AlignAttnError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
+    return values

@@ -1,0 +1,111 @@
+"""What a run measured: `results.json`, read and written in one place."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from alignattn.errors import AlignAttnError
+from alignattn.files import write_json
+
+CONFIG_FILE = "config.yaml"
+RESULTS_FILE = "results.json"
+PREDICTIONS_FILE = "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run.
+
+    Attributes:
+        task: the task's name.
+        model: the model as the user named it.
+        attention: the preset's name.
+        attention_config: the fields of its `AttentionConfig`.
+        seed: the seed of initialisation, dropout and row order.
+        metrics: by evaluation split, by metric; fractions, not percentages.
+        train_rows: rows trained on.
+        evaluation_rows: rows by evaluation split.
+        dropped_rows: unlabelled rows left out, by split.
+        train_runtime: seconds.
+        train_samples_per_second: rows trained on a second.
+        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics.
+        parameters: how many: `total`, `trainable`, and those of the alignment's own networks.
+        versions: of Python and the packages.
+        device: what it ran on.
+    """
+
+    task: str
+    model: str
+    attention: str
+    attention_config: dict[str, Any]
+    seed: int
+    metrics: dict[str, dict[str, float]]
+    train_rows: int
+    evaluation_rows: dict[str, int]
+    dropped_rows: dict[str, int]
+    train_runtime: float
+    train_samples_per_second: float
+    training: dict[str, float]
+    parameters: dict[str, int]
+    versions: dict[str, str]
+    device: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types."""
+        return asdict(self)
+
+
+def read_result(folder: Path) -> RunResult | None:
+    """Return the result of the run in `folder`, or None if it has not finished.
+
+    Raises:
+        AlignAttnError: if its file is damaged or of another version.
+    """
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return RunResult(**{field.name: content[field.name] for field in fields(RunResult)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version of alignattn: move it away to run again"
+        ) from error
+
+
+def render_metrics(result: RunResult) -> str:
+    """Return the metrics of a run in lines, percentages as the papers print them."""
+    return "\n".join(
+        f"  {result.task} {split}: " + ", ".join(f"{name} {100 * value:.2f}" for name, value in scores.items())
+        for split, scores in result.metrics.items()
+    )
+
+
+def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines.
+
+    The standard deviation is that of a sample (n - 1); of a single seed there is none.
+    """
+    summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
+    lines = []
+    for split, scores in results[0].metrics.items():
+        summary[split] = {}
+        for name in scores:
+            values = [result.metrics[split][name] for result in results]
+            mean = statistics.fmean(values)
+            deviation = statistics.stdev(values) if len(values) > 1 else None
+            summary[split][name] = {"mean": mean, "standard_deviation": deviation, "seeds": len(values)}
+            spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
+            lines.append(f"  {results[0].task} {split}: {name} {100 * mean:.2f}{spread} ({len(values)} seeds)")
+    content = {
+        "task": results[0].task,
+        "model": results[0].model,
+        "attention": results[0].attention,
+        "seeds": [result.seed for result in results],
+        "metrics": summary,
+    }
+    write_json(folder / RESULTS_FILE, content)
+    return "\n".join([str(folder), *lines])

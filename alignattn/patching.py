@@ -1,0 +1,418 @@
+"""Patch, study and unpatch Hugging Face encoders through transformers' attention interface.
+
+transformers calls one registered function for attention in almost every model. A patch registers its own, gives each
+self-attention module a child that holds its slots, and sets the model's attention implementation; no forward is copied.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from alignattn.attention.projection import forked_linear
+from alignattn.attention.variant import AttentionVariant, attention_with_weights
+from alignattn.collector import Collector, LayerRecord, Recording
+from alignattn.config import AttentionConfig, GradientScope
+from alignattn.errors import AlignAttnError
+
+CHILD_NAME = "alignattn"
+"""Attribute of an attention module that holds its slots, and of a model and its config that tells of the patch."""
+
+FUSED = "fused"
+
+
+@dataclass(frozen=True)
+class ProjectionNames:
+    """Where a family of models keeps the projections of queries and keys.
+
+    Attributes:
+        roles: attribute of the projection by role: `query` and `key`, or `fused`.
+        parts: for `fused`, how many equal parts its output has; queries are the first, keys the second.
+    """
+
+    roles: dict[str, str]
+    parts: int = 1
+
+    def of(self, module: nn.Module) -> dict[str, nn.Module] | None:
+        """Return the projections of `module` by role, or None if it is not attention of this family."""
+        found = {role: getattr(module, name, None) for role, name in self.roles.items()}
+        projections = {role: child for role, child in found.items() if isinstance(child, nn.Module)}
+        return projections if len(projections) == len(found) else None
+
+
+PROJECTIONS = (
+    ProjectionNames({"query": "query", "key": "key"}),
+    ProjectionNames({"query": "q_lin", "key": "k_lin"}),
+    ProjectionNames({"query": "q_proj", "key": "k_proj"}),
+    ProjectionNames({FUSED: "Wqkv"}, parts=3),
+)
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """A self-attention module of a model, and its projections."""
+
+    module: nn.Module
+    names: ProjectionNames
+    projections: dict[str, nn.Module]
+    num_heads: int
+
+    @property
+    def head_dim(self) -> int:
+        """Size d of a head's query and key."""
+        out_features = int(next(iter(self.projections.values())).out_features)
+        return out_features // self.names.parts // self.num_heads
+
+
+@dataclass(frozen=True)
+class ProjectionTap:
+    """What a tapped projection needs to know of the attention that it serves."""
+
+    collector: Collector
+    role: str
+    gradient_scope: GradientScope
+
+
+class TappedLinear(nn.Linear):
+    """A projection that also hands its output to the alignment loss while a recording is under way.
+
+    A patch changes the class of a `torch.nn.Linear` in place, so parameters and state-dict keys stay as they are.
+    """
+
+    tap: ProjectionTap
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Project `[..., in_features]` to `[..., out_features]`."""
+        recording = self.tap.collector.active_recording(self.training)
+        if recording is None:
+            return super().forward(input)
+        output, recording.projected[self.tap.role] = forked_linear(
+            input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all"
+        )
+        return output
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What `patch` did to a model; `unpatch` reads it."""
+
+    config: AttentionConfig
+    collector: Collector
+    base_implementation: str
+
+
+class LayerSlots(AttentionVariant):
+    """The slots of one attention module of a model: the child that a patch gives it.
+
+    Args:
+        layer: the attention module and its projections.
+        state: the patch it belongs to.
+    """
+
+    def __init__(self, layer: AttentionModule, state: Patch) -> None:
+        super().__init__(state.config, layer.head_dim)
+        self.collector = state.collector
+        self.num_heads = layer.num_heads
+        self.parts = layer.names.parts
+
+    def align(self, projected: dict[str, Tensor], mask: Tensor | None) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Return the alignment loss and its diagnostics of what the projections gave; None without an alignment.
+
+        Args:
+            projected: `[B, n, parts · H · d]` by the projection's role; emptied.
+            mask: `[B, n]` bool, True = a real token, or None.
+        """
+        if self.alignment is None:
+            return None, {}
+        if FUSED in projected:
+            query, key = projected.pop(FUSED).chunk(self.parts, dim=-1)[:2]
+        else:
+            query, key = projected.pop("query"), projected.pop("key")
+        return self.alignment.with_diagnostics(self._split_heads(query), self._split_heads(key), mask)
+
+    def _split_heads(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
+    """Give the self-attention of a pretrained encoder the slots that `attention` names, in place.
+
+    The pretrained function is unchanged in evaluation mode. `AlignmentTrainer` adds the alignment loss in training.
+    For models that rotate queries and keys by position (ModernBERT), the alignment compares what the projections give,
+    before the rotation.
+
+    Args:
+        model: a bidirectional encoder that uses transformers' attention interface: ALBERT, BERT, RoBERTa,
+            DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others.
+        attention: a preset's name (`soft`, `aa-gan`, `aa-ot`, `aa-ct`) or a config.
+        **overrides: fields of `AttentionConfig` that replace those of `attention`.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        AlignAttnError: if the model is patched already, is not such an encoder, or the config does not fit it.
+    """
+    config = AttentionConfig.resolve(attention, **overrides)
+    layers = _layers_to_patch(model, config)
+    _check_can_be_patched(model, config, layers)
+    state = Patch(config, Collector(), model.config._attn_implementation)
+    # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
+    with torch.random.fork_rng(_cuda_devices(model)):
+        for layer in layers:
+            _add_slots(layer, state)
+    model.set_attn_implementation(IMPLEMENTATIONS[state.base_implementation])
+    setattr(model, CHILD_NAME, state)
+    setattr(model.config, CHILD_NAME, config.to_dict())
+    return model
+
+
+def patch_alignment(
+    model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any
+) -> PreTrainedModel:
+    """Give a model alignment attention with the distance `alignment`: `gan`, `ot` or `ct`.
+
+    The paper's patch function by name: `patch` with an `AttentionConfig` of this alignment and λ = `weight`. `options`
+    are further fields of `AttentionConfig`. Returns and raises as `patch`.
+    """
+    return patch(model, AttentionConfig(alignment=alignment, alignment_weight=weight), **options)
+
+
+def unpatch(model: PreTrainedModel) -> PreTrainedModel:
+    """Undo `patch`: the same modules, state-dict keys and attention implementation as before, trained weights kept.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        AlignAttnError: if the model is not patched.
+    """
+    state = patch_of(model)
+    model.set_attn_implementation(state.base_implementation)
+    for module in model.modules():
+        if isinstance(module, TappedLinear):
+            module.__class__ = nn.Linear
+            del module.tap
+        if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
+            delattr(module, CHILD_NAME)
+    delattr(model, CHILD_NAME)
+    delattr(model.config, CHILD_NAME)
+    return model
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Tell whether `model` carries a patch."""
+    return isinstance(getattr(model, CHILD_NAME, None), Patch)
+
+
+def patch_of(model: nn.Module) -> Patch:
+    """Return the patch that `model` carries.
+
+    Raises:
+        AlignAttnError: if it carries none.
+    """
+    state = getattr(model, CHILD_NAME, None)
+    if not isinstance(state, Patch):
+        raise AlignAttnError(f"this {type(model).__name__} is not patched: call alignattn.patch(model, …) first")
+    return state
+
+
+@contextmanager
+def collect(model: PreTrainedModel) -> Iterator[Recording]:
+    """Record what each attention layer of a patched model produces, for figures and study.
+
+        with alignattn.collect(model) as seen:
+            model(**batch)
+        seen.layers[0].query  # [B, H, n, d]; also key, weights, mask, loss, diagnostics
+
+    A further forward under the same `with` appends its layers.
+
+    Raises:
+        AlignAttnError: if the model is not patched (`patch(model, "soft")` leaves its function as it is).
+    """
+    collector = patch_of(model).collector
+    outer, recording = collector.recording, Recording(keeps_tensors=True)
+    collector.recording = recording
+    try:
+        yield recording
+    finally:
+        collector.recording = outer
+
+
+def alignment_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of the alignment losses' own networks."""
+    return [
+        parameter
+        for module in model.modules()
+        if isinstance(module, LayerSlots)
+        for parameter in module.parameters()
+    ]
+
+
+def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
+    layers = _attention_modules(model)
+    if config.layers is None:
+        return layers
+    num_layers = model.config.num_hidden_layers
+    if len(layers) != num_layers:
+        raise AlignAttnError(
+            f"layers={list(config.layers)}: the {num_layers} layers of {type(model).__name__} share "
+            f"{len(layers)} attention module(s), so some cannot be patched without the rest: leave layers out"
+        )
+    if config.layers[-1] >= num_layers:
+        raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
+    return [layers[index] for index in config.layers]
+
+
+def _attention_modules(model: PreTrainedModel) -> list[AttentionModule]:
+    found = []
+    for module in model.modules():
+        for names in PROJECTIONS:
+            projections = names.of(module)
+            if projections is not None:
+                found.append(AttentionModule(module, names, projections, model.config.num_attention_heads))
+    return found
+
+
+def _check_can_be_patched(
+    model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]
+) -> None:
+    name = type(model).__name__
+    if is_patched(model):
+        raise AlignAttnError(f"this {name} is patched already: call alignattn.unpatch(model) first")
+    if not model._can_set_attn_implementation() or not layers:
+        raise AlignAttnError(
+            f"{name} has no attention that a patch can reach (it does not use transformers' attention interface): "
+            "take ALBERT, BERT, RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa or ModernBERT"
+        )
+    is_decoder = getattr(model.config, "is_decoder", False) or getattr(model.config, "is_encoder_decoder", False)
+    if is_decoder or any(getattr(layer.module, "is_causal", False) for layer in layers):
+        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
+    base = model.config._attn_implementation
+    if base not in IMPLEMENTATIONS:
+        raise AlignAttnError(
+            f"{name} uses the attention implementation {base!r}: load it with attn_implementation="
+            f"{' or '.join(map(repr, IMPLEMENTATIONS))}"
+        )
+    projections = [child for layer in layers for child in layer.projections.values()]
+    if config.alignment is not None and any(type(child) is not nn.Linear for child in projections):
+        raise AlignAttnError(
+            f"{name} projects queries or keys by something else than torch.nn.Linear (an adapter, a quantised "
+            "layer): patch it before adding adapters, or merge them"
+        )
+
+
+def _add_slots(layer: AttentionModule, state: Patch) -> None:
+    weight = next(layer.module.parameters())
+    slots = LayerSlots(layer, state).to(weight.device).train(layer.module.training)
+    layer.module.add_module(CHILD_NAME, slots)
+    if state.config.alignment is not None:
+        for role, projection in layer.projections.items():
+            projection.__class__ = TappedLinear
+            projection.tap = ProjectionTap(state.collector, role, state.config.gradient_scope)
+
+
+def _cuda_devices(model: PreTrainedModel) -> list[torch.device]:
+    return [model.device] if model.device.type == "cuda" else []
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    base_attention: Callable[..., tuple[Tensor, Tensor | None]],
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    output_attentions: bool | None = False,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention function that transformers calls: attends as the plain model, and records."""
+    slots = getattr(module, CHILD_NAME, None)
+    if slots is None:
+        return base_attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+    recording = slots.collector.active_recording(module.training)
+    if recording is not None:
+        _refuse_lost_gradient(slots, recording)
+    wants_weights = output_attentions or (recording is not None and recording.keeps_tensors)
+    attention = _attend_with_weights if wants_weights else base_attention
+    attended, weights = attention(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+    )
+    if recording is not None:
+        mask = _real_tokens(attention_mask)
+        loss, diagnostics = slots.align(recording.projected, mask)
+        tensors = (query, key, weights, mask) if recording.keeps_tensors else ()
+        recording.add(LayerRecord(loss, diagnostics, *tensors))
+    elif module.training and slots.alignment is not None:
+        _warn_of_training_without_alignment(slots.collector)
+    return attended, weights
+
+
+def _attend_with_weights(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float,
+    scaling: float | None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    attended, weights = attention_with_weights(query, key, value, attention_mask, scale=scaling, dropout=dropout)
+    return attended.transpose(1, 2).contiguous(), weights
+
+
+def _real_tokens(attention_mask: Tensor | None) -> Tensor | None:
+    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`.
+
+    A token may attend to itself if and only if it is real; off the diagonal a sliding window masks real pairs, too.
+    """
+    if attention_mask is None:
+        return None
+    diagonal = attention_mask[:, 0].diagonal(dim1=-2, dim2=-1)
+    return diagonal if diagonal.dtype == torch.bool else diagonal == 0
+
+
+def _refuse_lost_gradient(slots: LayerSlots, recording: Recording) -> None:
+    if slots.alignment is not None and not recording.keeps_tensors and not torch.is_grad_enabled():
+        raise AlignAttnError(
+            "the alignment loss is computed where gradients are off, as reentrant checkpointing does, and would be "
+            'lost: set activation_checkpointing_kwargs={"use_reentrant": False}'
+        )
+
+
+def _warn_of_training_without_alignment(collector: Collector) -> None:
+    if torch.compiler.is_compiling() or collector.has_warned:
+        return
+    collector.has_warned = True
+    warnings.warn(
+        "a model with alignment attention is in training mode, but nothing collects its alignment loss: "
+        "train it with alignattn.AlignmentTrainer",
+        stacklevel=2,
+    )
+
+
+IMPLEMENTATIONS = {"sdpa": "alignattn_sdpa", "eager": "alignattn_eager"}
+"""The attention implementations that a patch can stand on, and the name it registers for each.
+
+A name with "flash" in it would be taken for flash attention. Both need a mask function of their name: without one the
+mask arrives as None and padding is attended, silently.
+"""
+
+for _base, _attention in {"sdpa": sdpa_attention_forward, "eager": _attend_with_weights}.items():
+    AttentionInterface.register(
+        IMPLEMENTATIONS[_base], functools.partial(_attend, base_attention=_attention)
+    )
+    AttentionMaskInterface.register(IMPLEMENTATIONS[_base], sdpa_mask)

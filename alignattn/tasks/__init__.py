@@ -1,0 +1,24 @@
+"""Tasks: what they are, where their rows come from, how rows become tensors, how predictions are scored.
+
+This package imports nothing heavy; `rows`, `encoding` and `metrics` do, and are imported where they are used.
+"""
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.glue import GLUE_TASKS
+from alignattn.tasks.task import Task
+
+__all__ = ["TASKS", "Task", "get_task"]
+
+TASKS: dict[str, Task] = {task.name: task for task in GLUE_TASKS}
+
+
+def get_task(name: str) -> Task:
+    """The task of that name; case, hyphens and underscores do not count ("SST-2" is "sst2").
+
+    Raises:
+        AlignAttnError: There is no such task; the message lists those there are.
+    """
+    plain_name = name.lower().replace("-", "").replace("_", "")
+    if plain_name not in TASKS:
+        raise AlignAttnError(f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give --train_file")
+    return TASKS[plain_name]

@@ -1,0 +1,157 @@
+"""The metrics of the tasks: `evaluate.Metric` classes on scikit-learn and SciPy; none comes from the Hub.
+
+Importing this module takes seconds (`evaluate`): import it where scores are computed.
+"""
+
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.task import MetricName, Task
+
+
+class _OneNumber(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
+    """A metric of predictions [N] and references [N] whose result is `{its name: one number}`."""
+
+    dtype: str
+    smallest_count = 1
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        """The number; both arrays are [N] with N at least `smallest_count`."""
+        raise NotImplementedError
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=self.__doc__ or "",
+            citation="",
+            inputs_description="",
+            # `evaluate` stores what it scores in these types: float32 would round scores at the 7th digit.
+            features=datasets.Features(
+                {"predictions": datasets.Value(self.dtype), "references": datasets.Value(self.dtype)}
+            ),
+        )
+
+    def _compute(self, predictions: list[Any], references: list[Any]) -> dict[str, float]:
+        if len(references) < self.smallest_count:
+            raise AlignAttnError(
+                f"{self.name} needs at least {self.smallest_count} rows and got {len(references)}: "
+                "evaluate on more rows"
+            )
+        return {self.name: float(self._score(np.asarray(predictions), np.asarray(references)))}
+
+
+class _OfClasses(_OneNumber):
+    dtype = "int64"
+
+
+class _Correlation(_OneNumber):
+    """A correlation of scores. It is undefined where one side is constant; 0 then, as for Matthews'."""
+
+    dtype = "float64"
+    smallest_count = 2
+
+    def _correlation(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        """The coefficient; neither array is constant."""
+        raise NotImplementedError
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        if np.ptp(predictions) == 0 or np.ptp(references) == 0:
+            return 0.0
+        return self._correlation(predictions, references)
+
+
+class Accuracy(_OfClasses):
+    """The share of predictions that are right."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(accuracy_score(references, predictions))
+
+
+class F1(_OfClasses):
+    """The harmonic mean of precision and recall for class 1 of two; 0 where both are 0."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(f1_score(references, predictions, pos_label=1, average="binary", zero_division=0.0))
+
+
+class MatthewsCorrelation(_OfClasses):
+    """Matthews' correlation coefficient (Matthews 1975); 0 where one side is constant."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(matthews_corrcoef(references, predictions))
+
+
+class Pearson(_Correlation):
+    """Pearson's linear correlation; 0 where one side is constant."""
+
+    def _correlation(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(pearsonr(predictions, references).statistic)
+
+
+class Spearmanr(_Correlation):
+    """Spearman's rank correlation, ties sharing their mean rank; 0 where one side is constant."""
+
+    def _correlation(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(spearmanr(predictions, references).statistic)
+
+
+METRICS: dict[MetricName, type[_OneNumber]] = {
+    "accuracy": Accuracy,
+    "f1": F1,
+    "matthews_correlation": MatthewsCorrelation,
+    "pearson": Pearson,
+    "spearmanr": Spearmanr,
+}
+
+
+def compute_metrics(task: Task, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
+    """Scores a model's outputs by every metric of a task.
+
+    Args:
+        task: The task that the outputs are for.
+        logits: [N, C] for C classes; [N, 1] or [N] for a regression.
+        labels: [N] class numbers or scores.
+
+    Returns:
+        Each of `task.metrics` with its value, a fraction and not a percentage.
+
+    Raises:
+        AlignAttnError: There are no rows (or one, for a correlation), or the outputs hold NaN or infinity.
+        ValueError: The shapes do not fit the task.
+    """
+    outputs, references = np.asarray(logits), np.asarray(labels)
+    predictions = predict(task, outputs)
+    if predictions.shape != references.shape:
+        raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
+    scores: dict[str, float] = {}
+    for name in task.metrics:
+        metric = METRICS[name](keep_in_memory=True)
+        scores |= metric.compute(predictions=predictions, references=references)
+    return scores
+
+
+def predict(task: Task, logits: NDArray[Any]) -> NDArray[Any]:
+    """The predictions of a task from a model's outputs, [N]: the likeliest class, or the score as float64.
+
+    Raises:
+        AlignAttnError: The outputs hold NaN or infinity, of which argmax would make a class without a word.
+        ValueError: The outputs are not [N, C] for C classes, [N, 1] or [N] for a regression.
+    """
+    if task.is_regression and logits.ndim == 1:
+        logits = logits[:, np.newaxis]
+    if logits.ndim != 2 or logits.shape[1] != task.num_labels:
+        raise ValueError(f"logits {logits.shape} are not [N, {task.num_labels}] of task {task.name!r}")
+    if not np.isfinite(logits).all():
+        raise AlignAttnError(
+            f"the model's outputs for task {task.name!r} hold NaN or infinity: the training diverged; "
+            "lower the learning rate or the alignment weight"
+        )
+    if task.is_regression:
+        return logits[:, 0].astype(np.float64)
+    return np.asarray(logits.argmax(axis=1))

@@ -1,0 +1,169 @@
+"""Where rows are read from: the Hub, a data folder, a single file. Nothing is checked here but that it reads.
+
+Every reader returns a `datasets.Dataset` and raises `AlignAttnError` when there is nothing to return.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.task import Task
+
+_OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
+
+
+def hub_origin(task: Task, split: str) -> str:
+    """How an error names a split of the Hub."""
+    return f"split {split!r} of {task.hub_id} ({task.hub_config})"
+
+
+def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
+    """Reads one split of a task from the Hub, or from the `datasets` cache when the Hub is out of reach."""
+    try:
+        return datasets.load_dataset(task.hub_id, task.hub_config, split=split, cache_dir=cache_dir)
+    # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
+    # those of `datasets`. Whatever stopped the download, the user has the same ways out.
+    except Exception as error:
+        raise AlignAttnError(
+            f"cannot load {hub_origin(task, split)} from the Hub: {_reason(error)}; {_OTHER_SOURCES}"
+        ) from error
+
+
+def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
+    """The file of one split below a data folder: `<data_dir>/glue/mrpc/train.parquet`.
+
+    Raises:
+        AlignAttnError: The folder or the file is missing; the message names the splits that are there.
+    """
+    folder = Path(data_dir) / task.folder
+    if not folder.is_dir():
+        raise AlignAttnError(
+            f"no data for task {task.name!r}: there is no folder {folder}; "
+            "put <split>.parquet files there, or leave out --data_dir to use the Hub"
+        )
+    path = folder / f"{split}.parquet"
+    if not path.is_file():
+        present = ", ".join(sorted(file.stem for file in folder.glob("*.parquet"))) or "no split at all"
+        raise AlignAttnError(
+            f"task {task.name!r} has no {split!r} split in {folder} (there: {present}): put {path.name} "
+            "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"
+        )
+    return path
+
+
+def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
+    """Reads one CSV, JSON lines (or one JSON array) or Parquet file; the extension says which.
+
+    Raises:
+        AlignAttnError: The file is missing, of another kind, empty, or not what its extension says.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _EXTENSIONS:
+        raise AlignAttnError(
+            f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}"
+        )
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}")
+    try:
+        if suffix == _PARQUET:
+            return _read_parquet(path, cache_dir)
+        return datasets.Dataset.from_dict(_TEXT_READERS[suffix](path), on_mixed_types="use_json")
+    except AlignAttnError:
+        raise
+    except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
+        kind = suffix[1:].upper()
+        raise AlignAttnError(f"cannot read {path} as {kind}: {_reason(error)}; correct the file") from error
+
+
+# CSV and JSON are parsed by the standard library. The builders of `datasets` guess: a text "NA" becomes None,
+# "007" becomes 7, "2020-01-01" a date, an unquoted comma shifts the columns, a first `null` crashes Python.
+
+
+def _read_csv(path: Path) -> dict[str, list[Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        rows = [row for row in reader if row]
+    if not rows:
+        raise _no_rows(path)
+    if len(set(header)) < len(header):
+        raise AlignAttnError(f"the header of {path} names a column twice: {', '.join(header)}; rename one")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise AlignAttnError(
+                f"row {number} of {path} has {len(row)} values, its header has {len(header)}: "
+                "put texts that hold a comma in double quotes"
+            )
+    return {name: [row[index] for row in rows] for index, name in enumerate(header)}
+
+
+def _read_json(path: Path) -> dict[str, list[Any]]:
+    text = path.read_text(encoding="utf-8-sig")
+    rows = json.loads(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
+    if not rows:
+        raise _no_rows(path)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise AlignAttnError(f"row {number} of {path} is {row!r} and no JSON object: correct the file")
+    names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _json_lines(text: str, path: Path) -> Iterator[Any]:
+    # Not splitlines(), which also breaks at characters that a JSON string may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise AlignAttnError(f"line {number} of {path} is not JSON: {error}; correct the file") from error
+
+
+def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
+    if pq.read_metadata(path).num_rows == 0:
+        raise _no_rows(path)
+    # data_files by name: given a folder, `datasets` merges files that it takes for one split.
+    with _quiet_datasets():
+        return datasets.load_dataset(
+            "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir
+        )
+
+
+_PARQUET = ".parquet"
+_TEXT_READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json}
+_EXTENSIONS = (*_TEXT_READERS, _PARQUET)
+
+
+@contextmanager
+def _quiet_datasets() -> Iterator[None]:
+    """Silences `datasets`, which logs an error that it also raises, and draws a bar for the shortest file."""
+    verbosity = datasets.logging.get_verbosity()
+    bars_were_on = not datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if bars_were_on:
+            datasets.enable_progress_bars()
+
+
+def _no_rows(path: Path) -> AlignAttnError:
+    return AlignAttnError(f"{path} is empty: give a file that holds rows")
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, on one line; `datasets` hides it behind "an error occurred while generating"."""
+    if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,0 +1,119 @@
+"""The metrics, against hand-computed values and against scikit-learn and SciPy called directly."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sk
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks import TASKS
+from alignattn.tasks.metrics import METRICS, compute_metrics
+from alignattn.tasks.task import MetricName
+
+PREDICTED = [1, 0, 1, 1, 0]
+TRUE = [1, 0, 0, 1, 1]  # two true positives, one true negative, one false positive, one false negative
+
+
+def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
+    return np.eye(num_labels)[classes] - 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("accuracy", 3 / 5), ("f1", 2 / 3), ("matthews_correlation", 1 / 6)]
+)
+def test_classification_by_hand(name: MetricName, value: float) -> None:
+    scores = METRICS[name]().compute(predictions=PREDICTED, references=TRUE)
+    assert scores == {name: pytest.approx(value, abs=1e-15)}
+
+
+@pytest.mark.parametrize(("name", "value"), [("pearson", 3 / sqrt(2 * 42 / 9)), ("spearmanr", 1.0)])
+def test_correlation_by_hand(name: MetricName, value: float) -> None:
+    scores = METRICS[name]().compute(predictions=[1.0, 2.0, 3.0], references=[1.0, 2.0, 4.0])
+    assert scores == {name: pytest.approx(value, abs=1e-15)}
+
+
+def test_classification_tasks_against_sklearn() -> None:
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(200, 2)), generator.integers(0, 2, size=200)
+    predicted = (logits[:, 1] > logits[:, 0]).astype(int)
+    assert compute_metrics(TASKS["mrpc"], logits, labels) == pytest.approx(
+        {"accuracy": sk.accuracy_score(labels, predicted), "f1": sk.f1_score(labels, predicted)}, abs=1e-15
+    )
+    assert compute_metrics(TASKS["cola"], logits, labels) == pytest.approx(
+        {"matthews_correlation": sk.matthews_corrcoef(labels, predicted)}, abs=1e-15
+    )
+
+
+def test_three_classes() -> None:
+    logits = logits_for([0, 1, 2, 2], num_labels=3)
+    assert compute_metrics(TASKS["mnli"], logits, [0, 1, 2, 1]) == {"accuracy": 0.75}
+
+
+def test_stsb_against_scipy_with_ties() -> None:
+    generator = np.random.default_rng(1)
+    logits, labels = generator.normal(size=(100, 1)).round(1), generator.integers(0, 6, size=100) * 1.0
+    expected = {
+        "pearson": stats.pearsonr(logits[:, 0], labels).statistic,
+        "spearmanr": stats.spearmanr(logits[:, 0], labels).statistic,
+    }
+    assert compute_metrics(TASKS["stsb"], logits, labels) == pytest.approx(expected, abs=1e-15)
+    assert compute_metrics(TASKS["stsb"], logits[:, 0], labels) == pytest.approx(expected, abs=1e-15)
+
+
+def test_scores_keep_double_precision() -> None:
+    close = np.array([1.0, 2.0, 4.0]) * 1e-10 + 1.0  # one and the same number in float32
+    scores = compute_metrics(TASKS["stsb"], close, [1.0, 2.0, 3.0])
+    assert scores["pearson"] == pytest.approx(3 / sqrt(2 * 42 / 9), abs=1e-5)
+
+
+def test_half_precision_outputs_are_scored() -> None:
+    assert compute_metrics(TASKS["sst2"], logits_for(PREDICTED).astype(np.float16), TRUE) == {"accuracy": 0.6}
+
+
+@pytest.mark.parametrize("task", ["cola", "stsb"])
+def test_constant_predictions_score_zero(task: str) -> None:
+    logits = np.ones((4, TASKS[task].num_labels))
+    assert set(compute_metrics(TASKS[task], logits, [0, 1, 1, 0]).values()) == {0.0}
+
+
+def test_no_predicted_positive_scores_zero_f1() -> None:
+    assert compute_metrics(TASKS["mrpc"], logits_for([0, 0]), [1, 0]) == {"accuracy": 0.5, "f1": 0.0}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metric_of_nothing_raises(name: MetricName) -> None:
+    with pytest.raises(AlignAttnError, match=f"{name} needs at least"):
+        METRICS[name]().compute(predictions=[], references=[])
+
+
+def test_no_rows_raise() -> None:
+    with pytest.raises(AlignAttnError, match="accuracy needs at least 1 rows and got 0"):
+        compute_metrics(TASKS["sst2"], np.zeros((0, 2)), np.zeros(0, dtype=int))
+
+
+def test_correlation_of_one_row_raises() -> None:
+    with pytest.raises(AlignAttnError, match="pearson needs at least 2 rows and got 1"):
+        compute_metrics(TASKS["stsb"], np.zeros((1, 1)), np.zeros(1))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_outputs_that_diverged_are_not_scored(bad: float) -> None:
+    logits = logits_for(PREDICTED)
+    logits[2, 0] = bad
+    with pytest.raises(AlignAttnError, match="'mrpc' hold NaN or infinity"):
+        compute_metrics(TASKS["mrpc"], logits, TRUE)
+
+
+@pytest.mark.parametrize(
+    ("task", "shape"),
+    [("mnli", (5, 2)), ("mrpc", (5,)), ("stsb", (5, 2)), ("mrpc", (4, 2)), ("stsb", (4, 1))],
+)
+def test_wrong_shapes_raise(task: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"logits|shape"):
+        compute_metrics(TASKS[task], np.zeros(shape), TRUE)
+
+
+def test_every_task_has_its_metrics() -> None:
+    assert {name for task in TASKS.values() for name in task.metrics} == set(METRICS)

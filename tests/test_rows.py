@@ -1,0 +1,394 @@
+"""Where rows come from and what is refused: real data, files of a user, and every mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks import TASKS, Task
+from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(
+    not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}"
+)
+
+# Train and evaluation rows by shared/data/README.md.
+COUNTS = {
+    "mrpc": (3668, {"validation": 408}),
+    "cola": (8551, {"validation": 1043}),
+    "rte": (2490, {"validation": 277}),
+    "mnli": (None, {"validation_matched": 9815, "validation_mismatched": 1000}),
+    "qnli": (4463, {"validation": 1000}),
+    "qqp": (16212, {"validation": 4000}),
+    "sst2": (67349, {"validation": 872}),
+    "stsb": (5749, {"validation": 1500}),
+}
+TOY = Task(
+    name="toy",
+    text_columns=("a", "b"),
+    labels=("no", "yes"),
+    metrics=("accuracy",),
+    hub_config="default",
+    folder="toy",
+)
+GOOD = {"a": ["x y", "z", "w"], "b": ["p", "q", "r"], "label": [0, 1, 1]}
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def toy_dir(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the splits of the toy task and returns the data folder."""
+
+    def write(**splits: dict[str, list[Any]]) -> Path:
+        (tmp_path / "toy").mkdir(exist_ok=True)
+        for name, columns in splits.items():
+            pd.DataFrame(columns).to_parquet(tmp_path / "toy" / f"{name}.parquet")
+        return tmp_path
+
+    return write
+
+
+def write_csv(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """The message of the error that a call must raise: one line."""
+    with pytest.raises(AlignAttnError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def assert_mentions(message: str, *parts: str) -> None:
+    missing = [part for part in parts if part not in message]
+    assert not missing, f"{missing} missing in: {message}"
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", COUNTS)
+def test_real_splits_load_whole(name: str, cache_dir: str) -> None:
+    train, evaluation = COUNTS[name]
+    rows = load_rows(TASKS[name], need_train=train is not None, data_dir=SHARED_DATA, cache_dir=cache_dir)
+    assert (rows.train and len(rows.train)) == train
+    assert {split: len(dataset) for split, dataset in rows.evaluation.items()} == evaluation
+    assert set(rows.dropped.values()) == {0}
+
+
+@needs_shared_data
+def test_real_rows_are_those_of_the_file(cache_dir: str) -> None:
+    rows = load_rows(TASKS["stsb"], data_dir=SHARED_DATA, cache_dir=cache_dir)
+    frame = pd.read_parquet(SHARED_DATA / "glue/stsb/validation.parquet")[["sentence1", "sentence2", "label"]]
+    pd.testing.assert_frame_equal(rows.evaluation["validation"].to_pandas()[frame.columns], frame)
+
+
+@needs_shared_data
+def test_mnli_without_a_train_split_says_what_to_do(cache_dir: str) -> None:
+    message = refusal(lambda: load_rows(TASKS["mnli"], data_dir=SHARED_DATA, cache_dir=cache_dir))
+    assert_mentions(
+        message,
+        "'mnli' has no 'train' split",
+        str(SHARED_DATA / "glue" / "mnli"),
+        "validation_matched, validation_mismatched",
+        "leave out --data_dir",
+        "--train_file",
+    )
+
+
+def test_rows_without_a_label_are_dropped_and_counted(toy_dir: Callable[..., Path], cache_dir: str) -> None:
+    data_dir = toy_dir(train=GOOD, validation=GOOD | {"label": [-1, 1, -1]})
+    rows = load_rows(TOY, data_dir=data_dir, cache_dir=cache_dir)
+    assert rows.dropped == {"train": 0, "validation": 2}
+    assert rows.evaluation["validation"][:] == {"a": ["z"], "b": ["q"], "label": [1]}
+
+
+def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(
+    toy_dir: Callable[..., Path], cache_dir: str
+) -> None:
+    task = replace(TOY, labels=(), label_range=(0.0, 5.0))
+    data_dir = toy_dir(validation=GOOD | {"label": [5.0, -1.0, 0.0]})
+    rows = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
+    assert rows.dropped == {"validation": 1}
+    assert rows.evaluation["validation"]["label"][:] == [5.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "parts"),
+    [
+        (TOY, [0, 2, 1], ["label 2 in row 2 of", "0 to 1"]),
+        (TOY, [0, 1, -2], ["label -2 in row 3 of"]),
+        (TOY, [0, 0.5, 1], ["label 0.5 in row 2 of"]),
+        (TOY, [0, None, 1], ["label None in row 2 of", "not a number"]),
+        (TOY, ["no", "yes", "yes"], ["label 'no' in row 1 of", "not a number"]),
+        (TOY, [-1, -1, -1], ["no labelled row"]),
+        (
+            replace(TOY, labels=(), label_range=(0.0, 5.0)),
+            [0.0, 5.0, 5.1],
+            ["label 5.1 in row 3 of", "0 to 5"],
+        ),
+    ],
+)
+def test_wrong_labels_name_file_row_and_value(
+    toy_dir: Callable[..., Path], cache_dir: str, task: Task, labels: list[Any], parts: list[str]
+) -> None:
+    data_dir = toy_dir(validation=GOOD | {"label": labels})
+    message = refusal(lambda: load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
+    assert_mentions(message, *parts, str(data_dir / "toy" / "validation.parquet"))
+
+
+@pytest.mark.parametrize("text", ["", " \t", None])
+def test_empty_text_names_the_row(toy_dir: Callable[..., Path], cache_dir: str, text: str | None) -> None:
+    data_dir = toy_dir(validation=GOOD | {"b": ["p", "q", text]})
+    message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
+    assert_mentions(message, "column 'b' is empty in row 3 of", "validation.parquet")
+
+
+def test_missing_column_lists_those_there(toy_dir: Callable[..., Path], cache_dir: str) -> None:
+    data_dir = toy_dir(validation={"a": ["x"], "text": ["y"], "label": [1]})
+    message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
+    assert_mentions(message, "no column 'b'", "a, text, label")
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    message = refusal(lambda: load_rows(TOY, data_dir=tmp_path))
+    assert_mentions(message, str(tmp_path / "toy"), "leave out --data_dir")
+
+
+def test_hub_rows_load_and_keep_empty_texts(toy_dir: Callable[..., Path], cache_dir: str) -> None:
+    data_dir = toy_dir(train=GOOD | {"b": ["p", "", "r"]}, validation=GOOD | {"label": [-1, 0, 1]})
+    task = replace(
+        TOY, hub_id=str(data_dir / "toy")
+    )  # `datasets` reads a folder as it reads a Hub repository
+    rows = load_rows(task, cache_dir=cache_dir)
+    assert rows.train is not None and rows.train["b"][:] == ["p", "", "r"]
+    assert rows.dropped == {"train": 0, "validation": 1}
+
+
+def test_hub_split_that_is_missing(toy_dir: Callable[..., Path], cache_dir: str) -> None:
+    task = replace(TOY, hub_id=str(toy_dir(train=GOOD) / "toy"), evaluation_splits=("validation_matched",))
+    message = refusal(lambda: load_rows(task, cache_dir=cache_dir))
+    assert_mentions(message, "split 'validation_matched' of", "Should be one of ['train']", "--train_file")
+
+
+def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
+    code = (
+        "from alignattn.errors import AlignAttnError\n"
+        "from alignattn.tasks import TASKS\n"
+        "from alignattn.tasks.rows import load_rows\n"
+        "try:\n    load_rows(TASKS['mrpc'])\nexcept AlignAttnError as error:\n    print(error)"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    environment.pop("HF_DATASETS_CACHE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("\n") == 1
+    assert_mentions(done.stdout, "split 'train' of nyu-mll/glue (mrpc)", "--data_dir", "--train_file")
+
+
+def load_one(path: Path, text_columns: tuple[str, ...] = ("text",), label: str = "y") -> tuple[Task, Rows]:
+    return load_user_rows(path, None, text_columns, label)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet", ".CSV"])
+def test_every_format_reads_the_same(tmp_path: Path, cache_dir: str, suffix: str) -> None:
+    records = [{"s": 'a, "b"', "t": "naïve\nline", "y": "pos"}, {"s": "c", "t": "d", "y": "neg"}]
+    frame, path = pd.DataFrame(records), tmp_path / f"train{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps(records), encoding="utf-8")
+    elif suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    task, rows = load_user_rows(path, path, ("t", "s"), "y", cache_dir=cache_dir)
+    assert (task.text_columns, task.label_column, task.labels) == (("t", "s"), "y", ("neg", "pos"))
+    assert rows.train is not None
+    assert rows.train[:] == {"t": ["naïve\nline", "d"], "s": ['a, "b"', "c"], "y": [1, 0]}
+    assert rows.evaluation["validation"][:] == rows.train[:]
+
+
+def test_training_classes_number_the_validation_labels(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", "text,y", "u,b", "v,c", "w,a")
+    validation = write_csv(tmp_path / "val.csv", "text,y", "u,c", "v,c")
+    task, rows = load_user_rows(train, validation, ["text"], "y")
+    assert task.labels == ("a", "b", "c")
+    assert rows.train is not None and rows.train.features["y"].dtype == "int64"
+    assert rows.train["y"][:] == [1, 2, 0]
+    assert rows.evaluation["validation"]["y"][:] == [2, 2]
+    assert task.metrics == ("accuracy",)
+
+
+def test_integers_are_classes_and_minus_one_is_dropped(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", "text,y", "u,1", "v,-1", "w,0", "x,2")
+    validation = write_csv(tmp_path / "val.csv", "text,y", "u,-1", "v,2")
+    task, rows = load_user_rows(train, validation, ["text"], "y")
+    assert (task.labels, rows.dropped) == (("0", "1", "2"), {"train": 1, "validation": 1})
+    assert rows.train is not None and rows.train[:] == {"text": ["u", "w", "x"], "y": [1, 0, 2]}
+    assert rows.evaluation["validation"][:] == {"text": ["v"], "y": [2]}
+
+
+def test_real_numbers_are_a_regression_in_which_minus_one_is_a_score(tmp_path: Path) -> None:
+    train = write_csv(tmp_path / "train.csv", "text,y", "u,0.5", "v,-1", "w,2e3")
+    validation = write_csv(tmp_path / "val.csv", "text,y", "u,3")
+    task, rows = load_user_rows(train, validation, ["text"], "y")
+    assert task.is_regression and task.metrics == ("pearson", "spearmanr")
+    assert rows.train is not None and rows.train["y"][:] == [0.5, -1.0, 2000.0]
+    assert rows.evaluation["validation"]["y"][:] == [3.0]
+
+
+def test_booleans_are_two_classes(tmp_path: Path, cache_dir: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "u", "y": true}\n{"text": "v", "y": false}\n')
+    task, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+    assert task.labels == ("False", "True")
+    assert rows.train is not None and rows.train["y"][:] == [1, 0]
+    assert rows.evaluation == {}
+
+
+def test_csv_text_is_taken_as_written(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", "\ufefftext,y", "NA,null", "007,none", "null,nan")
+    task, rows = load_one(path)
+    assert rows.train is not None and rows.train["text"][:] == ["NA", "007", "null"]
+    assert task.labels == ("nan", "none", "null")
+
+
+def test_json_text_is_taken_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    texts = ["2020-01-01", "2021\u2028next line"]
+    path.write_text(
+        "".join(json.dumps({"text": t, "y": i}, ensure_ascii=False) + "\n" for i, t in enumerate(texts)),
+        encoding="utf-8",
+    )
+    _, rows = load_one(path)
+    assert rows.train is not None and rows.train["text"][:] == texts
+
+
+def test_changed_file_is_read_anew(tmp_path: Path, cache_dir: str) -> None:
+    path = tmp_path / "train.parquet"
+    for texts in (["old", "older"], ["brand-new", "newer"]):
+        pd.DataFrame({"text": texts, "y": [0, 1]}).to_parquet(path)
+        _, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+        assert rows.train is not None and rows.train["text"][:] == texts
+
+
+def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
+    tmp_path: Path, cache_dir: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled())
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"text": ["u", "v"], "y": [0, 1]}).to_parquet(path)
+    load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+    assert capfd.readouterr() == ("", "")
+    assert (datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("t.txt", b"text,y\nu,0\n", ["t.txt", ".csv, .json, .jsonl, .parquet"]),
+        ("t.csv", b"", ["t.csv is empty"]),
+        ("t.csv", b"text,y\n", ["t.csv is empty"]),
+        ("t.jsonl", b"", ["t.jsonl is empty"]),
+        ("t.jsonl", b"\n \n", ["t.jsonl is empty"]),
+        ("t.json", b"[]", ["t.json is empty"]),
+        ("t.parquet", b"", ["cannot read", "t.parquet as PARQUET"]),
+        ("t.parquet", b"no Parquet file at all", ["cannot read", "t.parquet as PARQUET"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": \n', ["line 2 of", "t.jsonl is not JSON"]),
+        ("t.json", b'[{"text": "u", "y": 0}', ["cannot read", "t.json as JSON"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\nnull\n', ["row 2 of", "is None and no JSON object"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v", "y": "b"}\n', ["mix numbers and names"]),
+        ("t.csv", b"text,y\n\xff\xfe,0\n", ["cannot read", "t.csv as CSV", "utf-8"]),
+        ("t.csv", b'text,y\n"u,0\nv,1\n', ["cannot read", "t.csv as CSV"]),
+        ("t.csv", b"text,y\nhello, world,0\nyes, indeed,1\n", ["row 1 of", "3 values", "header has 2"]),
+        ("t.csv", b"text,y\nu,0\nv\n", ["row 2 of", "1 values"]),
+        ("t.csv", b"text,y,y\nu,0,1\n", ["names a column twice"]),
+        ("t.csv", b"sentence,y\nu,0\n", ["no column 'text'", "sentence, y"]),
+        ("t.csv", b"text,label\nu,0\n", ["no column 'y'", "text, label"]),
+        ("t.csv", b"text,y\nu,0\n,1\n", ["column 'text' is empty in row 2"]),
+        ("t.csv", b"text,y\nu,0\nv,\n", ["row 2 of", "has no label"]),
+        ("t.csv", b"text,y\nu,a\nv,a\n", ["every label", "'a'", "two classes"]),
+        ("t.csv", b"text,y\nu,1\nv,2\nw,3\n", ["label 3 in row 3", "0 to 2"]),
+        ("t.csv", b"text,y\nu,0\nv,7\n", ["label 7 in row 2", "0 to 1"]),
+        ("t.csv", b"text,y\nu,-1\nv,-1\n", ["no labelled row"]),
+        ("t.csv", b"text,y\nu,0\nv,1\nw,two\n", ["mix numbers and names", "'two' in row 3"]),
+        ("t.csv", b"text,y\nu,0.5\nv,nan\n", ["mix numbers and names", "'nan' in row 2"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v"}\n', ["row 2 of", "has no label"]),
+        ("t.jsonl", b'{"text": 5, "y": 0}\n', ["column 'text'", "is no text (row 1: 5)"]),
+    ],
+)
+def test_bad_files_are_refused(
+    tmp_path: Path, cache_dir: str, name: str, content: bytes, parts: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert_mentions(refusal(lambda: load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)), *parts)
+
+
+def test_parquet_without_rows_or_with_a_missing_number(tmp_path: Path, cache_dir: str) -> None:
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"text": pd.Series([], dtype="str"), "y": pd.Series([], dtype="int64")}).to_parquet(path)
+    assert_mentions(refusal(lambda: load_one(path)), "t.parquet is empty")
+    pd.DataFrame({"text": ["u", "v"], "y": [0.5, np.inf]}).to_parquet(path)
+    message = refusal(lambda: load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir))
+    assert_mentions(message, "label inf in row 2 of", "finite number")
+
+
+@pytest.mark.parametrize("missing", ["train", "validation"])
+def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    files = {n: write_csv(tmp_path / f"{n}.csv", "text,y", "u,0", "v,1") for n in ("train", "validation")}
+    files[missing].unlink()
+    message = refusal(lambda: load_user_rows(files["train"], files["validation"], ["text"], "y"))
+    assert_mentions(message, "no file", str(files[missing]))
+
+
+@pytest.mark.parametrize(
+    ("train_labels", "label", "parts"),
+    [
+        (("a", "b"), "c", ["label 'c' in row 1 of", "val.csv", "training file (a, b"]),
+        (("a", "b"), "0", ["label 0 in row 1 of", "training file (a, b"]),
+        (("0", "1"), "2", ["label 2 in row 1 of", "training file (0, 1"]),
+        (("0", "1"), "0.0", ["label 0.0 in row 1 of"]),
+        (("0.5", "1.5"), "high", ["label 'high' in row 1 of", "not a number"]),
+        (tuple(f"class{n:02}" for n in range(12)), "x", ["class00", "class09 and 2 more"]),
+    ],
+)
+def test_unseen_validation_labels_are_named(
+    tmp_path: Path, train_labels: tuple[str, ...], label: str, parts: list[str]
+) -> None:
+    train = write_csv(tmp_path / "train.csv", "text,y", *(f"u,{name}" for name in train_labels))
+    validation = write_csv(tmp_path / "val.csv", "text,y", f"v,{label}")
+    assert_mentions(refusal(lambda: load_user_rows(train, validation, ["text"], "y")), *parts)
+
+
+@pytest.mark.parametrize(
+    ("text_columns", "part"),
+    [((), "not 0"), (("a", "b", "c"), "not 3"), (("a", "a"), "named twice"), (("a", "y"), "named twice")],
+)
+def test_impossible_choices_of_columns(tmp_path: Path, text_columns: tuple[str, ...], part: str) -> None:
+    path = write_csv(tmp_path / "t.csv", "a,b,c,y", "u,v,w,0")
+    assert_mentions(refusal(lambda: load_one(path, text_columns)), part)
+
+
+def test_max_samples_takes_the_first_rows() -> None:
+    dataset = datasets.Dataset.from_dict({"n": [5, 6, 7]})
+    assert max_samples(dataset, 2)["n"][:] == [5, 6]
+    assert max_samples(dataset, 9)["n"][:] == max_samples(dataset, None)["n"][:] == [5, 6, 7]
+    assert_mentions(refusal(lambda: max_samples(dataset, 0)), "cannot take 0 rows")

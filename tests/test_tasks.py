@@ -1,0 +1,148 @@
+"""The table of tasks, and how rows become token ids."""
+
+import subprocess
+import sys
+
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks import TASKS, Task, get_task
+from alignattn.tasks.encoding import encode
+
+# From the GLUE paper's table 1 and the data set card of nyu-mll/glue.
+FACTS = {
+    "mrpc": (("sentence1", "sentence2"), 2, ("accuracy", "f1")),
+    "cola": (("sentence",), 2, ("matthews_correlation",)),
+    "rte": (("sentence1", "sentence2"), 2, ("accuracy",)),
+    "mnli": (("premise", "hypothesis"), 3, ("accuracy",)),
+    "qnli": (("question", "sentence"), 2, ("accuracy",)),
+    "qqp": (("question1", "question2"), 2, ("accuracy", "f1")),
+    "sst2": (("sentence",), 2, ("accuracy",)),
+    "stsb": (("sentence1", "sentence2"), 1, ("pearson", "spearmanr")),
+}
+PAIR = Task(name="pair", text_columns=("a", "b"), labels=("no", "yes"), metrics=("accuracy",))
+SCORE = Task(name="score", text_columns=("a",), label_column="y", metrics=("pearson",))
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A word-level tokenizer with BERT's template, whose file brings padding of its own."""
+    words = ["[PAD]", "[CLS]", "[SEP]", "one", "two", "three", "four"]
+    core = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[PAD]"))
+    core.pre_tokenizer = Whitespace()
+    core.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    core.enable_padding(length=20)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        pad_token="[PAD]",
+        model_max_length=16,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def test_table_holds_the_eight_tasks_of_the_paper() -> None:
+    assert {name: (t.text_columns, t.num_labels, t.metrics) for name, t in TASKS.items()} == FACTS
+    assert all(
+        (t.hub_id, t.hub_config, t.folder) == ("nyu-mll/glue", n, f"glue/{n}") for n, t in TASKS.items()
+    )
+
+
+def test_only_stsb_is_a_regression() -> None:
+    assert [name for name, task in TASKS.items() if task.is_regression] == ["stsb"]
+    assert TASKS["stsb"].label_range == (0, 5)
+
+
+def test_only_mnli_has_two_development_sets() -> None:
+    splits = {name: task.evaluation_splits for name, task in TASKS.items()}
+    assert splits.pop("mnli") == ("validation_matched", "validation_mismatched")
+    assert set(splits.values()) == {("validation",)}
+
+
+def test_label_names_follow_the_hubs_numbers() -> None:
+    assert TASKS["mnli"].labels == ("entailment", "neutral", "contradiction")
+    assert TASKS["rte"].labels == TASKS["qnli"].labels == ("entailment", "not_entailment")
+    assert TASKS["mrpc"].labels[1] == "equivalent" and TASKS["qqp"].labels[1] == "duplicate"
+    assert TASKS["cola"].labels[1] == "acceptable" and TASKS["sst2"].labels[1] == "positive"
+
+
+def test_main_metric_is_the_first() -> None:
+    assert (TASKS["mrpc"].main_metric, TASKS["stsb"].main_metric) == ("accuracy", "pearson")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("mrpc", "mrpc"), ("SST-2", "sst2"), ("STS-B", "stsb"), ("sst_2", "sst2"), ("CoLA", "cola")],
+)
+def test_get_task_takes_the_usual_spellings(written: str, name: str) -> None:
+    assert get_task(written) is TASKS[name]
+
+
+def test_unknown_task_lists_the_choices() -> None:
+    with pytest.raises(
+        AlignAttnError, match=r"'wnli'.*mrpc, cola, rte, mnli, qnli, qqp, sst2, stsb"
+    ) as caught:
+        get_task("wnli")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_table_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'datasets', 'evaluate', 'numpy', 'pandas', 'sklearn', 'scipy'}"
+    code = f"import sys, alignattn.tasks; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_encode_joins_a_pair_and_does_not_pad(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one two three"], "label": [1, 0]})
+    encoded = encode(rows, PAIR, tokenizer, max_length=16)
+    assert encoded[:] == {
+        "input_ids": [[1, 3, 4, 2, 6, 2], [1, 5, 2, 3, 4, 5, 2]],
+        "token_type_ids": [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1, 1]],
+        "attention_mask": [[1] * 6, [1] * 7],
+        "label": [1, 0],
+    }
+
+
+def test_encode_cuts_the_longer_text_first(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"a": ["one"], "b": ["one two three four"], "label": [1]})
+    assert encode(rows, PAIR, tokenizer, max_length=6)["input_ids"][0] == [1, 3, 2, 3, 4, 2]
+
+
+def test_encoded_rows_suit_the_collator(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one two three"], "label": [1, 0]})
+    encoded = encode(rows, PAIR, tokenizer, max_length=16)
+    batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
+    assert batch["input_ids"].shape == (2, 7)
+    assert batch["attention_mask"].sum(dim=1).tolist() == [6, 7]
+    assert batch["labels"].tolist() == [1, 0] and not batch["labels"].is_floating_point()
+
+
+def test_scores_stay_floats_even_when_written_as_integers(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"a": ["one", "two"], "y": [1, 3]})
+    encoded = encode(rows, SCORE, tokenizer, max_length=16)
+    batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
+    assert batch["labels"].is_floating_point() and batch["labels"].tolist() == [1.0, 3.0]
+    assert sorted(encoded.column_names) == ["attention_mask", "input_ids", "label", "token_type_ids"]
+
+
+def test_encode_with_two_processes_gives_the_same(tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one"], "label": [1, 0]})
+    alone = encode(rows, PAIR, tokenizer, max_length=16)
+    assert encode(rows, PAIR, tokenizer, max_length=16, num_proc=2)[:] == alone[:]
+
+
+@pytest.mark.parametrize("max_length", [-1, 0, 4, 17])
+def test_impossible_max_length_is_refused(tokenizer: PreTrainedTokenizerFast, max_length: int) -> None:
+    rows = Dataset.from_dict({"a": ["one"], "b": ["two"], "label": [1]})
+    with pytest.raises(AlignAttnError, match=rf"max_length {max_length} .* at least 5 .* at most 16"):
+        encode(rows, PAIR, tokenizer, max_length)
