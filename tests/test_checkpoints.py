@@ -1,0 +1,205 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conftest import ALIGNED, FAMILIES, tiny_batch, tiny_model
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+import alignattn
+from alignattn.errors import AlignAttnError
+from alignattn.patching import alignment_parameters
+
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"
+)
+ADALIMUMAB = (
+    "EVQLVESGGGLVQPGRSLRLSCAASGFTFDDYAMHWVRQAPGKGLEWVSAITWNSGHIDYADSVEGRFTISRDNAKNSLYLQMNSLRAEDTAVYYCAKVSYLSTASSLDYWGQGTLVTVSS"
+)
+REACTIONS = (
+    "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1",
+    "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
+    "OB(O)c1ccccc1.Brc1ccncc1>>c1ccc(-c2ccncc2)cc1",
+    "CCO.CC(=O)O>>CCOC(C)=O",
+)
+AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWY"
+SMILES_PATTERN = r"\[[^\]]+\]|Br|Cl|>>|%\d\d|[A-Za-z0-9@?>*$=#+\-().:~/\\]"
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def moved_slots(model):
+    """Take the slots' parameters away from what a fresh patch would give them."""
+    with torch.no_grad():
+        for index, parameter in enumerate(alignment_parameters(model)):
+            parameter.add_(index + 1)
+    return [parameter.clone() for parameter in alignment_parameters(model)]
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_save_and_load_gives_equal_logits_losses_and_slots(family, variant, tmp_path):
+    model = alignattn.patch(tiny_model(family), variant, alignment_weight=0.3)
+    slots = moved_slots(model)
+    expected = logits_of(model, tiny_batch())
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**tiny_batch())
+    model.save_pretrained(tmp_path)
+
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert loaded.alignattn.config == model.alignattn.config
+    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+    for before, after in zip(slots, alignment_parameters(loaded), strict=True):
+        assert torch.equal(before, after)
+    with torch.no_grad(), alignattn.collect(loaded) as seen_again:
+        loaded(**tiny_batch())
+    for before, after in zip(seen.losses(), seen_again.losses(), strict=True):
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_transformers_loads_an_alignment_checkpoint(family, variant, tmp_path):
+    plain = tiny_model(family)
+    expected = logits_of(plain, tiny_batch())
+    alignattn.patch(plain, variant).save_pretrained(tmp_path)
+    loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+    assert not report["missing_keys"]
+    assert not report["mismatched_keys"]
+    assert all(".alignattn." in name for name in report["unexpected_keys"])
+
+
+def test_sharded_checkpoints(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    slots = moved_slots(model)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert all(map(torch.equal, slots, alignment_parameters(loaded)))
+
+
+def test_an_encoder_loads_from_the_checkpoint_of_a_classifier(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    slots = moved_slots(model)
+    model.save_pretrained(tmp_path)
+    encoder = alignattn.from_pretrained(tmp_path, AutoModel)
+    assert all(map(torch.equal, slots, alignment_parameters(encoder)))
+
+
+def test_a_plain_checkpoint_loads_plain(tmp_path):
+    model = tiny_model("bert")
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert not alignattn.is_patched(loaded)
+    assert torch.equal(logits_of(loaded, tiny_batch()), logits_of(model, tiny_batch()))
+
+
+def test_an_unpatched_model_saves_as_a_plain_one(tmp_path):
+    alignattn.unpatch(alignattn.patch(tiny_model("bert"), "aa-ct")).save_pretrained(tmp_path)
+    assert "alignattn" not in (tmp_path / "config.json").read_text()
+    assert not alignattn.is_patched(alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification))
+
+
+@pytest.fixture
+def transformers_warns(caplog):
+    """Let the warnings of transformers reach `caplog`."""
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_warning()
+    transformers.logging.enable_propagation()
+    yield caplog
+    transformers.logging.disable_propagation()
+    transformers.logging.set_verbosity(verbosity)
+
+
+def test_loading_reports_nothing_about_the_slots(tmp_path, transformers_warns):
+    alignattn.patch(tiny_model("bert"), "aa-ct").save_pretrained(tmp_path)
+    AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert "alignattn" in transformers_warns.text
+    transformers_warns.clear()
+    alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert "alignattn" not in transformers_warns.text
+
+
+def test_a_checkpoint_without_its_slots_is_refused(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    model.save_pretrained(tmp_path)
+    AutoModelForSequenceClassification.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert "alignattn" in json.loads((tmp_path / "config.json").read_text())
+    with pytest.raises(AlignAttnError, match="does not hold the parameters"):
+        alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+
+
+@pytest.mark.parametrize("path", ["no/such/model", "nowhere-model"])
+def test_an_unknown_path_is_one_line(path):
+    with pytest.raises(AlignAttnError, match="no model can be loaded from") as caught:
+        alignattn.from_pretrained(path, AutoModelForSequenceClassification)
+    assert "\n" not in str(caught.value)
+
+
+def count_right(model, sequences, mask_id):
+    """Mask each inner token in turn and count those that the model names."""
+    right = total = 0
+    for ids in sequences:
+        rows = torch.tensor(ids).repeat(len(ids) - 2, 1)
+        positions = torch.arange(1, len(ids) - 1)
+        rows[positions - 1, positions] = mask_id
+        with torch.no_grad():
+            named = model(input_ids=rows).logits[positions - 1, positions].argmax(dim=-1)
+        right += int((named == torch.tensor(ids[1:-1])).sum())
+        total += len(ids) - 2
+    return right, total
+
+
+def antibody_ids():
+    letters = {letter: index + 4 for index, letter in enumerate(AMINO_ACIDS)}
+    return [[0, *(letters[letter] for letter in chain), 2] for chain in (TRASTUZUMAB, ADALIMUMAB)]
+
+
+def reaction_ids(vocabulary: Path):
+    ids = {token: index for index, token in enumerate(vocabulary.read_text().splitlines())}
+    return [
+        [ids["[CLS]"], *(ids.get(token, ids["[UNK]"]) for token in re.findall(SMILES_PATTERN, reaction)), ids["[SEP]"]]
+        for reaction in REACTIONS
+    ], ids["[MASK]"]
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_real_roberta_names_as_many_residues(shared_checkpoints, variant, tmp_path):
+    model = transformers.RobertaForMaskedLM.from_pretrained(shared_checkpoints / "roberta-sapiens-vh").eval()
+    assert count_right(model, antibody_ids(), mask_id=24) == (197, 241)
+    alignattn.patch(model, variant)
+    assert count_right(model, antibody_ids(), mask_id=24) == (197, 241)
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, transformers.RobertaForMaskedLM)
+    assert count_right(loaded, antibody_ids(), mask_id=24) == (197, 241)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_real_albert_names_as_many_tokens(shared_checkpoints, variant):
+    folder = shared_checkpoints / "albert-rxnmapper"
+    model = transformers.AlbertForMaskedLM.from_pretrained(folder).eval()
+    sequences, mask_id = reaction_ids(folder / "vocab.txt")
+    assert count_right(model, sequences, mask_id) == (146, 153)
+    alignattn.patch(model, variant)
+    assert count_right(model, sequences, mask_id) == (146, 153)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_minilm_embeds_sentences_as_before(minilm, variant):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm).eval()
+    batch = tokenizer(
+        ["A man plays a guitar.", "Someone makes music on an instrument in the park."],
+        padding=True,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        expected = model(**batch).last_hidden_state
+        alignattn.patch(model, variant)
+        assert torch.equal(model(**batch).last_hidden_state, expected)

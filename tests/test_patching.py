@@ -1,0 +1,354 @@
+import copy
+import warnings
+
+import pytest
+import torch
+import transformers
+from conftest import ALIGNED, FAMILIES, PADDED_LENGTH, tiny_batch, tiny_model
+from torch import nn
+from torch.nn import functional as F
+
+import alignattn
+from alignattn.attention.alignment import ALIGNMENTS
+from alignattn.collector import Recording
+from alignattn.errors import AlignAttnError
+from alignattn.patching import alignment_parameters
+
+NAMED_PROJECTIONS = ("query", "key", "q_lin", "k_lin", "Wqkv")
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def align_loss(model, batch, *, loss_scale=1.0):
+    """The mean alignment loss of one training forward, as the trainer takes it."""
+    recording = Recording()
+    alignattn.patching.patch_of(model).collector.recording = recording
+    model(**batch)
+    return loss_scale * torch.stack(recording.losses()).mean()
+
+
+def without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model.train()
+
+
+@pytest.mark.parametrize("variant", ["soft", *ALIGNED])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, variant):
+    model = tiny_model(family)
+    keys, classes = list(model.state_dict()), [type(module) for module in model.modules()]
+    expected = {padded: logits_of(model, tiny_batch(padded=padded)) for padded in (True, False)}
+    implementation, config = model.config._attn_implementation, model.config.to_dict()
+
+    assert alignattn.patch(model, variant) is model
+    for padded, logits in expected.items():
+        assert torch.equal(logits_of(model, tiny_batch(padded=padded)), logits)
+    if variant != "soft":
+        assert set(model.state_dict()) > set(keys)
+
+    alignattn.unpatch(model)
+    assert list(model.state_dict()) == keys
+    assert [type(module) for module in model.modules()] == classes
+    assert model.config._attn_implementation == implementation
+    assert model.config.to_dict() == config
+    for padded, logits in expected.items():
+        assert torch.equal(logits_of(model, tiny_batch(padded=padded)), logits)
+    alignattn.patch(model, variant)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eager_models_stay_bitwise_eager(family):
+    model = tiny_model(family)
+    model.set_attn_implementation("eager")
+    expected = logits_of(model, tiny_batch())
+    alignattn.patch(model, "aa-ct")
+    assert torch.equal(logits_of(model, tiny_batch()), expected)
+    alignattn.unpatch(model)
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_mode_gives_the_plain_outputs(family):
+    plain, patched = without_dropout(tiny_model(family)), without_dropout(tiny_model(family))
+    alignattn.patch(patched, "aa-ct")
+    align_loss(patched, tiny_batch())
+    assert torch.equal(plain(**tiny_batch()).logits, patched(**tiny_batch()).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_patching_leaves_the_random_numbers_of_the_run_alone(family):
+    model = tiny_model(family)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    alignattn.patch(model, "aa-gan")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_never_enters_the_loss(family, variant):
+    model = without_dropout(tiny_model(family))
+    alignattn.patch(model, variant)
+    padded = tiny_batch(batch=2, padded=False)
+    for name in ("input_ids", "attention_mask"):
+        padded[name] = F.pad(padded[name], (0, PADDED_LENGTH))
+    plain = align_loss(model, tiny_batch(batch=2, padded=False))
+    torch.testing.assert_close(align_loss(model, padded), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_layer_counts_and_the_loss_is_that_of_its_queries_and_keys(family, variant):
+    model = tiny_model(family)
+    alignattn.patch(model, variant)
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**tiny_batch())
+    assert len(seen.layers) == 3
+    modules = [module.alignment for module in model.modules() if hasattr(module, "alignment")]
+    for index, record in enumerate(seen.layers):
+        assert record.query.shape == record.key.shape == (4, 3, 9, 8)
+        assert torch.equal(record.mask, tiny_batch()["attention_mask"].bool())
+        if family == "modernbert":  # rotates queries and keys after the projections that are compared
+            continue
+        loss = modules[index % len(modules)](record.query, record.key, record.mask)
+        torch.testing.assert_close(record.loss, loss)
+
+
+def test_weights_collected_are_those_of_eager_attention():
+    model = tiny_model("bert")
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**tiny_batch(), output_attentions=True).attentions
+    model.set_attn_implementation("sdpa")
+    alignattn.patch(model, "soft")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        given = model(**tiny_batch(), output_attentions=True).attentions
+    for eager, collected, returned in zip(expected, [layer.weights for layer in seen.layers], given, strict=True):
+        assert torch.equal(eager, collected)
+        assert torch.equal(eager, returned)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_output_attentions_as_an_argument_returns_weights(family):
+    model = tiny_model(family)
+    alignattn.patch(model, "aa-ct")
+    with torch.no_grad():
+        attentions = model(**tiny_batch(padded=False), output_attentions=True).attentions
+    assert len(attentions) == 3
+    torch.testing.assert_close(attentions[0].sum(dim=-1), torch.ones(4, 3, 9))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("scope", ["projections", "all"])
+def test_gradient_scope(family, scope):
+    model = without_dropout(tiny_model(family))
+    alignattn.patch(model, "aa-ct", gradient_scope=scope)
+    align_loss(model, tiny_batch()).backward()
+    own = {id(parameter) for parameter in alignment_parameters(model)}
+    moved = {
+        name
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in own and parameter.grad is not None and parameter.grad.abs().max() > 0
+    }
+    is_projection = {name: any(f".{part}." in name for part in NAMED_PROJECTIONS) for name in moved}
+    assert any(is_projection.values())
+    assert all(is_projection.values()) == (scope == "projections")
+    assert all(parameter.grad is not None for parameter in alignment_parameters(model))
+
+
+@pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "modernbert"])
+def test_projection_gradient_is_that_of_a_detached_input(family):
+    """Both gradients at once, the task's and the alignment's, against a loss rebuilt from detached inputs."""
+    model = without_dropout(tiny_model(family)).double()
+    alignattn.patch(model, "aa-ct", head_reduction="mean")
+    weight = 0.7
+    recording = Recording()
+    alignattn.patching.patch_of(model).collector.recording = recording
+    batch = tiny_batch()
+    (model(**batch).loss + weight * torch.stack(recording.losses()).mean()).backward()
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    model.zero_grad()
+    alignattn.patching.patch_of(model).collector.recording = None
+    inputs, handles = [], []
+    for module in model.modules():
+        if hasattr(module, "alignattn") and isinstance(module.alignattn, nn.Module):
+            first = next(getattr(module, name) for name in NAMED_PROJECTIONS if hasattr(module, name))
+            handles.append(
+                first.register_forward_pre_hook(
+                    lambda _, args, module=module: inputs.append((module, args[0].detach()))
+                )
+            )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        task_loss = model(**batch).loss
+    for handle in handles:
+        handle.remove()
+    losses = []
+    for module, hidden in inputs:
+        projections = [getattr(module, name) for name in NAMED_PROJECTIONS if hasattr(module, name)]
+        outputs = [F.linear(hidden, linear.weight, linear.bias) for linear in projections]
+        query, key = outputs if len(outputs) == 2 else outputs[0].chunk(3, dim=-1)[:2]
+        heads = [features.unflatten(-1, (3, -1)).transpose(1, 2) for features in (query, key)]
+        losses.append(module.alignattn.alignment(*heads, batch["attention_mask"].bool()))
+    (task_loss + weight * torch.stack(losses).mean()).backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(found[name], parameter.grad, msg=name)
+
+
+def test_layers_restrict_the_patch():
+    model = tiny_model("bert")
+    alignattn.patch(model, "aa-ct", layers=[2, 0])
+    patched = [hasattr(layer.attention.self, "alignattn") for layer in model.bert.encoder.layer]
+    assert patched == [True, False, True]
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**tiny_batch())
+    assert len(seen.losses()) == 2
+
+
+def test_shared_layers_refuse_layers():
+    with pytest.raises(AlignAttnError, match="share 1 attention module"):
+        alignattn.patch(tiny_model("albert"), "aa-ct", layers=[0])
+
+
+def test_patch_alignment_and_overrides_name_the_same_config():
+    first = alignattn.patch_alignment(tiny_model("bert"), "ct", weight=0.5, gradient_scope="all")
+    second = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.5, gradient_scope="all")
+    assert first.alignattn.config == second.alignattn.config
+
+
+def test_a_copy_of_a_patched_model_has_a_collector_of_its_own():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    twin = copy.deepcopy(model)
+    with torch.no_grad(), alignattn.collect(twin) as seen:
+        model(**tiny_batch())
+        assert not seen.layers
+        twin(**tiny_batch())
+        assert len(seen.layers) == 3
+
+
+def test_half_precision_models_keep_their_losses_in_float32():
+    model = alignattn.patch(without_dropout(tiny_model("bert")).bfloat16(), "aa-ct")
+    assert {parameter.dtype for parameter in alignment_parameters(model)} == {torch.float32}
+    loss = align_loss(model, tiny_batch())
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS)
+def test_autocast_computes_the_loss_in_float32_of_its_rounded_inputs(alignment):
+    model = alignattn.patch_alignment(without_dropout(tiny_model("bert")), alignment)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = align_loss(model, tiny_batch())
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, align_loss(model, tiny_batch()), rtol=0.05, atol=0.05)
+    loss.backward()
+
+
+def test_training_without_a_collector_warns_once():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct").train()
+    with pytest.warns(UserWarning, match="AlignmentTrainer"):
+        model(**tiny_batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(**tiny_batch())
+
+
+def test_reentrant_checkpointing_is_refused_where_it_would_lose_the_gradient():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct").train()
+    model.activation_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(AlignAttnError, match="use_reentrant"):
+        align_loss(model, tiny_batch())
+
+
+def test_without_the_mask_registration_padding_would_be_attended():
+    """The mask function of our name is what keeps padding out: a registered attention alone gets no mask."""
+    masks = []
+
+    def spy(module, query, key, value, attention_mask, **kwargs):
+        masks.append(attention_mask)
+        return transformers.integrations.sdpa_attention.sdpa_attention_forward(
+            module, query, key, value, attention_mask, **kwargs
+        )
+
+    transformers.AttentionInterface.register("maskless", spy)
+    model = tiny_model("bert")
+    model.set_attn_implementation("maskless")
+    logits_of(model, tiny_batch())
+    assert masks[0] is None
+    model.set_attn_implementation("sdpa")
+    alignattn.patch(model, "soft")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**tiny_batch())
+    assert seen.layers[0].weights[-1, :, :, -PADDED_LENGTH:].max() == 0
+
+
+class TestRefusals:
+    def test_patching_twice(self):
+        model = alignattn.patch(tiny_model("bert"), "aa-ct")
+        with pytest.raises(AlignAttnError, match="patched already"):
+            alignattn.patch(model, "aa-gan")
+
+    @pytest.mark.parametrize("function", [alignattn.unpatch, lambda model: alignattn.collect(model).__enter__()])
+    def test_plain_models(self, function):
+        with pytest.raises(AlignAttnError, match="not patched"):
+            function(tiny_model("bert"))
+
+    def test_deberta_does_not_use_the_interface(self):
+        config = transformers.DebertaV2Config(
+            vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
+        )
+        with pytest.raises(AlignAttnError, match="no attention that a patch can reach"):
+            alignattn.patch(transformers.DebertaV2Model(config), "aa-ct")
+
+    @pytest.mark.parametrize("layers", [[3], [-1], [0, 0], []])
+    def test_layers_out_of_range(self, layers):
+        with pytest.raises(AlignAttnError, match="layers="):
+            alignattn.patch(tiny_model("bert"), "aa-ct", layers=layers)
+
+    def test_causal_models(self):
+        llama = transformers.LlamaConfig(
+            vocab_size=50,
+            hidden_size=24,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=32,
+        )
+        decoder = FAMILIES["bert"]()
+        decoder.is_decoder = True
+        for model in (transformers.LlamaModel(llama), transformers.BertModel(decoder)):
+            with pytest.raises(AlignAttnError, match="causally"):
+                alignattn.patch(model, "aa-ct")
+
+    def test_unsupported_attention_implementation(self):
+        model = tiny_model("bert")
+        model.set_attn_implementation("flex_attention")
+        with pytest.raises(AlignAttnError, match="attn_implementation="):
+            alignattn.patch(model, "aa-ct")
+
+    def test_adapters_in_place_of_projections(self):
+        class Adapter(nn.Linear):
+            pass
+
+        model = tiny_model("bert")
+        model.bert.encoder.layer[1].attention.self.query.__class__ = Adapter
+        with pytest.raises(AlignAttnError, match="adapter"):
+            alignattn.patch(model, "aa-ct")
+        alignattn.patch(model, "soft")
+
+    def test_a_refused_patch_leaves_the_model_plain(self):
+        model = tiny_model("bert")
+        keys = list(model.state_dict())
+        with pytest.raises(AlignAttnError):
+            alignattn.patch(model, "aa-ct", layers=[7])
+        assert list(model.state_dict()) == keys
+        assert not alignattn.is_patched(model)

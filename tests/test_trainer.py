@@ -1,0 +1,387 @@
+import math
+import os
+import signal
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import transformers
+from conftest import ALIGNED, ROOT, tiny_batch, tiny_model
+from torch import nn
+from torch.utils.data import Dataset
+
+import alignattn
+from alignattn.errors import AlignAttnError
+from alignattn.patching import alignment_parameters
+from alignattn.trainer import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
+
+ROWS = 16
+LENGTH = 9
+
+
+class TinyRows(Dataset):
+    """Rows of equal length: the mean of two half batches is then the mean of the batch."""
+
+    def __init__(self, rows=ROWS):
+        self.batch = tiny_batch(batch=rows, length=LENGTH)
+
+    def __len__(self):
+        return len(self.batch["labels"])
+
+    def __getitem__(self, index):
+        return {name: values[index] for name, values in self.batch.items()}
+
+
+def arguments(folder, **changes):
+    settings = {
+        "output_dir": str(folder),
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 3,
+    }
+    return AlignmentTrainingArguments(**(settings | changes))
+
+
+def train(model, folder, *, trainer_class=AlignmentTrainer, rows=ROWS, resume=None, **changes):
+    trainer = trainer_class(model=model, args=arguments(folder, **changes), train_dataset=TinyRows(rows))
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def logged(trainer, name):
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+@pytest.mark.parametrize("family", ["albert", "bert", "roberta"])
+@pytest.mark.parametrize("is_patched", [True, False])
+def test_soft_trains_step_for_step_as_the_plain_trainer(family, is_patched, tmp_path):
+    plain = train(tiny_model(family), tmp_path, trainer_class=transformers.Trainer)
+    model = tiny_model(family)
+    soft = train(alignattn.patch(model, "soft") if is_patched else model, tmp_path)
+    assert logged(soft, "loss") == logged(plain, "loss")
+    for name, parameter in plain.model.named_parameters():
+        assert torch.equal(parameter, soft.model.get_parameter(name))
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", ["albert", "bert", "roberta"])
+def test_logs_the_parts_and_moves_the_losses_own_networks(family, variant, tmp_path):
+    model = alignattn.patch(tiny_model(family), variant, alignment_weight=0.5)
+    before = [parameter.clone() for parameter in alignment_parameters(model)]
+    trainer = train(model, tmp_path)
+    for loss, task, aligned in zip(
+        logged(trainer, "loss"), logged(trainer, "task_loss"), logged(trainer, "align_loss"), strict=True
+    ):
+        assert loss == pytest.approx(task + 0.5 * aligned, rel=1e-5)
+    diagnostic = {"aa-gan": "discriminator_accuracy", "aa-ct": "critic_gap", "aa-ot": "marginal_error"}[variant]
+    assert all(math.isfinite(value) for value in logged(trainer, diagnostic))
+    assert (len(before) > 0) == (variant != "aa-ot")
+    for old, new in zip(before, alignment_parameters(model), strict=True):
+        assert not torch.equal(old, new)
+
+    model.save_pretrained(tmp_path / "saved")
+    loaded = alignattn.from_pretrained(tmp_path / "saved", transformers.AutoModelForSequenceClassification)
+    for trained, reloaded in zip(alignment_parameters(model), alignment_parameters(loaded), strict=True):
+        assert torch.equal(trained, reloaded)
+
+
+def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
+    """Against a loop written without the trainer, by SGD from the same weights."""
+    rate, weight = 0.1, 0.3
+    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight)
+    twin = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=weight)
+    trainer = AlignmentTrainer(
+        model=model,
+        args=arguments(
+            tmp_path, max_steps=1, per_device_train_batch_size=ROWS, optim="sgd", max_grad_norm=0.0,
+            learning_rate=rate, alignment_learning_rate=rate,
+        ),
+        train_dataset=TinyRows(),
+    )
+    slots_before = [parameter.clone() for parameter in alignment_parameters(model)]
+    twin.load_state_dict(model.state_dict())
+    trainer.train()
+
+    twin.train()
+    with alignattn.collect(twin) as seen:
+        task_loss = twin(**TinyRows().batch).loss
+    (task_loss + weight * torch.stack(seen.losses()).mean()).backward()
+    for name, parameter in twin.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name), parameter - rate * parameter.grad, msg=name)
+    assert not torch.equal(slots_before[0], alignment_parameters(model)[0])
+
+
+@pytest.mark.parametrize("family", ["albert", "bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("variant", ["soft", "aa-ct"])
+def test_accumulation_leaves_the_gradient_alone(family, variant, tmp_path):
+    def weights_after(batch_size, accumulation):
+        model = alignattn.patch(without_dropout(tiny_model(family)), variant, alignment_weight=0.3)
+        train(
+            model,
+            tmp_path,
+            rows=8,
+            max_steps=1,
+            optim="sgd",
+            max_grad_norm=0.0,
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+        )
+        return model.state_dict()
+
+    whole = weights_after(8, 1)
+    for batch_size, accumulation in ((2, 4), (4, 2)):
+        for name, tensor in weights_after(batch_size, accumulation).items():
+            torch.testing.assert_close(tensor, whole[name], msg=name)
+
+
+def test_own_parameter_group(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-gan")
+    trainer = AlignmentTrainer(
+        model=model,
+        args=arguments(tmp_path, alignment_learning_rate=0.02, weight_decay=0.1, learning_rate=1e-5),
+        train_dataset=TinyRows(),
+    )
+    groups = trainer.create_optimizer().param_groups
+    own = {id(parameter) for parameter in alignment_parameters(model)}
+    assert {id(parameter) for parameter in groups[-1]["params"]} == own
+    assert (groups[-1]["lr"], groups[-1]["weight_decay"]) == (0.02, 0.0)
+    for group in groups[:-1]:
+        assert group["lr"] == 1e-5
+        assert not own & {id(parameter) for parameter in group["params"]}
+    counted = sum(len(group["params"]) for group in groups)
+    assert counted == len(list(model.parameters()))
+
+
+def test_plain_training_arguments_take_the_default_rate(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
+    assert trainer.create_optimizer().param_groups[-1]["lr"] == 1e-3
+
+
+def test_the_discriminator_learns_at_its_own_rate(tmp_path):
+    def accuracy(rate):
+        model = alignattn.patch(tiny_model("bert"), "aa-gan")
+        return logged(
+            train(model, tmp_path, num_train_epochs=40, alignment_learning_rate=rate, learning_rate=1e-5),
+            "discriminator_accuracy",
+        )[-1]
+
+    assert accuracy(1e-2) > accuracy(1e-5) + 0.05
+
+
+def test_warmup_of_the_weight(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.4)
+    trainer = train(model, tmp_path, num_train_epochs=4, alignment_warmup_ratio=0.5)
+    assert logged(trainer, "alignment_weight") == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4])
+    for loss, task, aligned, weight in zip(
+        *(logged(trainer, name) for name in ("loss", "task_loss", "align_loss", "alignment_weight")), strict=True
+    ):
+        assert loss == pytest.approx(task + weight * aligned, rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
+def test_evaluation_reports_the_task_loss_alone(variant, tmp_path):
+    model = alignattn.patch(tiny_model("bert"), variant, alignment_weight=10.0)
+    args = arguments(tmp_path, per_device_eval_batch_size=ROWS)
+    metrics = AlignmentTrainer(model=model, args=args, eval_dataset=TinyRows()).evaluate()
+    with torch.no_grad():
+        expected = model.eval()(**TinyRows().batch).loss.item()
+    assert metrics["eval_loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
+def test_gradient_checkpointing_counts_a_layer_once(variant, tmp_path):
+    def run(**changes):
+        model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+        return train(model, tmp_path, **changes)
+
+    plain = run()
+    checkpointed = run(activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False})
+    assert logged(checkpointed, "loss") == pytest.approx(logged(plain, "loss"), rel=1e-5)
+    for name, parameter in plain.model.named_parameters():
+        torch.testing.assert_close(checkpointed.model.get_parameter(name), parameter, rtol=1e-4, atol=1e-5)
+
+
+def test_reentrant_checkpointing_is_refused(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    with pytest.raises(AlignAttnError, match="use_reentrant"):
+        train(
+            model,
+            tmp_path,
+            activation_checkpointing=True,
+            activation_checkpointing_kwargs={"use_reentrant": True},
+        )
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_bf16_autocast_trains_near_float32(variant, tmp_path):
+    def losses(**changes):
+        model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.1)
+        return logged(train(model, tmp_path, **changes), "loss")
+
+    assert losses(bf16=True) == pytest.approx(losses(), rel=0.03)
+
+
+@pytest.mark.parametrize("variant", ["aa-gan", "aa-ot", "aa-ct"])
+def test_torch_compile_trains_as_eager_does(variant, tmp_path):
+    def run(**changes):
+        torch._dynamo.reset()
+        model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+        return train(model, tmp_path, **changes)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._dynamo.utils.counters.clear()
+        compiled = run(torch_compile=True, torch_compile_backend="aot_eager")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert logged(compiled, "align_loss") == pytest.approx(logged(run(), "align_loss"), rel=1e-3)
+    assert logged(compiled, "loss") == pytest.approx(logged(run(), "loss"), rel=1e-3)
+
+
+def test_a_model_whose_layers_do_not_report_is_refused(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(AlignAttnError, match="no attention layer"):
+        train(model, tmp_path)
+
+
+def test_data_parallel_is_refused(tmp_path):
+    class TwoGpus(AlignmentTrainingArguments):
+        @property
+        def n_gpu(self):
+            return 2
+
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    args = TwoGpus(output_dir=str(tmp_path), use_cpu=True)
+    with pytest.raises(AlignAttnError, match="torchrun"):
+        AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    args = arguments(tmp_path, num_train_epochs=4, save_strategy="epoch")
+
+    class Poison(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 5:
+                with torch.no_grad():
+                    model.classifier.bias.fill_(float("nan"))
+
+    trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(), callbacks=[Poison()])
+    with pytest.raises(AlignAttnError, match="no longer finite.*step 6"):
+        trainer.train()
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-4"
+    assert all(math.isfinite(value) for value in logged(trainer, "loss"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0)]
+)
+def test_arguments_out_of_range(field, value, tmp_path):
+    with pytest.raises(AlignAttnError, match=field):
+        arguments(tmp_path, **{field: value})
+
+
+class TestResume:
+    @pytest.mark.parametrize("variant", ALIGNED)
+    def test_resumed_in_the_middle_of_an_epoch_it_ends_as_uninterrupted(self, variant, tmp_path):
+        def fresh():
+            return alignattn.patch(tiny_model("bert"), variant, alignment_weight=0.3)
+
+        settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 3, "logging_steps": 2}
+        whole = train(fresh(), tmp_path / "whole", **settings)
+        # As a killed run leaves it: the folder of step 3, written while the next log was half collected.
+        resumed = train(fresh(), tmp_path / "whole", resume=str(tmp_path / "whole" / "checkpoint-3"), **settings)
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+        for name in ("task_loss", "align_loss", "train_loss"):
+            assert logged(resumed, name) == pytest.approx(logged(whole, name)), name
+
+    def test_a_killed_process_resumes_to_the_same_weights(self, tmp_path):
+        script = ROOT / "tests" / "train_and_die.py"
+
+        def run(folder, kill_at):
+            return subprocess.run(
+                [sys.executable, str(script), str(folder), str(kill_at)],
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            ).returncode
+
+        assert run(tmp_path / "killed", 4) == -signal.SIGKILL
+        assert not (tmp_path / "killed" / "weights.pt").exists()
+        assert run(tmp_path / "killed", -1) == 0
+        assert run(tmp_path / "whole", -1) == 0
+        killed, whole = (
+            torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("killed", "whole")
+        )
+        assert all(torch.equal(killed[name], whole[name]) for name in whole)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A run's folder with two checkpoints."""
+    folder = tmp_path_factory.mktemp("run")
+    train(alignattn.patch(tiny_model("bert"), "aa-ct"), folder, save_strategy="steps", save_steps=2)
+    return folder
+
+
+class TestLastWholeCheckpoint:
+    def test_the_newest(self, run_folder):
+        assert last_whole_checkpoint(run_folder).name == "checkpoint-4"
+
+    @pytest.mark.parametrize(
+        "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
+    )
+    @pytest.mark.parametrize("is_cut", [True, False])
+    def test_a_torn_one_is_passed_over(self, run_folder, name, is_cut):
+        file = run_folder / "checkpoint-4" / name
+        content = file.read_bytes()
+        try:
+            if is_cut:
+                file.write_bytes(content[: len(content) // 2])
+            else:
+                file.unlink()
+            assert last_whole_checkpoint(run_folder).name == "checkpoint-2"
+        finally:
+            file.write_bytes(content)
+
+    def test_none(self, tmp_path):
+        assert last_whole_checkpoint(tmp_path) is None
+        assert last_whole_checkpoint(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize("variant", ["soft", "aa-gan", "aa-ct"])
+def test_two_processes_equal_one(variant, tmp_path):
+    """Two processes of four rows each against one of eight, by SGD; the world's size is asserted in them."""
+    script = ROOT / "tests" / "train_distributed.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    for launcher, name in (([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"), ([sys.executable], "one")):
+        done = subprocess.run(
+            [*launcher, str(script), variant, str(tmp_path / name)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("one", "two"))
+    assert int(two.pop("world_size")) == 2
+    assert int(one.pop("world_size")) == 1
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6, msg=name)

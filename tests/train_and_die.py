@@ -1,0 +1,35 @@
+"""Train a tiny model in FOLDER, resuming; kill this very process at step KILL_AT (-1: never). Run by test_trainer."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from conftest import tiny_model
+from test_trainer import TinyRows, arguments
+
+import alignattn
+from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
+
+
+class KillAt(transformers.TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
+    model = alignattn.patch(tiny_model("bert"), "aa-ct", alignment_weight=0.3)
+    args = arguments(folder, num_train_epochs=4, save_strategy="steps", save_steps=3)
+    trainer = AlignmentTrainer(
+        model=model, args=args, train_dataset=TinyRows(), callbacks=[KillAt(kill_at)]
+    )
+    checkpoint = last_whole_checkpoint(folder)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    torch.save(model.state_dict(), folder / "weights.pt")
