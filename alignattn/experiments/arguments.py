@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
-from transformers import HfArgumentParser
 
 from alignattn.config import PRESETS, AttentionConfig
 from alignattn.errors import AlignAttnError
+from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.tasks import TASKS
 from alignattn.trainer import AlignmentTrainingArguments
 
@@ -115,12 +115,6 @@ class RunArguments(AlignmentTrainingArguments):
     save_total_limit: int | None = field(default=1, metadata={"help": "How many of them are kept."})
 
 
-class _Parser(HfArgumentParser):  # type: ignore[misc]  # transformers' parser is untyped
-    def error(self, message: str) -> NoReturn:
-        # argparse would print its whole usage, here two hundred lines, and hide the mistake below it.
-        raise AlignAttnError(f"{message} (see --help)")
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """The options of one run, as they were given and as dataclasses.
@@ -188,7 +182,7 @@ def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
     Raises:
         AlignAttnError: if an option is unknown, missing or of the wrong type, or the file cannot be read.
     """
-    parser = _Parser((ModelArguments, DataArguments, RunArguments), prog=prog, allow_abbrev=False)
+    parser = OneLineErrorParser((ModelArguments, DataArguments, RunArguments), prog=prog, allow_abbrev=False)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
     _set_config_defaults(parser, argv)
     values = vars(parser.parse_args(list(argv)))
@@ -202,7 +196,7 @@ def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
 
 
 def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    finder = _Parser((), add_help=False, allow_abbrev=False)
+    finder = OneLineErrorParser((), add_help=False, allow_abbrev=False)
     finder.add_argument(CONFIG_FLAG)
     path = finder.parse_known_args(list(argv))[0].config
     if path is None:

