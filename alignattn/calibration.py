@@ -36,9 +36,7 @@ def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_
     return float(np.abs(gaps).sum() / len(rows))
 
 
-def _checked(
-    probabilities: NDArray[np.float64], labels: NDArray[Any]
-) -> tuple[NDArray[np.float64], NDArray[Any]]:
+def _checked(probabilities: NDArray[np.float64], labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
     if probabilities.ndim != 2 or len(probabilities) == 0 or labels.shape != probabilities.shape[:1]:
         raise AlignAttnError(
             f"calibration needs probabilities [N, C] and labels [N] of at least one row, not {probabilities.shape} "
@@ -48,6 +46,7 @@ def _checked(
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
         raise AlignAttnError(
-            f"row {row + 1} of the probabilities is {probabilities[row].tolist()}: it must be a distribution that sums to 1"
+            f"row {row + 1} of the probabilities is {probabilities[row].tolist()}: it must be a distribution "
+            "that sums to 1"
         )
     return probabilities, labels

@@ -9,8 +9,9 @@ from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedConfig
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file
 
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
@@ -91,11 +92,9 @@ def _weight_files(path: str, hub: dict[str, Any]) -> list[str]:
     index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional, **hub)
     if index is None:
         raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
-    shards = json.loads(Path(index).read_text())["weight_map"]
-    return [
-        cached_file(path, shard, **hub)
-        for shard in sorted({file for name, file in shards.items() if SLOT_MARKER in name})
-    ]
+    file_of = json.loads(Path(index).read_text())["weight_map"]
+    shards = sorted({file for name, file in file_of.items() if SLOT_MARKER in name})
+    return [str(cached_file(path, shard, **hub)) for shard in shards]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ without a graph break, and leave nothing on the modules.
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -67,6 +68,11 @@ class Recording:
     def losses(self) -> list[Tensor]:
         """Return the alignment losses of the calls."""
         return [record.loss for record in self.layers if record.loss is not None]
+
+    def mean_loss(self) -> Tensor | None:
+        """Return the mean alignment loss over the calls, a scalar; None if no call reported one."""
+        losses = self.losses()
+        return torch.stack(losses).mean() if losses else None
 
     def mean_diagnostics(self) -> dict[str, Tensor]:
         """Return each diagnostic's mean over the calls."""

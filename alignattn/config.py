@@ -45,9 +45,7 @@ class AttentionConfig:
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
         if not 0 <= self.alignment_weight < float("inf"):
-            raise AlignAttnError(
-                f"alignment_weight={self.alignment_weight} must be a finite number of 0 or more"
-            )
+            raise AlignAttnError(f"alignment_weight={self.alignment_weight} must be a finite number of 0 or more")
         self._check_options()
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))

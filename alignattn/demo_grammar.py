@@ -22,6 +22,7 @@ Individual = tuple[Cell, Cell]  # of the two nouns, of the two events
 
 # Above every number that a sentence names, lest "at least five" come to mean "exactly five".
 LARGEST_COUNT = 12
+CHANGES = (0, 1, 1, 2)  # how many parts of a sentence its premise may differ in, each as often as it stands here
 NUMBER_WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 IRREGULAR_PLURALS = {"thief": "thieves"}
 
@@ -73,16 +74,14 @@ class _Person:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        modifier = rng.choice(genre.modifiers) if rng.random() < 0.4 else "{}"
+        modifier = rng.choice(genre.modifiers) if rng.random() < 0.3 else "{}"
         return cls(rng.choice(_terms(genre.people)), modifier)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
         """Generalise or specialise; never another noun or modifier, which could be somebody else."""
-        noun = _step_up_or_down(self.noun, genre.people, rng) if rng.random() < 0.25 else self.noun
-        modifier = self.modifier
-        if rng.random() < 0.25:
-            modifier = rng.choice(genre.modifiers) if modifier == "{}" else "{}"
-        return replace(self, noun=noun, modifier=modifier)
+        if rng.random() < 0.4:
+            return replace(self, noun=_step_up_or_down(self.noun, genre.people, rng))
+        return replace(self, modifier=rng.choice(genre.modifiers) if self.modifier == "{}" else "{}")
 
     def members(self, genre: Genre) -> frozenset[tuple[str, bool]]:
         """Kinds of people, each with and without the pair's modifier (a pair names at most one)."""
@@ -111,25 +110,18 @@ class _Event:
         return cls(rng.choice(_terms(genre.activities)), place)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        """Draw an activity and a place that are the same, broader, narrower or others."""
-        activity, place = self.activity, self.place
-        match rng.choice(("keep", "keep", "keep", "step", "change")):
+        """Make the activity or the place broader or narrower, or change it."""
+        match rng.choice(("step", "activity", "place", "place")):
             case "step":
-                activity = _step_up_or_down(activity, genre.activities, rng)
-            case "change":
-                activity = rng.choice(_terms(genre.activities))
-        match rng.choice(("keep", "keep", "keep", "step", "change")):
-            case "step" if place is not None:
-                place = _step_up_or_down(place, genre.places, rng)
-            case "change" | "step":
-                place = rng.choice((None, *_terms(genre.places)))
-        return replace(self, activity=activity, place=place)
+                return replace(self, activity=_step_up_or_down(self.activity, genre.activities, rng))
+            case "activity":
+                return replace(self, activity=rng.choice(_terms(genre.activities)))
+            case _:
+                return replace(self, place=rng.choice((None, None, *_terms(genre.places))))
 
     def members(self, genre: Genre) -> frozenset[tuple[str, str]]:
         """The (activity, place) pairs that this may be; somebody is in exactly one of them."""
-        return frozenset(
-            product(_members(self.activity, genre.activities), _members(self.place, genre.places))
-        )
+        return frozenset(product(_members(self.activity, genre.activities), _members(self.place, genre.places)))
 
     def text(self) -> str:
         return self.activity if self.place is None else f"{self.activity} {self.place}"
@@ -163,11 +155,19 @@ class _Scene:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        return cls(_Person.draw(genre, rng), _Event.draw(genre, rng), rng.random() < 0.4)
+        return cls(_Person.draw(genre, rng), _Event.draw(genre, rng), rng.random() < 0.2)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        negated = self.negated != (rng.random() < 0.3)
-        return type(self)(self.person.vary(genre, rng), self.event.vary(genre, rng), negated)
+        person, event, negated = self.person, self.event, self.negated
+        for part in rng.sample(("person", "event", "polarity"), rng.choice(CHANGES)):
+            match part:
+                case "person":
+                    person = person.vary(genre, rng)
+                case "event":
+                    event = event.vary(genre, rng)
+                case _:
+                    negated = not negated
+        return type(self)(person, event, negated)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """Negation covers the event and never the person, whom both sentences take for granted."""
@@ -199,14 +199,21 @@ class _Encounter:
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
         agent, patient = (_Person(rng.choice(_terms((taxon,)))) for taxon in rng.sample(genre.people, 2))
-        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < 0.4, rng.random() < 0.5)
+        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < 0.3, rng.random() < 0.5)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        agent, patient = self.agent.vary(genre, rng), self.patient.vary(genre, rng)
-        if rng.random() < 0.4:
-            agent, patient = patient, agent
-        negated, passive = self.negated != (rng.random() < 0.4), rng.random() < 0.5
-        return replace(self, agent=agent, patient=patient, negated=negated, passive=passive)
+        agent, patient, negated = self.agent, self.patient, self.negated
+        for part in rng.sample(("agent", "patient", "roles", "polarity"), rng.choice(CHANGES)):
+            match part:
+                case "agent":
+                    agent = agent.vary(genre, rng)
+                case "patient":
+                    patient = patient.vary(genre, rng)
+                case "roles":
+                    agent, patient = patient, agent
+                case _:
+                    negated = not negated
+        return type(self)(agent, patient, self.verb, negated, passive=rng.random() < 0.5)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """Thanking is a fact of its own in each direction, so a swap of the roles leaves everything open."""
@@ -239,8 +246,16 @@ class _Quantified:
         return cls(rng.choice(tuple(QUANTIFIERS)), _Person.draw(genre, rng), _Event.draw(genre, rng))
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        quantifier = rng.choice(tuple(QUANTIFIERS)) if rng.random() < 0.6 else self.quantifier
-        return type(self)(quantifier, self.person.vary(genre, rng), self.event.vary(genre, rng))
+        quantifier, person, event = self.quantifier, self.person, self.event
+        for part in rng.sample(("person", "event", "quantifier"), rng.choice(CHANGES)):
+            match part:
+                case "person":
+                    person = person.vary(genre, rng)
+                case "event":
+                    event = event.vary(genre, rng)
+                case _:
+                    quantifier = rng.choice(tuple(QUANTIFIERS))
+        return type(self)(quantifier, person, event)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         nouns = overlap_cells(premise.person.members(genre), self.person.members(genre))
@@ -263,9 +278,7 @@ QUANTIFIERS: dict[str, Callable[[Collection[bool]], bool]] = {
 
 
 @cache
-def _label_of_quantifiers(
-    premise: str, hypothesis: str, nouns: tuple[Cell, ...], events: tuple[Cell, ...]
-) -> int:
+def _label_of_quantifiers(premise: str, hypothesis: str, nouns: tuple[Cell, ...], events: tuple[Cell, ...]) -> int:
     """A world is the set of kinds of individual that exist in it; either noun has somebody in every world.
 
     "Every harpist" takes that somebody for granted; without it "every" and "no" could both be true.
@@ -317,7 +330,7 @@ BOUNDS: dict[str, Callable[[int, int], bool]] = {
 }
 
 KINDS: tuple[type[_Sentence], ...] = (_Scene, _Encounter, _Quantified, _Count)
-KIND_WEIGHTS = (6, 2, 1, 1)
+KIND_WEIGHTS = (5, 3, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -330,20 +343,25 @@ class Statement:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
+        """A random statement in the words of a genre."""
         (kind,) = rng.choices(KINDS, KIND_WEIGHTS)
-        time = rng.choice(genre.times) if rng.random() < 0.4 else None
+        time = rng.choice(genre.times) if rng.random() < 0.3 else None
         return cls(kind.draw(genre, rng), time, rng.random() < 0.5)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        """Both sentences name a time or neither does: one left out may mean any time or the same."""
-        time = rng.choice(genre.times) if self.time is not None and rng.random() < 0.2 else self.time
+        """A related statement, as a premise for this one.
+
+        Both name a time or neither does: one left out could be read as any time or as the same.
+        """
+        time = rng.choice(genre.times) if self.time is not None and rng.random() < 0.4 else self.time
         return type(self)(self.sentence.vary(genre, rng), time, rng.random() < 0.5)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
-        """What holds at one time leaves open what holds at another."""
+        """The label of this statement as the hypothesis; one time leaves open what holds at another."""
         return self.sentence.label_from(premise.sentence, genre) if premise.time == self.time else NEUTRAL
 
     def text(self, genre: Genre) -> str:
+        """The English sentence, with its capital and full stop."""
         text = self.sentence.text(genre)
         if self.time is not None:
             text = f"{self.time}, {text}" if self.time_first else f"{text} {self.time}"

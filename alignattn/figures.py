@@ -11,6 +11,13 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#0
 """Okabe and Ito's palette, which the colour-blind tell apart, less its yellow, too pale on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DOTS_PER_INCH = 150
+MIN_WIDTH = 6.0
+"""In inches, so the next."""
+PANEL_WIDTH = 4.2
+PANEL_HEIGHT = 3.6
+BAR_INCHES = 0.5
+SMALLEST_SHOWN = 2**-14
+"""Share of a panel's largest value below which a logarithmic axis ends."""
 BARS_SHARE = 0.8
 """Share of a group's width that its bars fill."""
 
@@ -22,6 +29,11 @@ class Spread:
     median: float
     low: float
     high: float
+
+    @classmethod
+    def exact(cls, value: float) -> "Spread":
+        """Return a single value, which has no spread."""
+        return cls(value, value, value)
 
 
 @dataclass(frozen=True)
@@ -47,66 +59,101 @@ class LinePanel:
         title: what is shown.
         y_label: quantity and unit.
         x: positive numbers, rising.
-        series: by the name in the legend, one number an x; what is not positive is left out.
+        series: by the name in the legend, one number an x; what is not positive, or negligible beside the
+            largest, is left out.
+        has_guide: whether a dotted line of slope one, growth in proportion to x, is drawn below the lines.
     """
 
     title: str
     y_label: str
     x: Sequence[int]
     series: Mapping[str, Sequence[float]]
+    has_guide: bool = False
 
 
-def plot_bars(path: Path, panels: Sequence[BarPanel], *, y_label: str, reference: float, title: str) -> None:
-    """Draw panels of grouped bars with their spread side by side, and a dashed line at `reference`.
+def plot_bars(
+    path: Path,
+    panels: Sequence[BarPanel],
+    *,
+    names: Sequence[str],
+    y_label: str,
+    reference: float,
+    title: str,
+) -> None:
+    """Draw panels of grouped bars with their spread, one above the other, and a dashed line at `reference`.
 
     Args:
         path: the picture, written in one step.
-        panels: one or more; all have the same series.
+        panels: one or more.
+        names: of series, in the order that gives them their colours; some may not be drawn here.
         y_label: quantity and unit.
         reference: the height that the bars are compared with.
         title: of the whole picture.
     """
-    width = sum(2 + 1.1 * len(panel.groups) * len(panel.series) / 2 for panel in panels)
-    figure, all_axes = _figure(width, len(panels), title)
+    width = max(MIN_WIDTH, *(BAR_INCHES * len(panel.groups) * (len(panel.series) + 1) for panel in panels))
+    figure, all_axes = _figure(len(panels), 1, width, PANEL_HEIGHT * len(panels), title)
     for axes, panel in zip(all_axes, panels, strict=True):
-        bar_width = BARS_SHARE / len(panel.series)
-        for index, (name, spreads) in enumerate(panel.series.items()):
-            offset = (index - (len(panel.series) - 1) / 2) * bar_width
-            positions = [group + offset for group in range(len(panel.groups))]
-            _draw_bars(axes, positions, spreads, bar_width, name, COLOURS[index % len(COLOURS)])
+        _draw_groups(axes, panel, names)
         axes.axhline(reference, color="black", linestyle="--", linewidth=0.8)
-        axes.set_xticks(range(len(panel.groups)), panel.groups)
-        axes.set_title(panel.title)
-        axes.margins(y=0.12)
-    all_axes[0].set_ylabel(y_label)
+        axes.set_ylabel(y_label)
     _save(figure, all_axes, path)
 
 
-def plot_growth(path: Path, panels: Sequence[LinePanel], *, x_label: str, title: str) -> None:
-    """Draw panels of lines side by side on logarithmic axes, with a dotted line of slope one in each.
+def plot_comparison(path: Path, panels: Sequence[BarPanel], *, names: Sequence[str], title: str) -> None:
+    """Draw panels of grouped bars side by side, each with a scale of its own; the titles give quantity and unit.
 
     Args:
         path: the picture, written in one step.
-        panels: one or more; the series of the first are in the legend and give the colours.
+        panels: one or more.
+        names: of series, in the order that gives them their colours.
+        title: of the whole picture.
+    """
+    figure, all_axes = _figure(1, len(panels), PANEL_WIDTH * len(panels), PANEL_HEIGHT, title)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw_groups(axes, panel, names)
+    _save(figure, all_axes, path)
+
+
+def plot_growth(path: Path, panels: Sequence[LinePanel], *, names: Sequence[str], x_label: str, title: str) -> None:
+    """Draw panels of lines side by side on logarithmic axes.
+
+    Args:
+        path: the picture, written in one step.
+        panels: one or more; the series of the first are in the legend.
+        names: of series, in the order that gives them their colours and markers.
         x_label: quantity and unit.
         title: of the whole picture.
     """
-    figure, all_axes = _figure(4.2 * len(panels), len(panels), title)
-    names = list(panels[0].series)
+    figure, all_axes = _figure(1, len(panels), PANEL_WIDTH * len(panels), PANEL_HEIGHT, title)
     for axes, panel in zip(all_axes, panels, strict=True):
-        for name, values in panel.series.items():
-            index = names.index(name) % len(COLOURS)
-            axes.plot(panel.x, values, color=COLOURS[index], marker=MARKERS[index], markersize=5, label=name)
-        _draw_slope_one(axes, panel)
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log", nonpositive="mask")
+        axes.set_yscale("log", base=2, nonpositive="mask")
+        for name, values in panel.series.items():
+            index = names.index(name)
+            style = {"color": _cycled(COLOURS, index), "marker": _cycled(MARKERS, index)}
+            axes.plot(panel.x, values, label=name, markersize=5, **style)
+        _hide_negligible(axes, panel)
+        if panel.has_guide:
+            _draw_guide(axes, panel)
         axes.set_xticks(panel.x, [str(value) for value in panel.x])
+        axes.yaxis.set_major_formatter("{x:.3g}")
         axes.minorticks_off()
         axes.set_xlabel(x_label)
         axes.set_ylabel(panel.y_label)
         axes.set_title(panel.title)
         axes.grid(alpha=0.3)
     _save(figure, all_axes, path)
+
+
+def _draw_groups(axes: Any, panel: BarPanel, names: Sequence[str]) -> None:
+    bar_width = BARS_SHARE / len(panel.series)
+    for index, (name, spreads) in enumerate(panel.series.items()):
+        offset = (index - (len(panel.series) - 1) / 2) * bar_width
+        positions = [group + offset for group in range(len(panel.groups))]
+        _draw_bars(axes, positions, spreads, bar_width, name, _cycled(COLOURS, names.index(name)))
+    axes.set_xticks(range(len(panel.groups)), panel.groups)
+    axes.set_title(panel.title)
+    axes.margins(y=0.15)
 
 
 def _draw_bars(
@@ -117,33 +164,48 @@ def _draw_bars(
         [spread.median - spread.low for spread in spreads],
         [spread.high - spread.median for spread in spreads],
     )
-    axes.bar(positions, medians, width, yerr=lengths, capsize=3, color=colour, edgecolor="white", label=name)
+    whiskers = {"yerr": lengths, "capsize": 3} if any(map(any, lengths)) else {}
+    axes.bar(positions, medians, width, color=colour, edgecolor="white", label=name, **whiskers)
     for position, spread in zip(positions, spreads, strict=True):
         axes.annotate(
-            f"{spread.median:.2f}",
-            (position, max(spread.median, spread.high)),
+            f"{spread.median:.3g}",
+            (position, spread.high),
             xytext=(0, 3),
             textcoords="offset points",
             ha="center",
             fontsize="small",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
 
 
-def _draw_slope_one(axes: Any, panel: LinePanel) -> None:
-    """Through the lowest positive first value, as a guide for the eye."""
-    starts = [values[0] for values in panel.series.values() if values[0] > 0]
-    if starts:
-        guide = [min(starts) * x / panel.x[0] for x in panel.x]
-        axes.plot(panel.x, guide, color="grey", linestyle=":", label="grows with x", zorder=1)
+def _draw_guide(axes: Any, panel: LinePanel) -> None:
+    """Up to half of the lowest last value, so that it hides no line; the axes stay as they are."""
+    ends = [values[-1] for values in panel.series.values() if values[-1] > 0]
+    if ends:
+        limits = axes.get_ylim()
+        guide = [min(ends) / 2 * x / panel.x[-1] for x in panel.x]
+        axes.plot(panel.x, guide, color="grey", linestyle=":", label="in proportion to x", zorder=1)
+        axes.set_ylim(limits)
 
 
-def _figure(width: float, panels: int, title: str) -> tuple[Any, Sequence[Any]]:
+def _hide_negligible(axes: Any, panel: LinePanel) -> None:
+    """A few bytes beside megabytes would stretch a logarithmic axis over the whole picture."""
+    largest = max(value for values in panel.series.values() for value in values)
+    if largest > 0:
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], largest * SMALLEST_SHOWN))
+
+
+def _cycled(choices: Sequence[str], index: int) -> str:
+    return choices[index % len(choices)]
+
+
+def _figure(rows: int, columns: int, width: float, height: float, title: str) -> tuple[Any, Sequence[Any]]:
     # A figure without pyplot draws with Agg, needs no display and leaves no state behind.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(width, 6.0), 4.2), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     figure.suptitle(title, fontsize="medium")
-    return figure, figure.subplots(1, panels, squeeze=False)[0]
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flatten())
 
 
 def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:

@@ -17,87 +17,17 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from alignattn.attention.projection import forked_linear
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
 from alignattn.collector import Collector, LayerRecord, Recording
-from alignattn.config import AttentionConfig, GradientScope
+from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
+from alignattn.projections import FUSED, AttentionModule, ProjectionTap, TappedLinear, attention_modules
 
 CHILD_NAME = "alignattn"
 """Attribute of an attention module that holds its slots, and of a model and its config that tells of the patch."""
 
-FUSED = "fused"
-
-
-@dataclass(frozen=True)
-class ProjectionNames:
-    """Where a family of models keeps the projections of queries and keys.
-
-    Attributes:
-        roles: attribute of the projection by role: `query` and `key`, or `fused`.
-        parts: for `fused`, how many equal parts its output has; queries are the first, keys the second.
-    """
-
-    roles: dict[str, str]
-    parts: int = 1
-
-    def of(self, module: nn.Module) -> dict[str, nn.Module] | None:
-        """Return the projections of `module` by role, or None if it is not attention of this family."""
-        found = {role: getattr(module, name, None) for role, name in self.roles.items()}
-        projections = {role: child for role, child in found.items() if isinstance(child, nn.Module)}
-        return projections if len(projections) == len(found) else None
-
-
-PROJECTIONS = (
-    ProjectionNames({"query": "query", "key": "key"}),
-    ProjectionNames({"query": "q_lin", "key": "k_lin"}),
-    ProjectionNames({"query": "q_proj", "key": "k_proj"}),
-    ProjectionNames({FUSED: "Wqkv"}, parts=3),
-)
-
-
-@dataclass(frozen=True)
-class AttentionModule:
-    """A self-attention module of a model, and its projections."""
-
-    module: nn.Module
-    names: ProjectionNames
-    projections: dict[str, nn.Module]
-    num_heads: int
-
-    @property
-    def head_dim(self) -> int:
-        """Size d of a head's query and key."""
-        out_features = int(next(iter(self.projections.values())).out_features)
-        return out_features // self.names.parts // self.num_heads
-
-
-@dataclass(frozen=True)
-class ProjectionTap:
-    """What a tapped projection needs to know of the attention that it serves."""
-
-    collector: Collector
-    role: str
-    gradient_scope: GradientScope
-
-
-class TappedLinear(nn.Linear):
-    """A projection that also hands its output to the alignment loss while a recording is under way.
-
-    A patch changes the class of a `torch.nn.Linear` in place, so parameters and state-dict keys stay as they are.
-    """
-
-    tap: ProjectionTap
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Project `[..., in_features]` to `[..., out_features]`."""
-        recording = self.tap.collector.active_recording(self.training)
-        if recording is None:
-            return super().forward(input)
-        output, recording.projected[self.tap.role] = forked_linear(
-            input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all"
-        )
-        return output
+BaseAttention = Callable[..., tuple[Tensor, Tensor | None]]
+"""An attention function of transformers: `[B, n, H, d]` and the weights, if it gives them."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +105,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     return model
 
 
-def patch_alignment(
-    model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any
-) -> PreTrainedModel:
+def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any) -> PreTrainedModel:
     """Give a model alignment attention with the distance `alignment`: `gan`, `ot` or `ct`.
 
     The paper's patch function by name: `patch` with an `AttentionConfig` of this alignment and λ = `weight`. `options`
@@ -199,8 +127,7 @@ def unpatch(model: PreTrainedModel) -> PreTrainedModel:
     model.set_attn_implementation(state.base_implementation)
     for module in model.modules():
         if isinstance(module, TappedLinear):
-            module.__class__ = nn.Linear
-            del module.tap
+            module.remove_tap()
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
     delattr(model, CHILD_NAME)
@@ -250,15 +177,12 @@ def collect(model: PreTrainedModel) -> Iterator[Recording]:
 def alignment_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the alignment losses' own networks."""
     return [
-        parameter
-        for module in model.modules()
-        if isinstance(module, LayerSlots)
-        for parameter in module.parameters()
+        parameter for module in model.modules() if isinstance(module, LayerSlots) for parameter in module.parameters()
     ]
 
 
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
-    layers = _attention_modules(model)
+    layers = attention_modules(model, model.config.num_attention_heads)
     if config.layers is None:
         return layers
     num_layers = model.config.num_hidden_layers
@@ -272,19 +196,7 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     return [layers[index] for index in config.layers]
 
 
-def _attention_modules(model: PreTrainedModel) -> list[AttentionModule]:
-    found = []
-    for module in model.modules():
-        for names in PROJECTIONS:
-            projections = names.of(module)
-            if projections is not None:
-                found.append(AttentionModule(module, names, projections, model.config.num_attention_heads))
-    return found
-
-
-def _check_can_be_patched(
-    model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]
-) -> None:
+def _check_can_be_patched(model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]) -> None:
     name = type(model).__name__
     if is_patched(model):
         raise AlignAttnError(f"this {name} is patched already: call alignattn.unpatch(model) first")
@@ -316,8 +228,7 @@ def _add_slots(layer: AttentionModule, state: Patch) -> None:
     layer.module.add_module(CHILD_NAME, slots)
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():
-            projection.__class__ = TappedLinear
-            projection.tap = ProjectionTap(state.collector, role, state.config.gradient_scope)
+            TappedLinear.add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
 
 
 def _cuda_devices(model: PreTrainedModel) -> list[torch.device]:
@@ -331,7 +242,7 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    base_attention: Callable[..., tuple[Tensor, Tensor | None]],
+    base_attention: BaseAttention,
     dropout: float = 0.0,
     scaling: float | None = None,
     output_attentions: bool | None = False,
@@ -345,10 +256,8 @@ def _attend(
     if recording is not None:
         _refuse_lost_gradient(slots, recording)
     wants_weights = output_attentions or (recording is not None and recording.keeps_tensors)
-    attention = _attend_with_weights if wants_weights else base_attention
-    attended, weights = attention(
-        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-    )
+    attention: BaseAttention = _attend_with_weights if wants_weights else base_attention
+    attended, weights = attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     if recording is not None:
         mask = _real_tokens(attention_mask)
         loss, diagnostics = slots.align(recording.projected, mask)
@@ -411,8 +320,8 @@ A name with "flash" in it would be taken for flash attention. Both need a mask f
 mask arrives as None and padding is attended, silently.
 """
 
-for _base, _attention in {"sdpa": sdpa_attention_forward, "eager": _attend_with_weights}.items():
-    AttentionInterface.register(
-        IMPLEMENTATIONS[_base], functools.partial(_attend, base_attention=_attention)
-    )
+_BASE_ATTENTIONS: dict[str, BaseAttention] = {"sdpa": sdpa_attention_forward, "eager": _attend_with_weights}
+
+for _base, _attention in _BASE_ATTENTIONS.items():
+    AttentionInterface.register(IMPLEMENTATIONS[_base], functools.partial(_attend, base_attention=_attention))
     AttentionMaskInterface.register(IMPLEMENTATIONS[_base], sdpa_mask)

@@ -36,7 +36,7 @@ class AlignmentTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         # Accelerate's YAML gives 1e-3 as a string.
         self.alignment_learning_rate = float(self.alignment_learning_rate)
         self.alignment_warmup_ratio = float(self.alignment_warmup_ratio)
@@ -91,16 +91,12 @@ class LossMeter(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Take up what the checkpoint kept, or start at zero."""
-        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
-        # A state read from JSON is a plain dict; one that a Trainer built before any step lists callbacks.
-        saved = saved[-1] if isinstance(saved, list) and saved else saved
-        fresh = LossMeter().state() if not saved else saved
-        for name, value in fresh["attributes"].items():
+        callbacks: Any = state.stateful_callbacks or {}
+        saved = callbacks.get(type(self).__name__) if state.global_step else None
+        for name, value in (saved or LossMeter().state())["attributes"].items():
             setattr(self, name, value)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop at a loss that is not finite, where it would be written anywhere."""
         if control.should_log or control.should_save or control.should_evaluate:
             self.check_finite(state.global_step)
@@ -155,15 +151,21 @@ class AlignmentTrainer(Trainer):
             )
 
     @property
+    def _patched_model(self) -> nn.Module:
+        # transformers types it as optional: it is None only before a hyperparameter search makes one.
+        assert self.model is not None
+        return self.model
+
+    @property
     def alignment_weight(self) -> float:
         """λ at the present step: linear from 0 during the warm-up."""
-        weight = patch_of(self.model).config.alignment_weight
+        weight = patch_of(self._patched_model).config.alignment_weight
         warmup_steps = getattr(self.args, "alignment_warmup_ratio", 0.0) * self.state.max_steps
         return weight if warmup_steps < 1 else weight * min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as `transformers.Trainer.train` does; `training_loss` is the mean over the whole run, resumed or not."""
-        collector = patch_of(self.model).collector if _aligns(self.model) else Collector()
+        """Train as `transformers.Trainer.train` does; `training_loss` is the mean over the whole run, also if resumed."""
+        collector = patch_of(self._patched_model).collector if _aligns(self.model) else Collector()
         collector.recording = self._recording
         try:
             output = super().train(*args, **kwargs)
@@ -201,14 +203,13 @@ class AlignmentTrainer(Trainer):
     def _with_alignment(self, task_loss: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if not _aligns(self.model):
             return task_loss, {}
-        losses = self._recording.losses()
-        if not losses:
+        align_loss = self._recording.mean_loss()
+        if align_loss is None:
             raise AlignAttnError(
                 f"no attention layer of this {type(self.model).__name__} reported an alignment loss: its forward does "
                 "not pass through transformers' attention interface"
             )
         weight = self.alignment_weight
-        align_loss = torch.stack(losses).mean()
         parts = self._recording.mean_diagnostics() | {
             "task_loss": task_loss.detach(),
             "align_loss": align_loss.detach(),
@@ -236,7 +237,7 @@ class AlignmentTrainer(Trainer):
         """Create the optimizer, with a parameter group for the alignment's own networks."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
-        own = alignment_parameters(self.model if model is None else model)
+        own = alignment_parameters(self._patched_model if model is None else model)
         if is_new and own:
             own_ids = {id(parameter) for parameter in own}
             for group in optimizer.param_groups:

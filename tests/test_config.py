@@ -21,7 +21,7 @@ def test_overrides_replace_fields_of_presets_and_configs():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"alignment": "wgan"}, "unknown alignment 'wgan'.*gan, ot, ct"),
+        ({"alignment": "wgan"}, r"unknown alignment 'wgan'.*gan, ot, ct"),
         ({"alignment_weight": -1.0}, "alignment_weight=-1.0"),
         ({"alignment_weight": float("nan")}, "alignment_weight=nan"),
         ({"alignment": "ct", "gradient_scope": "some"}, "gradient_scope 'some'.*projections, all"),
@@ -38,7 +38,7 @@ def test_refuses(fields, words):
 
 
 def test_unknown_names_list_the_choices():
-    with pytest.raises(AlignAttnError, match="'aa-wgan'.*soft, aa-gan, aa-ot, aa-ct"):
+    with pytest.raises(AlignAttnError, match=r"'aa-wgan'.*soft, aa-gan, aa-ot, aa-ct"):
         AttentionConfig.resolve("aa-wgan")
-    with pytest.raises(AlignAttnError, match="field.*'weight'.*alignment_weight"):
+    with pytest.raises(AlignAttnError, match=r"field.*'weight'.*alignment_weight"):
         AttentionConfig.resolve("aa-ct", weight=1)

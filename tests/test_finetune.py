@@ -21,7 +21,8 @@ import alignattn
 from alignattn.cli import main
 from alignattn.experiments.arguments import parse_run_options
 
-WORDS = "the a cat dog bird man woman sees likes chases red small old does not every some and runs sleeps".split()
+WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
+WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -308,7 +309,9 @@ class TestBadInput:
         capsys.readouterr()
         assert run(options, learning_rate="2e-3") == 2
         assert "already holds another run (it differs in learning_rate)" in one_line(capsys)
-        assert before == {path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()}
+        assert before == {
+            path: path.read_bytes() for path in Path(options["--output_dir"]).rglob("*") if path.is_file()
+        }
 
     def test_a_folder_of_other_files(self, options, capsys):
         folder = Path(options["--output_dir"])

@@ -20,9 +20,7 @@ def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
     return np.eye(num_labels)[classes] - 0.5
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("accuracy", 3 / 5), ("f1", 2 / 3), ("matthews_correlation", 1 / 6)]
-)
+@pytest.mark.parametrize(("name", "value"), [("accuracy", 3 / 5), ("f1", 2 / 3), ("matthews_correlation", 1 / 6)])
 def test_classification_by_hand(name: MetricName, value: float) -> None:
     scores = METRICS[name]().compute(predictions=PREDICTED, references=TRUE)
     assert scores == {name: pytest.approx(value, abs=1e-15)}

@@ -19,9 +19,7 @@ from alignattn.tasks import TASKS, Task
 from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-needs_shared_data = pytest.mark.skipif(
-    not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}"
-)
+needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}")
 
 # Train and evaluation rows by shared/data/README.md.
 COUNTS = {
@@ -172,11 +170,10 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_hub_rows_load_and_keep_empty_texts(toy_dir: Callable[..., Path], cache_dir: str) -> None:
     data_dir = toy_dir(train=GOOD | {"b": ["p", "", "r"]}, validation=GOOD | {"label": [-1, 0, 1]})
-    task = replace(
-        TOY, hub_id=str(data_dir / "toy")
-    )  # `datasets` reads a folder as it reads a Hub repository
+    task = replace(TOY, hub_id=str(data_dir / "toy"))  # `datasets` reads a folder as it reads a Hub repository
     rows = load_rows(task, cache_dir=cache_dir)
-    assert rows.train is not None and rows.train["b"][:] == ["p", "", "r"]
+    assert rows.train is not None
+    assert rows.train["b"][:] == ["p", "", "r"]
     assert rows.dropped == {"train": 0, "validation": 1}
 
 
@@ -195,9 +192,7 @@ def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
     )
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     environment.pop("HF_DATASETS_CACHE", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 1
     assert_mentions(done.stdout, "split 'train' of nyu-mll/glue (mrpc)", "--data_dir", "--train_file")
 
@@ -230,7 +225,8 @@ def test_training_classes_number_the_validation_labels(tmp_path: Path) -> None:
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,c", "v,c")
     task, rows = load_user_rows(train, validation, ["text"], "y")
     assert task.labels == ("a", "b", "c")
-    assert rows.train is not None and rows.train.features["y"].dtype == "int64"
+    assert rows.train is not None
+    assert rows.train.features["y"].dtype == "int64"
     assert rows.train["y"][:] == [1, 2, 0]
     assert rows.evaluation["validation"]["y"][:] == [2, 2]
     assert task.metrics == ("accuracy",)
@@ -241,7 +237,8 @@ def test_integers_are_classes_and_minus_one_is_dropped(tmp_path: Path) -> None:
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,-1", "v,2")
     task, rows = load_user_rows(train, validation, ["text"], "y")
     assert (task.labels, rows.dropped) == (("0", "1", "2"), {"train": 1, "validation": 1})
-    assert rows.train is not None and rows.train[:] == {"text": ["u", "w", "x"], "y": [1, 0, 2]}
+    assert rows.train is not None
+    assert rows.train[:] == {"text": ["u", "w", "x"], "y": [1, 0, 2]}
     assert rows.evaluation["validation"][:] == {"text": ["v"], "y": [2]}
 
 
@@ -249,8 +246,10 @@ def test_real_numbers_are_a_regression_in_which_minus_one_is_a_score(tmp_path: P
     train = write_csv(tmp_path / "train.csv", "text,y", "u,0.5", "v,-1", "w,2e3")
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,3")
     task, rows = load_user_rows(train, validation, ["text"], "y")
-    assert task.is_regression and task.metrics == ("pearson", "spearmanr")
-    assert rows.train is not None and rows.train["y"][:] == [0.5, -1.0, 2000.0]
+    assert task.is_regression
+    assert task.metrics == ("pearson", "spearmanr")
+    assert rows.train is not None
+    assert rows.train["y"][:] == [0.5, -1.0, 2000.0]
     assert rows.evaluation["validation"]["y"][:] == [3.0]
 
 
@@ -259,14 +258,16 @@ def test_booleans_are_two_classes(tmp_path: Path, cache_dir: str) -> None:
     path.write_text('{"text": "u", "y": true}\n{"text": "v", "y": false}\n')
     task, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
     assert task.labels == ("False", "True")
-    assert rows.train is not None and rows.train["y"][:] == [1, 0]
+    assert rows.train is not None
+    assert rows.train["y"][:] == [1, 0]
     assert rows.evaluation == {}
 
 
 def test_csv_text_is_taken_as_written(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", "\ufefftext,y", "NA,null", "007,none", "null,nan")
     task, rows = load_one(path)
-    assert rows.train is not None and rows.train["text"][:] == ["NA", "007", "null"]
+    assert rows.train is not None
+    assert rows.train["text"][:] == ["NA", "007", "null"]
     assert task.labels == ("nan", "none", "null")
 
 
@@ -278,7 +279,8 @@ def test_json_text_is_taken_as_written(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     _, rows = load_one(path)
-    assert rows.train is not None and rows.train["text"][:] == texts
+    assert rows.train is not None
+    assert rows.train["text"][:] == texts
 
 
 def test_changed_file_is_read_anew(tmp_path: Path, cache_dir: str) -> None:
@@ -286,7 +288,8 @@ def test_changed_file_is_read_anew(tmp_path: Path, cache_dir: str) -> None:
     for texts in (["old", "older"], ["brand-new", "newer"]):
         pd.DataFrame({"text": texts, "y": [0, 1]}).to_parquet(path)
         _, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
-        assert rows.train is not None and rows.train["text"][:] == texts
+        assert rows.train is not None
+        assert rows.train["text"][:] == texts
 
 
 def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
@@ -334,9 +337,7 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
         ("t.jsonl", b'{"text": 5, "y": 0}\n', ["column 'text'", "is no text (row 1: 5)"]),
     ],
 )
-def test_bad_files_are_refused(
-    tmp_path: Path, cache_dir: str, name: str, content: bytes, parts: list[str]
-) -> None:
+def test_bad_files_are_refused(tmp_path: Path, cache_dir: str, name: str, content: bytes, parts: list[str]) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     assert_mentions(refusal(lambda: load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)), *parts)

@@ -52,9 +52,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def test_table_holds_the_eight_tasks_of_the_paper() -> None:
     assert {name: (t.text_columns, t.num_labels, t.metrics) for name, t in TASKS.items()} == FACTS
-    assert all(
-        (t.hub_id, t.hub_config, t.folder) == ("nyu-mll/glue", n, f"glue/{n}") for n, t in TASKS.items()
-    )
+    assert all((t.hub_id, t.hub_config, t.folder) == ("nyu-mll/glue", n, f"glue/{n}") for n, t in TASKS.items())
 
 
 def test_only_stsb_is_a_regression() -> None:
@@ -71,8 +69,10 @@ def test_only_mnli_has_two_development_sets() -> None:
 def test_label_names_follow_the_hubs_numbers() -> None:
     assert TASKS["mnli"].labels == ("entailment", "neutral", "contradiction")
     assert TASKS["rte"].labels == TASKS["qnli"].labels == ("entailment", "not_entailment")
-    assert TASKS["mrpc"].labels[1] == "equivalent" and TASKS["qqp"].labels[1] == "duplicate"
-    assert TASKS["cola"].labels[1] == "acceptable" and TASKS["sst2"].labels[1] == "positive"
+    assert TASKS["mrpc"].labels[1] == "equivalent"
+    assert TASKS["qqp"].labels[1] == "duplicate"
+    assert TASKS["cola"].labels[1] == "acceptable"
+    assert TASKS["sst2"].labels[1] == "positive"
 
 
 def test_main_metric_is_the_first() -> None:
@@ -88,9 +88,7 @@ def test_get_task_takes_the_usual_spellings(written: str, name: str) -> None:
 
 
 def test_unknown_task_lists_the_choices() -> None:
-    with pytest.raises(
-        AlignAttnError, match=r"'wnli'.*mrpc, cola, rte, mnli, qnli, qqp, sst2, stsb"
-    ) as caught:
+    with pytest.raises(AlignAttnError, match=r"'wnli'.*mrpc, cola, rte, mnli, qnli, qqp, sst2, stsb") as caught:
         get_task("wnli")
     assert "\n" not in str(caught.value)
 
@@ -124,14 +122,16 @@ def test_encoded_rows_suit_the_collator(tokenizer: PreTrainedTokenizerFast) -> N
     batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
     assert batch["input_ids"].shape == (2, 7)
     assert batch["attention_mask"].sum(dim=1).tolist() == [6, 7]
-    assert batch["labels"].tolist() == [1, 0] and not batch["labels"].is_floating_point()
+    assert batch["labels"].tolist() == [1, 0]
+    assert not batch["labels"].is_floating_point()
 
 
 def test_scores_stay_floats_even_when_written_as_integers(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one", "two"], "y": [1, 3]})
     encoded = encode(rows, SCORE, tokenizer, max_length=16)
     batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
-    assert batch["labels"].is_floating_point() and batch["labels"].tolist() == [1.0, 3.0]
+    assert batch["labels"].is_floating_point()
+    assert batch["labels"].tolist() == [1.0, 3.0]
     assert sorted(encoded.column_names) == ["attention_mask", "input_ids", "label", "token_type_ids"]
 
 

@@ -107,8 +107,13 @@ def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
     trainer = AlignmentTrainer(
         model=model,
         args=arguments(
-            tmp_path, max_steps=1, per_device_train_batch_size=ROWS, optim="sgd", max_grad_norm=0.0,
-            learning_rate=rate, alignment_learning_rate=rate,
+            tmp_path,
+            max_steps=1,
+            per_device_train_batch_size=ROWS,
+            optim="sgd",
+            max_grad_norm=0.0,
+            learning_rate=rate,
+            alignment_learning_rate=rate,
         ),
         train_dataset=TinyRows(),
     )
@@ -284,15 +289,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_pa
                     model.classifier.bias.fill_(float("nan"))
 
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(), callbacks=[Poison()])
-    with pytest.raises(AlignAttnError, match="no longer finite.*step 6"):
+    with pytest.raises(AlignAttnError, match=r"no longer finite.*step 6"):
         trainer.train()
     assert last_whole_checkpoint(tmp_path).name == "checkpoint-4"
     assert all(math.isfinite(value) for value in logged(trainer, "loss"))
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0)]
-)
+@pytest.mark.parametrize(("field", "value"), [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0)])
 def test_arguments_out_of_range(field, value, tmp_path):
     with pytest.raises(AlignAttnError, match=field):
         arguments(tmp_path, **{field: value})
@@ -327,9 +330,7 @@ class TestResume:
         assert not (tmp_path / "killed" / "weights.pt").exists()
         assert run(tmp_path / "killed", -1) == 0
         assert run(tmp_path / "whole", -1) == 0
-        killed, whole = (
-            torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("killed", "whole")
-        )
+        killed, whole = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("killed", "whole"))
         assert all(torch.equal(killed[name], whole[name]) for name in whole)
 
 
@@ -345,9 +346,7 @@ class TestLastWholeCheckpoint:
     def test_the_newest(self, run_folder):
         assert last_whole_checkpoint(run_folder).name == "checkpoint-4"
 
-    @pytest.mark.parametrize(
-        "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
-    )
+    @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
     @pytest.mark.parametrize("is_cut", [True, False])
     def test_a_torn_one_is_passed_over(self, run_folder, name, is_cut):
         file = run_folder / "checkpoint-4" / name
@@ -371,7 +370,10 @@ def test_two_processes_equal_one(variant, tmp_path):
     """Two processes of four rows each against one of eight, by SGD; the world's size is asserted in them."""
     script = ROOT / "tests" / "train_distributed.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    for launcher, name in (([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"), ([sys.executable], "one")):
+    for launcher, name in (
+        ([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"),
+        ([sys.executable], "one"),
+    ):
         done = subprocess.run(
             [*launcher, str(script), variant, str(tmp_path / name)],
             check=False,

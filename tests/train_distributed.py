@@ -17,9 +17,7 @@ if __name__ == "__main__":
     variant, folder = sys.argv[1], Path(sys.argv[2])
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
-    args = arguments(
-        folder, optim="sgd", max_grad_norm=0.0, per_device_train_batch_size=TOTAL_BATCH // world_size
-    )
+    args = arguments(folder, optim="sgd", max_grad_norm=0.0, per_device_train_batch_size=TOTAL_BATCH // world_size)
     trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
     assert trainer.accelerator.num_processes == world_size
     trainer.train()

@@ -50,9 +50,7 @@ def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first + second
 
 
-def forked_linear(
-    input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches_input: bool
-) -> tuple[Tensor, Tensor]:
+def forked_linear(input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches_input: bool) -> tuple[Tensor, Tensor]:
     """Project `input` once and return the result twice.
 
     Args:
@@ -71,5 +69,5 @@ def forked_linear(
         dtype = torch.get_autocast_dtype(device)
         input, weight = input.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    outputs: tuple[Tensor, Tensor] = _ForkedLinear.apply(input, weight, bias, reaches_input)
+    outputs: tuple[Tensor, Tensor] = _ForkedLinear.apply(input, weight, bias, reaches_input)  # type: ignore[no-untyped-call]
     return outputs

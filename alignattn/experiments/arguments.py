@@ -159,9 +159,7 @@ class RunOptions:
         if self.values["seeds"] is None:
             return [self]
         return [
-            RunOptions(
-                self.values | {"seeds": None, "seed": seed, "output_dir": str(self.output_dir / f"seed-{seed}")}
-            )
+            RunOptions(self.values | {"seeds": None, "seed": seed, "output_dir": str(self.output_dir / f"seed-{seed}")})
             for seed in self.values["seeds"]
         ]
 
@@ -182,7 +180,7 @@ def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
     Raises:
         AlignAttnError: if an option is unknown, missing or of the wrong type, or the file cannot be read.
     """
-    parser = OneLineErrorParser((ModelArguments, DataArguments, RunArguments), prog=prog, allow_abbrev=False)
+    parser = OneLineErrorParser([ModelArguments, DataArguments, RunArguments], prog=prog)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
     _set_config_defaults(parser, argv)
     values = vars(parser.parse_args(list(argv)))
@@ -196,7 +194,7 @@ def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
 
 
 def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    finder = OneLineErrorParser((), add_help=False, allow_abbrev=False)
+    finder = OneLineErrorParser([], add_help=False)
     finder.add_argument(CONFIG_FLAG)
     path = finder.parse_known_args(list(argv))[0].config
     if path is None:

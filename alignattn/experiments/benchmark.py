@@ -82,17 +82,16 @@ class BenchmarkArguments:
         metadata={"help": f"Batches as ROWSxTOKENS (else {' '.join(DEFAULT_SHAPES)} or --lengths)."},
     )
     lengths: list[int] | None = field(
-        default=None, metadata={"help": "Lengths in tokens to draw the growth over; batches of --tokens."}
+        default=None, metadata={"help": "Lengths in tokens to draw the growth over, of --rows or --tokens."}
     )
+    rows: int | None = field(default=None, metadata={"help": "Rows of a batch at each of --lengths (default: 1)."})
     tokens: int | None = field(
-        default=None, metadata={"help": "Tokens of a batch at each of --lengths (default: one row)."}
+        default=None, metadata={"help": "Instead of --rows: tokens of a batch at each of --lengths."}
     )
     repeats: int = field(default=20, metadata={"help": "Timed steps of each attention."})
     warmup: int = field(default=3, metadata={"help": "Steps before them that do not count; one at least."})
     device: Literal["cpu", "cuda"] = field(default="cpu", metadata={"help": "Where to run."})
-    dtype: Literal["float32", "bfloat16"] = field(
-        default="float32", metadata={"help": "bfloat16 runs under autocast."}
-    )
+    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 runs under autocast."})
     compile: bool = field(default=False, metadata={"help": "Run the model through torch.compile."})
     dropout: float | None = field(
         default=None,
@@ -105,7 +104,7 @@ class BenchmarkArguments:
     seed: int = field(default=42, metadata={"help": "Seed of random weights, token ids and dropout."})
 
     def __post_init__(self) -> None:
-        for name, least in (("repeats", 1), ("warmup", 0), ("threads", 1)):
+        for name, least in (("rows", 1), ("repeats", 1), ("warmup", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise AlignAttnError(f"--{name} {value} must be at least {least}")
@@ -113,8 +112,11 @@ class BenchmarkArguments:
             raise AlignAttnError(f"--dropout {self.dropout} must lie between 0 and 1")
         for attention in self.attentions:
             AttentionConfig.resolve(attention)
-        if self.tokens is not None and self.lengths is None:
-            raise AlignAttnError("--tokens needs --lengths: name the lengths, or give --shapes")
+        sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
+        if sizes and self.lengths is None:
+            raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
+        if len(sizes) > 1:
+            raise AlignAttnError("--rows and --tokens exclude each other: drop one of them")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
 
@@ -130,10 +132,11 @@ class BenchmarkArguments:
         """
         shapes = []
         for length in sorted(set(self.lengths or ())):
-            tokens = length if self.tokens is None else self.tokens
-            if not 1 <= length <= tokens:
-                raise AlignAttnError(f"--lengths {length} must lie between 1 and --tokens {tokens}")
-            shapes.append(Shape(tokens // length, length))
+            if length < 1:
+                raise AlignAttnError(f"--lengths {length} must be at least 1")
+            if self.tokens is not None and length > self.tokens:
+                raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")
+            shapes.append(Shape(self.rows or 1 if self.tokens is None else self.tokens // length, length))
         return shapes
 
     def measured_shapes(self) -> list[Shape]:
@@ -159,9 +162,8 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
     """
-    parser = OneLineErrorParser((BenchmarkArguments,), prog="alignattn benchmark", allow_abbrev=False)
-    (arguments,) = parser.parse_args_into_dataclasses(list(argv))
-    benchmark(arguments)
+    parser = OneLineErrorParser([BenchmarkArguments], prog="alignattn benchmark")
+    benchmark(BenchmarkArguments(**vars(parser.parse_args(list(argv)))))
 
 
 def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
@@ -198,8 +200,9 @@ def _measure_shape(
     subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkArguments, progress: Any
 ) -> Iterable[Cell]:
     config = subjects[0].model.config
-    pad_token_id = config.pad_token_id or 0
-    batch = make_batch(shape, config.vocab_size, pad_token_id, config.num_labels, arguments.seed)
+    # A model without a padding token takes any: the mask alone tells what is padding.
+    padding = config.pad_token_id or 0
+    batch = make_batch(shape, config.vocab_size, padding, NUM_LABELS, arguments.seed)
     batch = {name: tensor.to(arguments.device) for name, tensor in batch.items()}
     for phase in PHASES:
         progress.set_description(f"{shape} {phase}")
@@ -241,7 +244,7 @@ def _build_bare(size: BareSize, length: int) -> PreTrainedModel:
         intermediate_size=INTERMEDIATE_FACTOR * size.hidden,
         max_position_embeddings=max(length, FEWEST_POSITIONS),
     )
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     return model
 
 
@@ -262,8 +265,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise AlignAttnError(
-            f"cannot load the model {name!r}: {reason} (give a folder, a Hub id that is cached or "
-            f"reachable, or {bare})"
+            f"cannot load the model {name!r}: {reason} (give a folder, a Hub id that is cached or reachable, or {bare})"
         ) from error
     return model
 
@@ -276,8 +278,7 @@ def _draw(summaries: Sequence[Summary], arguments: BenchmarkArguments, condition
     growth = arguments.growth_shapes()
     if len(growth) > 1:
         at_lengths = [summary for shape in growth for summary in summaries if summary.shape == shape]
-        batch = "one row" if arguments.tokens is None else f"{arguments.tokens} tokens"
-        draw_growth(folder / GROWTH_FILE, at_lengths, conditions, batch=batch)
+        draw_growth(folder / GROWTH_FILE, at_lengths, conditions)
 
 
 def _check_output_dir(folder: Path) -> None:

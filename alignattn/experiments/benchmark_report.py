@@ -1,7 +1,7 @@
 """What the benchmark writes: a line an attention, shape and phase, a table of them, and pictures."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Conditions:
 
     def __str__(self) -> str:
         compiled = ", torch.compile" if self.compiled else ""
-        where = f"{self.machine}, {self.threads} threads"
+        where = f"{self.machine}, {self.threads} CPU thread{'s' if self.threads > 1 else ''}"
         return f"{self.model}, {self.dtype}{compiled}, dropout {self.dropout}, {where}"
 
 
@@ -104,9 +104,7 @@ class Summary:
         return " ".join(f"{name}={value:.4g}" for name, value in self.diagnostics.items())
 
 
-def write_tables(
-    folder: Path, summaries: Iterable[Summary], cells: Iterable[Cell], conditions: Conditions
-) -> None:
+def write_tables(folder: Path, summaries: Iterable[Summary], cells: Iterable[Cell], conditions: Conditions) -> None:
     """Write `benchmark.csv`, a line a summary, and `repeats.csv`, a line for every timed step."""
     _write_csv(folder / SUMMARY_FILE, (summary.line(conditions) for summary in summaries))
     _write_csv(folder / REPEATS_FILE, (line for cell in cells for line in _repeat_lines(cell)))
@@ -161,35 +159,55 @@ def draw_ratios(path: Path, summaries: Sequence[Summary], conditions: Conditions
             if summary.phase == phase and summary.attention != SOFT:
                 series.setdefault(summary.attention, []).append(summary.ratio)
         panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
-    plot_bars(path, panels, y_label=f"time of a step / {SOFT}", reference=1.0, title=str(conditions))
+    plot_bars(
+        path,
+        panels,
+        names=_attentions(summaries),
+        y_label=f"time of a step / {SOFT}",
+        reference=1.0,
+        title=str(conditions),
+    )
 
 
-def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions, *, batch: str) -> None:
+def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions) -> None:
     """Draw time and peak memory of a training step over the length.
+
+    At short lengths the gradients may outweigh all that the forward keeps, and hide it from the peak.
 
     Args:
         path: the picture.
-        summaries: those at the lengths to draw, by rising length.
+        summaries: those at the lengths to draw, by rising length; of equal rows, or about equal tokens.
         conditions: of the run.
-        batch: what a batch holds at every length, for the axis.
     """
     training = [summary for summary in summaries if summary.phase == "training"]
     lengths = list(dict.fromkeys(summary.shape.length for summary in training))
-    seconds: dict[str, list[float]] = {}
-    peak: dict[str, list[float]] = {}
-    extra: dict[str, list[float]] = {}
-    for summary in training:
-        seconds.setdefault(summary.attention, []).append(summary.median_seconds)
-        peak.setdefault(summary.attention, []).append(summary.peak_mib)
-        if summary.attention != SOFT:
-            extra.setdefault(summary.attention, []).append(summary.extra_mib)
+    names = _attentions(training)
+    rows = {summary.shape.batch for summary in training}
+    has_guide = len(rows) == 1
+    tokens = max(summary.shape.batch * summary.shape.length for summary in training)
+    batch = f"{rows.pop()} row(s)" if has_guide else f"{tokens} tokens"
+
+    def series(value: Callable[[Summary], float], attentions: Sequence[str]) -> dict[str, list[float]]:
+        return {name: [value(summary) for summary in training if summary.attention == name] for name in attentions}
+
+    aligned = [name for name in names if name != SOFT]
     panels = [
-        LinePanel("time", "seconds", lengths, seconds),
-        LinePanel("peak memory", "MiB", lengths, peak),
-        LinePanel(f"peak memory beyond {SOFT}", "MiB", lengths, extra),
+        LinePanel("time", "seconds", lengths, series(lambda summary: summary.median_seconds, names), has_guide),
+        LinePanel("peak memory", "MiB", lengths, series(lambda summary: summary.peak_mib, names), has_guide),
+        LinePanel(
+            f"peak memory beyond {SOFT}",
+            "MiB",
+            lengths,
+            series(lambda summary: summary.extra_mib, aligned),
+            has_guide,
+        ),
     ]
     x_label = f"length in tokens (batch: {batch})"
-    plot_growth(path, panels, x_label=x_label, title=f"Training step: {conditions}")
+    plot_growth(path, panels, names=names, x_label=x_label, title=f"Training step: {conditions}")
+
+
+def _attentions(summaries: Iterable[Summary]) -> list[str]:
+    return list(dict.fromkeys(summary.attention for summary in summaries))
 
 
 def _repeat_lines(cell: Cell) -> Iterable[dict[str, Any]]:

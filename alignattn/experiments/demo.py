@@ -4,7 +4,7 @@ It runs `finetune` as it stands, on sentence pairs that the package generates it
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ from alignattn.experiments.finetune import check_output_dir, finetune_one
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import PREDICTIONS_FILE, RunResult
 from alignattn.experiments.tables import render_table
-from alignattn.figures import plot_demo
+from alignattn.figures import BarPanel, Spread, plot_comparison
 from alignattn.files import write_text
 from alignattn.patching import collect, is_patched, patch
 from alignattn.tasks import get_task
@@ -38,6 +38,7 @@ from alignattn.tasks.rows import load_rows
 
 ATTENTIONS = ("soft", "aa-ct")
 GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
+GENRE_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
 DATA_FOLDER = "data"
 TABLE_FILE = "table.txt"
 PICTURE_FILE = "demo.png"
@@ -85,7 +86,7 @@ class DemoRow:
 
 def main(argv: Sequence[str]) -> None:
     """Run the demo and print its table and the path of its picture."""
-    parser = OneLineErrorParser(DemoArguments, prog="alignattn demo", allow_abbrev=False)
+    parser = OneLineErrorParser([DemoArguments], prog="alignattn demo")
     arguments: DemoArguments = DemoArguments(**vars(parser.parse_args(list(argv))))
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
@@ -108,7 +109,7 @@ def main(argv: Sequence[str]) -> None:
         rows.append(_summarise(result, options.output_dir, (before, after)))
     table = _table(rows)
     write_text(folder / TABLE_FILE, table + "\n")
-    plot_demo(folder / PICTURE_FILE, rows, GENRES)
+    _draw(rows, folder / PICTURE_FILE)
     print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
@@ -213,3 +214,23 @@ def _table(rows: Sequence[DemoRow]) -> str:
         "differences of a few points are noise."
     )
     return f"{render_table(header, body)}\n\n{caption}"
+
+
+def _draw(rows: Sequence[DemoRow], path: Path) -> None:
+    def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
+        return BarPanel(title, groups, {row.attention: [Spread.exact(value) for value in values(row)] for row in rows})
+
+    plot_comparison(
+        path,
+        [
+            panel("accuracy (%)", GENRE_TITLES, lambda row: [100 * row.accuracy[genre] for genre in GENRES]),
+            panel(
+                "calibration error (%)",
+                GENRE_TITLES,
+                lambda row: [100 * row.calibration_error[genre] for genre in GENRES],
+            ),
+            panel("query-key distance", ("before", "after"), lambda row: row.distance),
+        ],
+        names=ATTENTIONS,
+        title="MiniLM fine-tuned on generated sentence pairs, one seed",
+    )

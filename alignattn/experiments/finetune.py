@@ -252,9 +252,7 @@ def _build_trainer(
     )
 
 
-def _evaluate(
-    trainer: AlignmentTrainer, task: Task, data: EncodedData, folder: Path
-) -> dict[str, dict[str, float]]:
+def _evaluate(trainer: AlignmentTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, dict[str, float]]:
     metrics, tables = {}, []
     for split, dataset in data.evaluation.items():
         prediction = trainer.predict(dataset, metric_key_prefix=split)
@@ -290,12 +288,11 @@ def _last_logged(trainer: AlignmentTrainer) -> dict[str, float]:
 
 
 def _count_parameters(model: PreTrainedModel) -> dict[str, int]:
-    counts = {
+    return {
         "total": sum(parameter.numel() for parameter in model.parameters()),
         "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "alignment": sum(parameter.numel() for parameter in alignment_parameters(model)),
     }
-    return counts
 
 
 def _versions() -> dict[str, str]:

@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -120,10 +120,10 @@ class Subject:
         self.recording.restart()
         with self._autocast():
             loss = self._forward(**batch).loss  # type: ignore[attr-defined]
-        losses = self.recording.losses()
+        align_loss = self.recording.mean_loss()
         diagnostics = self.recording.mean_diagnostics()
-        if losses:
-            loss = loss + self.alignment_weight * torch.stack(losses).mean()
+        if align_loss is not None:
+            loss = loss + self.alignment_weight * align_loss
         self.recording.close()
         loss.backward()
         return diagnostics
@@ -157,9 +157,7 @@ class Cell:
     diagnostics: dict[str, dict[str, float]]
 
 
-def make_batch(
-    shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int
-) -> dict[str, Tensor]:
+def make_batch(shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int) -> dict[str, Tensor]:
     """Return random token ids, their mask and labels.
 
     The first row has all `shape.length` tokens, as a batch padded to its longest row does; the others'
@@ -225,8 +223,7 @@ def measure(
                 subject.clear()
     except torch.OutOfMemoryError as error:
         raise AlignAttnError(
-            f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out or take "
-            "fewer rows"
+            f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out or take fewer rows"
         ) from error
     return cell
 
@@ -281,8 +278,8 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     finally:
         with _native_errors_hidden():
             profiler.stop()
-    assert profiler.profiler is not None
-    events: Iterable[Any] = profiler.profiler.kineto_results.events()
+    recorded: Any = profiler.profiler
+    events = recorded.kineto_results.events()
     changes = [event for event in events if event.name() == "[memory]"]
     live = peak = 0
     for change in sorted(changes, key=lambda event: event.start_ns()):
@@ -313,7 +310,5 @@ def _compiling_apart(models: int) -> Iterator[None]:
     import torch._dynamo
 
     torch.compiler.reset()
-    with torch._dynamo.config.patch(
-        recompile_limit=GRAPHS_A_MODEL * models, fail_on_recompile_limit_hit=True
-    ):
+    with torch._dynamo.config.patch(recompile_limit=GRAPHS_A_MODEL * models, fail_on_recompile_limit_hit=True):
         yield

@@ -1,6 +1,7 @@
 """The parser that every command shares: a mistake is one line, not a page of usage."""
 
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
@@ -8,7 +9,16 @@ from alignattn.errors import AlignAttnError
 
 
 class OneLineErrorParser(HfArgumentParser):
-    """`transformers.HfArgumentParser`, options from dataclasses, whose mistakes raise `AlignAttnError`."""
+    """Options from dataclasses, as `transformers.HfArgumentParser` makes them; mistakes raise `AlignAttnError`.
+
+    Args:
+        groups: dataclasses whose fields are the options.
+        **kwargs: as for `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, groups: Sequence[type[Any]], **kwargs: Any) -> None:
+        options: Any = groups
+        super().__init__(options, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -16,5 +26,5 @@ class OneLineErrorParser(HfArgumentParser):
         Raises:
             AlignAttnError: always.
         """
-        # argparse would print its whole usage, two hundred lines for a training run, and the mistake below.
+        # argparse would print its whole usage, for a training run two hundred lines, and hide the mistake below it.
         raise AlignAttnError(f"{message} (see --help)")

@@ -4,12 +4,13 @@ This package imports nothing heavy; `rows`, `encoding` and `metrics` do, and are
 """
 
 from alignattn.errors import AlignAttnError
+from alignattn.tasks.demo import DEMO_TASK
 from alignattn.tasks.glue import GLUE_TASKS
 from alignattn.tasks.task import Task
 
 __all__ = ["TASKS", "Task", "get_task"]
 
-TASKS: dict[str, Task] = {task.name: task for task in GLUE_TASKS}
+TASKS: dict[str, Task] = {task.name: task for task in (*GLUE_TASKS, DEMO_TASK)}
 
 
 def get_task(name: str) -> Task:

@@ -117,9 +117,7 @@ def _parse_label(value: Any) -> UserLabel:
     return number if math.isfinite(number) else text
 
 
-def user_task(
-    labels: Sequence[UserLabel], text_columns: Sequence[str], label_column: str, origin: str
-) -> Task:
+def user_task(labels: Sequence[UserLabel], text_columns: Sequence[str], label_column: str, origin: str) -> Task:
     """The task that a user's training labels pose: names or 0 to C-1 are classes, real numbers a regression.
 
     Raises:
@@ -132,8 +130,7 @@ def user_task(
         classes = _numbered_classes(labels, origin)
     if len(classes) == 1:
         raise AlignAttnError(
-            f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; "
-            "check --label_column"
+            f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
     return Task(
         name="user",

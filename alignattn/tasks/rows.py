@@ -105,10 +105,7 @@ def load_user_rows(
     """
     _check_column_choice(text_columns, label_column)
     files = {TRAIN: train_file} | ({} if validation_file is None else {VALIDATION: validation_file})
-    read = {
-        name: _read_user_file(Path(file), text_columns, label_column, cache_dir)
-        for name, file in files.items()
-    }
+    read = {name: _read_user_file(Path(file), text_columns, label_column, cache_dir) for name, file in files.items()}
     _, train_labels = read[TRAIN]
     task = user_task(train_labels, text_columns, label_column, str(train_file))
     splits: dict[str, datasets.Dataset] = {}

@@ -27,6 +27,10 @@ def hub_origin(task: Task, split: str) -> str:
 
 def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     """Reads one split of a task from the Hub, or from the `datasets` cache when the Hub is out of reach."""
+    if not task.hub_id:
+        raise AlignAttnError(
+            f"task {task.name!r} is not on the Hub: give --data_dir DIR with {task.folder}/{split}.parquet"
+        )
     try:
         return datasets.load_dataset(task.hub_id, task.hub_config, split=split, cache_dir=cache_dir)
     # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
@@ -67,9 +71,7 @@ def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
     """
     suffix = path.suffix.lower()
     if suffix not in _EXTENSIONS:
-        raise AlignAttnError(
-            f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}"
-        )
+        raise AlignAttnError(f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}")
     if not path.is_file():
         raise AlignAttnError(f"there is no file {path}")
     try:
@@ -133,9 +135,7 @@ def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
         raise _no_rows(path)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():
-        return datasets.load_dataset(
-            "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir
-        )
+        return datasets.load_dataset("parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir)
 
 
 _PARQUET = ".parquet"

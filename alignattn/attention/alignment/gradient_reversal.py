@@ -28,5 +28,5 @@ def reverse_gradient(features: Tensor) -> Tensor:
     Returns:
         A view of `features`, same shape and type.
     """
-    reversed_features: Tensor = _GradientReversal.apply(features)
+    reversed_features: Tensor = _GradientReversal.apply(features)  # type: ignore[no-untyped-call]
     return reversed_features

@@ -99,6 +99,7 @@ class OTAlignment(Alignment):
         )
 
     def extra_repr(self) -> str:
+        """Name the options, for the module's `repr`."""
         return (
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
             f"iterations={self.iterations}, anneal_from={self.anneal_from}"

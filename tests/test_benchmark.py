@@ -1,0 +1,265 @@
+"""What the benchmark counts, and what it writes; no test depends on how long a step takes."""
+
+import csv
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ALIGNED, VOCABULARY, tiny_model
+
+import alignattn
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.cli import main as run_command
+from alignattn.experiments.benchmark import load_model, main
+from alignattn.experiments.measuring import (
+    PHASES,
+    Cell,
+    Phase,
+    Setting,
+    Shape,
+    Subject,
+    make_batch,
+    measure,
+    peak_bytes,
+)
+
+CPU = Setting(torch.device("cpu"))
+MEBIBYTE = 2**20
+NUM_LABELS = 2
+PNG_SIGNATURE = b"\x89PNG"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model("bert").save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def result(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("result") / "benchmark"
+    words = f"--model {model_folder} --shapes 3x8 --lengths 16 32 --repeats 2 --warmup 1 --threads 1"
+    main([*words.split(), "--output_dir", str(folder)])
+    return folder
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def batch_of(shape: Shape) -> dict[str, torch.Tensor]:
+    return make_batch(shape, VOCABULARY, 0, NUM_LABELS, seed=0)
+
+
+def measured(attentions: tuple[str, ...], shape: Shape, phase: Phase) -> Cell:
+    model = tiny_model("bert", max_position_embeddings=shape.length, attention_probs_dropout_prob=0.0)
+    subjects = [Subject(attention, model, CPU) for attention in attentions]
+    return measure(subjects, shape, phase, batch_of(shape), repeats=1, warmup=1, on_repeat=lambda: None)
+
+
+def test_a_line_for_each_attention_shape_and_phase(result: Path) -> None:
+    keys = [
+        (line["attention"], line["phase"], line["batch"], line["length"]) for line in lines_of(result / "benchmark.csv")
+    ]
+    expected = [
+        (attention, phase, batch, length)
+        for batch, length in (("3", "8"), ("1", "16"), ("1", "32"))
+        for phase in PHASES
+        for attention in ("soft", *ALIGNED)
+    ]
+    assert keys == expected
+
+
+def test_ratios_are_those_of_the_repeats(result: Path) -> None:
+    repeats = lines_of(result / "repeats.csv")
+    for line in lines_of(result / "benchmark.csv"):
+        same_cell = [one for one in repeats if all(one[key] == line[key] for key in ("phase", "batch", "length"))]
+        mine, soft = (
+            [float(one["seconds"]) for one in same_cell if one["attention"] == name]
+            for name in (line["attention"], "soft")
+        )
+        ratios = [a / b for a, b in zip(mine, soft, strict=True)]
+        assert len(ratios) == 2
+        assert float(line["ratio_median"]) == pytest.approx(statistics.median(ratios))
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        assert (float(line["ratio_q25"]), float(line["ratio_q75"])) == pytest.approx((low, high))
+        if line["attention"] == "soft":
+            assert line["ratio_median"] == line["ratio_q25"] == line["ratio_q75"] == "1.0"
+
+
+def test_evaluation_needs_no_more_memory(result: Path) -> None:
+    for line in lines_of(result / "benchmark.csv"):
+        assert float(line["peak_mib"]) > 0
+        if line["phase"] == "evaluation":
+            assert float(line["extra_mib"]) == pytest.approx(0, abs=0.01 * float(line["peak_mib"]))
+
+
+def test_diagnostics_stand_beside_the_training_time(result: Path) -> None:
+    names = {"aa-gan": "discriminator_accuracy", "aa-ot": "marginal_error", "aa-ct": "critic_gap", "soft": ""}
+    for line in lines_of(result / "benchmark.csv"):
+        expected = names[line["attention"]] if line["phase"] == "training" else ""
+        assert line["diagnostics"].partition("=")[0] == expected
+
+
+def test_pictures_are_drawn(result: Path) -> None:
+    for name in ("ratios.png", "growth.png"):
+        assert (result / name).read_bytes().startswith(PNG_SIGNATURE)
+
+
+def test_nothing_is_overwritten(result: Path, model_folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (result / "benchmark.csv").read_bytes()
+    words = ["benchmark", "--model", model_folder, "--output_dir", str(result)]
+    assert run_command(words) == USER_ERROR_EXIT_CODE
+    assert "already holds benchmark.csv" in capsys.readouterr().err
+    assert (result / "benchmark.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--attentions aa-xy", "unknown attention 'aa-xy'"),
+        ("--shapes 16by128", "'16by128' is not BATCHxLENGTH"),
+        ("--shapes 0x128", "'0x128' is not BATCHxLENGTH"),
+        ("--lengths 64 128 --tokens 100", "--lengths 128 is more than --tokens 100"),
+        ("--tokens 100", "--tokens needs --lengths"),
+        ("--lengths 64 --rows 2 --tokens 128", "--rows and --tokens exclude each other"),
+        ("--repeats 0", "--repeats 0 must be at least 1"),
+        ("--threads none", "invalid int value"),
+        ("--dropout 1.5", "--dropout 1.5"),
+        ("--device tpu", "invalid choice: 'tpu'"),
+        ("--shapes 1x65", "65 tokens are more than the 64"),
+        ("--model no/where", "cannot load the model 'no/where'"),
+        ("--colour red", "--colour"),
+        pytest.param(
+            "--device cuda",
+            "PyTorch sees no CUDA GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: str, message: str, model_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    command = ["benchmark", "--model", model_folder, "--output_dir", str(folder), *words.split()]
+    assert run_command(command) == USER_ERROR_EXIT_CODE
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn:")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert not folder.exists()
+
+
+def test_peak_is_the_largest_sum_of_live_bytes() -> None:
+    def work() -> None:
+        first = torch.empty(MEBIBYTE, dtype=torch.uint8)
+        second = torch.empty(3 * MEBIBYTE, dtype=torch.uint8)
+        del first
+        third = torch.empty(2 * MEBIBYTE, dtype=torch.uint8)
+        del second, third
+
+    assert peak_bytes(work, CPU.device) == 5 * MEBIBYTE
+
+
+def test_peak_counts_what_autograd_keeps() -> None:
+    values = torch.ones(MEBIBYTE // 4, requires_grad=True)
+
+    def work() -> None:
+        # Three exponentials keep their results, 1 MiB each; their sum is one number.
+        values.exp().exp().exp().sum()
+
+    assert peak_bytes(work, CPU.device) == pytest.approx(3 * MEBIBYTE, rel=0.001)
+
+
+def test_extra_memory_of_ct_grows_linearly_in_length() -> None:
+    extra = {}
+    for length in (256, 512, 1024):
+        peaks = measured(("soft", "aa-ct"), Shape(1, length), "training").peak_bytes
+        extra[length] = peaks["aa-ct"] - peaks["soft"]
+    assert extra[256] > 0
+    assert extra[512] / extra[256] == pytest.approx(2, rel=0.1)
+    assert extra[1024] / extra[512] == pytest.approx(2, rel=0.1)
+
+
+def test_memory_is_counted_alike_every_time() -> None:
+    first, second = (measured(("soft", "aa-ct"), Shape(2, 16), "training").peak_bytes for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("attention", ALIGNED)
+def test_a_training_step_moves_what_the_trainer_minimises(attention: str) -> None:
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    torch.manual_seed(3)
+    subject = Subject(attention, model, CPU)
+    subject.prepare("training")
+    batch = batch_of(Shape(3, 8))
+    subject.step("training", batch)
+    gradients = {name: p.grad.clone() for name, p in subject.model.named_parameters() if p.grad is not None}
+    subject.clear()
+
+    with alignattn.collect(subject.model) as seen:
+        task_loss = subject.model(**batch).loss
+    weight = alignattn.PRESETS[attention].alignment_weight
+    (task_loss + weight * torch.stack([layer.loss for layer in seen.layers]).mean()).backward()
+    for name, parameter in subject.model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(gradients.pop(name), parameter.grad, rtol=1e-4, atol=1e-6)
+    assert not gradients
+
+
+def test_steps_are_interleaved_in_rotating_order() -> None:
+    taken: list[str] = []
+
+    class Watched(Subject):
+        def step(self, phase: Phase, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            taken.append(self.attention)
+            return super().step(phase, batch)
+
+    model, shape = tiny_model("bert"), Shape(1, 4)
+    subjects = [Watched(attention, model, CPU) for attention in ("soft", "aa-gan", "aa-ct")]
+    repeats_seen: list[int] = []
+    measure(
+        subjects,
+        shape,
+        "evaluation",
+        batch_of(shape),
+        repeats=3,
+        warmup=1,
+        on_repeat=lambda: repeats_seen.append(len(taken)),
+    )
+    a, b, c = "soft", "aa-gan", "aa-ct"
+    warmup, repeats = [a, b, c], [a, b, c, b, c, a, c, a, b]
+    memory_pass = [a, b, c]
+    assert taken == warmup + repeats + memory_pass
+    assert repeats_seen == [6, 9, 12]
+
+
+def test_batch_is_padded_to_its_longest_row() -> None:
+    pad_token_id = 7
+    batch = make_batch(Shape(64, 40), VOCABULARY, pad_token_id, NUM_LABELS, seed=1)
+    again = make_batch(Shape(64, 40), VOCABULARY, pad_token_id, NUM_LABELS, seed=1)
+    lengths = batch["attention_mask"].sum(dim=1)
+    assert lengths.max() == 40
+    assert lengths.min() >= 10
+    assert len(lengths.unique()) > 10
+    assert torch.equal(batch["input_ids"] == pad_token_id, batch["attention_mask"] == 0)
+    assert batch["input_ids"].min() >= 0
+    assert batch["input_ids"].max() < VOCABULARY
+    assert all(torch.equal(batch[name], again[name]) for name in batch)
+
+
+def test_a_bare_model_takes_any_length_and_dropout() -> None:
+    model = load_model("tiny", 600, dropout=0.25)
+    assert model.config.max_position_embeddings == 600
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
