@@ -159,7 +159,7 @@ class _Scene:
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
         person, event, negated = self.person, self.event, self.negated
-        for part in rng.sample(("person", "event", "polarity"), rng.choice(CHANGES)):
+        for part in rng.sample(("person", "event", "event", "polarity"), rng.choice(CHANGES)):
             match part:
                 case "person":
                     person = person.vary(genre, rng)
@@ -199,7 +199,7 @@ class _Encounter:
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
         agent, patient = (_Person(rng.choice(_terms((taxon,)))) for taxon in rng.sample(genre.people, 2))
-        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < 0.3, rng.random() < 0.5)
+        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < 0.3, rng.random() < 0.3)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
         agent, patient, negated = self.agent, self.patient, self.negated
@@ -213,7 +213,7 @@ class _Encounter:
                     agent, patient = patient, agent
                 case _:
                     negated = not negated
-        return type(self)(agent, patient, self.verb, negated, passive=rng.random() < 0.5)
+        return type(self)(agent, patient, self.verb, negated, passive=rng.random() < 0.3)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """Thanking is a fact of its own in each direction, so a swap of the roles leaves everything open."""
@@ -231,6 +231,56 @@ class _Encounter:
         if self.passive:
             return f"{patient} was {'not ' if self.negated else ''}{self.verb.participle} by {agent}"
         return f"{agent} {f'did not {self.verb.base}' if self.negated else self.verb.past} {patient}"
+
+
+@dataclass(frozen=True)
+class _Opinion:
+    """What one person thought of one topic."""
+
+    person: _Person
+    topic: str
+    stance: str
+
+    @classmethod
+    def draw(cls, genre: Genre, rng: random.Random) -> Self:
+        return cls(_Person.draw(genre, rng), rng.choice(genre.topics), rng.choice(tuple(STANCES)))
+
+    def vary(self, genre: Genre, rng: random.Random) -> Self:
+        person, topic, stance = self.person, self.topic, self.stance
+        for part in rng.sample(("person", "topic", "stance"), rng.choice(CHANGES)):
+            match part:
+                case "person":
+                    person = person.vary(genre, rng)
+                case "topic":
+                    topic = rng.choice(genre.topics)
+                case _:
+                    stance = rng.choice(tuple(STANCES))
+        return type(self)(person, topic, stance)
+
+    def label_from(self, premise: Self, genre: Genre) -> int:
+        """What somebody thinks of one topic leaves open what they think of another."""
+        if premise.topic != self.topic:
+            return NEUTRAL
+        label = relation(STANCES[premise.stance], STANCES[self.stance])
+        return label if label != ENTAILMENT else _label_of_description(premise.person, self.person, genre)
+
+    def text(self, genre: Genre) -> str:
+        verb = {
+            "for": genre.favour.past,
+            "against": genre.oppose.past,
+            "not for": f"did not {genre.favour.base}",
+            "not against": f"did not {genre.oppose.base}",
+        }[self.stance]
+        return f"the {self.person.text()} {verb} {self.topic}"
+
+
+# Not to love is not yet to hate: one may be indifferent.
+STANCES = {
+    "for": {"favourable"},
+    "against": {"unfavourable"},
+    "not for": {"unfavourable", "indifferent"},
+    "not against": {"favourable", "indifferent"},
+}
 
 
 @dataclass(frozen=True)
@@ -329,8 +379,7 @@ BOUNDS: dict[str, Callable[[int, int], bool]] = {
     "at most": int.__le__,
 }
 
-KINDS: tuple[type[_Sentence], ...] = (_Scene, _Encounter, _Quantified, _Count)
-KIND_WEIGHTS = (5, 3, 1, 1)
+KIND_WEIGHTS: dict[type[_Sentence], int] = {_Scene: 8, _Opinion: 6, _Encounter: 3, _Quantified: 2, _Count: 1}
 
 
 @dataclass(frozen=True)
@@ -344,8 +393,8 @@ class Statement:
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
         """A random statement in the words of a genre."""
-        (kind,) = rng.choices(KINDS, KIND_WEIGHTS)
-        time = rng.choice(genre.times) if rng.random() < 0.3 else None
+        (kind,) = rng.choices(tuple(KIND_WEIGHTS), tuple(KIND_WEIGHTS.values()))
+        time = rng.choice(genre.times) if kind is not _Opinion and rng.random() < 0.4 else None
         return cls(kind.draw(genre, rng), time, rng.random() < 0.5)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:

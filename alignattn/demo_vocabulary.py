@@ -48,6 +48,9 @@ class Genre:
     places: tuple[Taxon, ...]
     times: tuple[str, ...]
     verbs: tuple[Verb, ...]
+    topics: tuple[str, ...]
+    favour: Verb
+    oppose: Verb
     singular: str
     plural: str
     negated: str
@@ -92,6 +95,9 @@ FICTION = Genre(
         *_regular("thank", "insult", "praise"),
         Verb("forgive", "forgave", "forgiven"),
     ),
+    topics=("opera", "chess", "poetry", "thunderstorms", "wine", "gossip", "ghost stories", "long journeys"),
+    favour=Verb("love", "loved", "loved"),
+    oppose=Verb("hate", "hated", "hated"),
     singular="was",
     plural="were",
     negated="was not",
@@ -118,6 +124,12 @@ BUSINESS = Genre(
     ),
     times=("on Monday", "on Tuesday", "on Friday"),
     verbs=_regular("phone", "email", "invite", "consult"),
+    topics=(
+        *("the merger", "the pay cut", "the takeover", "the strike"),
+        *("the new tax", "the price increase", "the relocation", "the reform"),
+    ),
+    favour=Verb("support", "supported", "supported"),
+    oppose=Verb("oppose", "opposed", "opposed"),
     singular="spent the morning",
     plural="spent the morning",
     negated="did not spend the morning",

@@ -164,7 +164,7 @@ class AlignmentTrainer(Trainer):
         return weight if warmup_steps < 1 else weight * min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as `transformers.Trainer.train` does; `training_loss` is the mean over the whole run, also if resumed."""
+        """Train as `transformers.Trainer` does; `training_loss` is the mean over the whole run, resumed or not."""
         collector = patch_of(self._patched_model).collector if _aligns(self.model) else Collector()
         collector.recording = self._recording
         try:

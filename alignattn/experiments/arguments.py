@@ -114,6 +114,12 @@ class RunArguments(AlignmentTrainingArguments):
     save_strategy: str = field(default="epoch", metadata={"help": "When checkpoints to resume from are saved."})
     save_total_limit: int | None = field(default=1, metadata={"help": "How many of them are kept."})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device.type == "cpu":
+            # Pinning serves the copy to an accelerator; without one torch warns at every loader.
+            self.dataloader_pin_memory = False
+
 
 @dataclass(frozen=True)
 class RunOptions:

@@ -118,6 +118,7 @@ class Alignment(nn.Module, ABC):
             )
 
     def extra_repr(self) -> str:
+        """Return what the module's printed form shows."""
         return f"head_dim={self.head_dim}, head_reduction={self.head_reduction!r}"
 
 

@@ -99,6 +99,7 @@ class OTAlignment(Alignment):
         )
 
     def extra_repr(self) -> str:
+        """Return what the module's printed form shows."""
         """Name the options, for the module's `repr`."""
         return (
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "

@@ -1,0 +1,32 @@
+import subprocess
+import sys
+
+import pytest
+
+import alignattn
+
+HEAVY = ("torch", "transformers", "datasets", "evaluate", "sklearn", "pandas", "matplotlib")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = f"import sys, alignattn; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_slots_import_without_transformers():
+    code = "import sys, alignattn.attention.variant; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", alignattn.__all__)
+def test_public_names_are_there_and_documented(name):
+    value = getattr(alignattn, name)
+    assert name in dir(alignattn)
+    assert isinstance(value, dict) or value.__doc__
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match="no attribute 'patches'"):
+        _ = alignattn.patches
