@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Hashable, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, product
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
-from alignattn.demo_vocabulary import Genre, Taxon, Verb
+from alignattn.demo_vocabulary import Genre, Verb, members_of, step_up_or_down, terms
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 
@@ -22,9 +22,13 @@ Individual = tuple[Cell, Cell]  # of the two nouns, of the two events
 
 # Above every number that a sentence names, lest "at least five" come to mean "exactly five".
 LARGEST_COUNT = 12
-CHANGES = (0, 1, 1, 2)  # how many parts of a sentence its premise may differ in, each as often as it stands here
 NUMBER_WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 IRREGULAR_PLURALS = {"thief": "thieves"}
+
+# How difficult the task is: how often a sentence has a part, and how often and how far its premise differs.
+MODIFIED, PLACED, TIMED, NEGATED, PASSIVE = 0.3, 0.6, 0.4, 0.25, 0.3
+OTHER_NOUN, OTHER_TIME, ROLES_SWAPPED = 0.4, 0.4, 0.25
+CHANGES = (0, 1, 1, 2)  # the number of parts that differ, each number as often as it stands here
 
 
 def relation(premise: Set[Hashable], hypothesis: Set[Hashable]) -> int:
@@ -40,26 +44,13 @@ def overlap_cells(first: Set[Hashable], second: Set[Hashable]) -> list[Cell]:
     return [cell for cell, members in candidates.items() if members] + [(False, False)]
 
 
-# Terms of a taxonomy
+T = TypeVar("T")
 
 
-@cache
-def _members(term: str | None, taxa: tuple[Taxon, ...]) -> frozenset[str]:
-    """What a term may refer to: None leaves everything open, and a broad term has unnamed kinds too."""
-    chosen = [taxon for taxon in taxa if term in (None, taxon.broad)]
-    if not chosen:
-        return frozenset([str(term)])
-    return frozenset(name for taxon in chosen for name in (*taxon.narrow, f"another {taxon.broad}"))
-
-
-def _terms(taxa: tuple[Taxon, ...]) -> list[str]:
-    return [term for taxon in taxa for term in (taxon.broad, *taxon.narrow)]
-
-
-def _step_up_or_down(term: str, taxa: tuple[Taxon, ...], rng: random.Random) -> str:
-    """A narrow term's broad one, or a narrow term of a broad one."""
-    taxon = next(taxon for taxon in taxa if term == taxon.broad or term in taxon.narrow)
-    return rng.choice(taxon.narrow) if term == taxon.broad else taxon.broad
+def _change_some(sentence: T, rng: random.Random, **new_parts: Callable[[], Any]) -> T:
+    """The sentence with none, one or two of the named parts made new."""
+    changed = rng.sample(list(new_parts), rng.choice(CHANGES))
+    return replace(sentence, **{part: new_parts[part]() for part in changed})  # type: ignore[type-var]
 
 
 # Parts of a sentence
@@ -74,19 +65,19 @@ class _Person:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        modifier = rng.choice(genre.modifiers) if rng.random() < 0.3 else "{}"
-        return cls(rng.choice(_terms(genre.people)), modifier)
+        modifier = rng.choice(genre.modifiers) if rng.random() < MODIFIED else "{}"
+        return cls(rng.choice(terms(genre.people)), modifier)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
         """Generalise or specialise; never another noun or modifier, which could be somebody else."""
-        if rng.random() < 0.4:
-            return replace(self, noun=_step_up_or_down(self.noun, genre.people, rng))
+        if rng.random() < OTHER_NOUN:
+            return replace(self, noun=step_up_or_down(self.noun, genre.people, rng))
         return replace(self, modifier=rng.choice(genre.modifiers) if self.modifier == "{}" else "{}")
 
     def members(self, genre: Genre) -> frozenset[tuple[str, bool]]:
         """Kinds of people, each with and without the pair's modifier (a pair names at most one)."""
         has_modifier = (True, False) if self.modifier == "{}" else (True,)
-        return frozenset(product(_members(self.noun, genre.people), has_modifier))
+        return frozenset(product(members_of(self.noun, genre.people), has_modifier))
 
     def text(self) -> str:
         return self.modifier.format(self.noun)
@@ -106,22 +97,22 @@ class _Event:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        place = rng.choice(_terms(genre.places)) if rng.random() < 0.6 else None
-        return cls(rng.choice(_terms(genre.activities)), place)
+        place = rng.choice(terms(genre.places)) if rng.random() < PLACED else None
+        return cls(rng.choice(terms(genre.activities)), place)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
         """Make the activity or the place broader or narrower, or change it."""
         match rng.choice(("step", "activity", "place", "place")):
             case "step":
-                return replace(self, activity=_step_up_or_down(self.activity, genre.activities, rng))
+                return replace(self, activity=step_up_or_down(self.activity, genre.activities, rng))
             case "activity":
-                return replace(self, activity=rng.choice(_terms(genre.activities)))
+                return replace(self, activity=rng.choice(terms(genre.activities)))
             case _:
-                return replace(self, place=rng.choice((None, None, *_terms(genre.places))))
+                return replace(self, place=rng.choice((None, None, *terms(genre.places))))
 
     def members(self, genre: Genre) -> frozenset[tuple[str, str]]:
         """The (activity, place) pairs that this may be; somebody is in exactly one of them."""
-        return frozenset(product(_members(self.activity, genre.activities), _members(self.place, genre.places)))
+        return frozenset(product(members_of(self.activity, genre.activities), members_of(self.place, genre.places)))
 
     def text(self) -> str:
         return self.activity if self.place is None else f"{self.activity} {self.place}"
@@ -155,19 +146,16 @@ class _Scene:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        return cls(_Person.draw(genre, rng), _Event.draw(genre, rng), rng.random() < 0.2)
+        return cls(_Person.draw(genre, rng), _Event.draw(genre, rng), rng.random() < NEGATED)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        person, event, negated = self.person, self.event, self.negated
-        for part in rng.sample(("person", "event", "event", "polarity"), rng.choice(CHANGES)):
-            match part:
-                case "person":
-                    person = person.vary(genre, rng)
-                case "event":
-                    event = event.vary(genre, rng)
-                case _:
-                    negated = not negated
-        return type(self)(person, event, negated)
+        return _change_some(
+            self,
+            rng,
+            person=lambda: self.person.vary(genre, rng),
+            event=lambda: self.event.vary(genre, rng),
+            negated=lambda: not self.negated,
+        )
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """Negation covers the event and never the person, whom both sentences take for granted."""
@@ -198,22 +186,20 @@ class _Encounter:
 
     @classmethod
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
-        agent, patient = (_Person(rng.choice(_terms((taxon,)))) for taxon in rng.sample(genre.people, 2))
-        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < 0.3, rng.random() < 0.3)
+        agent, patient = (_Person(rng.choice(terms((taxon,)))) for taxon in rng.sample(genre.people, 2))
+        return cls(agent, patient, rng.choice(genre.verbs), rng.random() < NEGATED, rng.random() < PASSIVE)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        agent, patient, negated = self.agent, self.patient, self.negated
-        for part in rng.sample(("agent", "patient", "roles", "polarity"), rng.choice(CHANGES)):
-            match part:
-                case "agent":
-                    agent = agent.vary(genre, rng)
-                case "patient":
-                    patient = patient.vary(genre, rng)
-                case "roles":
-                    agent, patient = patient, agent
-                case _:
-                    negated = not negated
-        return type(self)(agent, patient, self.verb, negated, passive=rng.random() < 0.3)
+        premise = _change_some(
+            self,
+            rng,
+            agent=lambda: self.agent.vary(genre, rng),
+            patient=lambda: self.patient.vary(genre, rng),
+            negated=lambda: not self.negated,
+        )
+        if rng.random() < ROLES_SWAPPED:
+            premise = replace(premise, agent=premise.patient, patient=premise.agent)
+        return replace(premise, passive=rng.random() < PASSIVE)
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """Thanking is a fact of its own in each direction, so a swap of the roles leaves everything open."""
@@ -246,16 +232,13 @@ class _Opinion:
         return cls(_Person.draw(genre, rng), rng.choice(genre.topics), rng.choice(tuple(STANCES)))
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        person, topic, stance = self.person, self.topic, self.stance
-        for part in rng.sample(("person", "topic", "stance"), rng.choice(CHANGES)):
-            match part:
-                case "person":
-                    person = person.vary(genre, rng)
-                case "topic":
-                    topic = rng.choice(genre.topics)
-                case _:
-                    stance = rng.choice(tuple(STANCES))
-        return type(self)(person, topic, stance)
+        return _change_some(
+            self,
+            rng,
+            person=lambda: self.person.vary(genre, rng),
+            topic=lambda: rng.choice(genre.topics),
+            stance=lambda: rng.choice(tuple(STANCES)),
+        )
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         """What somebody thinks of one topic leaves open what they think of another."""
@@ -296,16 +279,13 @@ class _Quantified:
         return cls(rng.choice(tuple(QUANTIFIERS)), _Person.draw(genre, rng), _Event.draw(genre, rng))
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
-        quantifier, person, event = self.quantifier, self.person, self.event
-        for part in rng.sample(("person", "event", "quantifier"), rng.choice(CHANGES)):
-            match part:
-                case "person":
-                    person = person.vary(genre, rng)
-                case "event":
-                    event = event.vary(genre, rng)
-                case _:
-                    quantifier = rng.choice(tuple(QUANTIFIERS))
-        return type(self)(quantifier, person, event)
+        return _change_some(
+            self,
+            rng,
+            person=lambda: self.person.vary(genre, rng),
+            event=lambda: self.event.vary(genre, rng),
+            quantifier=lambda: rng.choice(tuple(QUANTIFIERS)),
+        )
 
     def label_from(self, premise: Self, genre: Genre) -> int:
         nouns = overlap_cells(premise.person.members(genre), self.person.members(genre))
@@ -394,7 +374,7 @@ class Statement:
     def draw(cls, genre: Genre, rng: random.Random) -> Self:
         """A random statement in the words of a genre."""
         (kind,) = rng.choices(tuple(KIND_WEIGHTS), tuple(KIND_WEIGHTS.values()))
-        time = rng.choice(genre.times) if kind is not _Opinion and rng.random() < 0.4 else None
+        time = rng.choice(genre.times) if kind is not _Opinion and rng.random() < TIMED else None
         return cls(kind.draw(genre, rng), time, rng.random() < 0.5)
 
     def vary(self, genre: Genre, rng: random.Random) -> Self:
@@ -402,7 +382,7 @@ class Statement:
 
         Both name a time or neither does: one left out could be read as any time or as the same.
         """
-        time = rng.choice(genre.times) if self.time is not None and rng.random() < 0.4 else self.time
+        time = rng.choice(genre.times) if self.time is not None and rng.random() < OTHER_TIME else self.time
         return type(self)(self.sentence.vary(genre, rng), time, rng.random() < 0.5)
 
     def label_from(self, premise: Self, genre: Genre) -> int:

@@ -11,7 +11,9 @@ The labels of `alignattn.demo_data` are only as right as these tables, so each k
 * a verb between two people says nothing about the other direction: "thank", not "chase" or "meet".
 """
 
+import random
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 VOWELS = "aeiou"
@@ -23,6 +25,26 @@ class Taxon:
 
     broad: str
     narrow: tuple[str, ...]
+
+
+def terms(taxa: tuple[Taxon, ...]) -> list[str]:
+    """All broad and narrow terms."""
+    return [term for taxon in taxa for term in (taxon.broad, *taxon.narrow)]
+
+
+@cache
+def members_of(term: str | None, taxa: tuple[Taxon, ...]) -> frozenset[str]:
+    """What a term may refer to: None leaves everything open, and a broad term has unnamed kinds too."""
+    chosen = [taxon for taxon in taxa if term in (None, taxon.broad)]
+    if not chosen:
+        return frozenset([str(term)])
+    return frozenset(name for taxon in chosen for name in (*taxon.narrow, f"another {taxon.broad}"))
+
+
+def step_up_or_down(term: str, taxa: tuple[Taxon, ...], rng: random.Random) -> str:
+    """A narrow term's broad one, or a narrow term of a broad one."""
+    taxon = next(taxon for taxon in taxa if term == taxon.broad or term in taxon.narrow)
+    return rng.choice(taxon.narrow) if term == taxon.broad else taxon.broad
 
 
 class Verb(NamedTuple):

@@ -34,11 +34,11 @@ class Person(NamedTuple):
 class Reading:
     """What a sentence says, read off its text."""
 
-    kind: str  # a quantifier, "the", "encounter" or a bound with its number
+    kind: str  # a quantifier, "the", "encounter", "opinion for", "opinion against" or a bound with its number
     time: str | None
     people: tuple[tuple[str, str | None], ...]  # noun, modifier; of an encounter: who did it, to whom
     negated: bool = False
-    activity: str = ""
+    activity: str = ""  # of an opinion: the topic
     place: str | None = None
 
 
@@ -66,6 +66,10 @@ def read(sentence: str, genre: Genre) -> Reading:
         if found := re.fullmatch(f"the (.+) was (not )?{participle} by the (.+)", text):
             people = read_person(found[3], genre), read_person(found[1], genre)
             return Reading("encounter", time, people, found[2] is not None)
+    for verb, is_for in ((genre.favour, True), (genre.oppose, False)):
+        if found := re.fullmatch(f"the (.+) (did not {verb.base}|{verb.past}) ({'|'.join(genre.topics)})", text):
+            kind = "opinion for" if is_for else "opinion against"
+            return Reading(kind, time, (read_person(found[1], genre),), "not" in found[2], found[3])
     return read_event(text, time, genre)
 
 
@@ -144,6 +148,28 @@ def crowds(pair: tuple[Reading, Reading], genre: Genre, rng: random.Random) -> I
         yield [one] * rng.randint(1, LARGEST_GROUP) + [other] * rng.randint(0, LARGEST_GROUP)
 
 
+def label_of_opinions(premise: Reading, hypothesis: Reading, genre: Genre) -> int:
+    """By argument: whoever is for something is not against it, whoever is not for it may be indifferent."""
+    if premise.activity != hypothesis.activity:
+        return NEUTRAL
+    if premise.kind == hypothesis.kind and premise.negated != hypothesis.negated:
+        return CONTRADICTION
+    if premise.kind != hypothesis.kind and premise.negated:
+        return NEUTRAL
+    if premise.kind != hypothesis.kind and not hypothesis.negated:
+        return CONTRADICTION
+    return label_of_descriptions(premise, hypothesis, genre)
+
+
+def label_of_descriptions(premise: Reading, hypothesis: Reading, genre: Genre) -> int:
+    taxon_of = {term: taxon.broad for taxon in genre.people for term in (taxon.broad, *taxon.narrow)}
+    same_or_broader = all(
+        said[0] in (told[0], taxon_of[told[0]]) and said[1] in (None, told[1])
+        for told, said in zip(premise.people, hypothesis.people, strict=True)
+    )
+    return ENTAILMENT if same_or_broader else NEUTRAL
+
+
 def label_of_encounters(premise: Reading, hypothesis: Reading, genre: Genre) -> int:
     """By argument: these verbs say nothing of the other direction, nor of another time."""
     taxon_of = {term: taxon.broad for taxon in genre.people for term in (taxon.broad, *taxon.narrow)}
@@ -152,17 +178,15 @@ def label_of_encounters(premise: Reading, hypothesis: Reading, genre: Genre) -> 
         return NEUTRAL
     if premise.negated != hypothesis.negated:
         return CONTRADICTION
-    same_or_broader = all(
-        said[0] in (told[0], taxon_of[told[0]]) and said[1] in (None, told[1])
-        for told, said in zip(premise.people, hypothesis.people, strict=True)
-    )
-    return ENTAILMENT if same_or_broader else NEUTRAL
+    return label_of_descriptions(premise, hypothesis, genre)
 
 
 def oracle(premise: str, hypothesis: str, genre: Genre) -> int:
     pair = read(premise, genre), read(hypothesis, genre)
     if pair[0].kind == "encounter":
         return label_of_encounters(*pair, genre)
+    if pair[0].kind.startswith("opinion"):
+        return label_of_opinions(*pair, genre)
     rng = random.Random(premise + hypothesis)
     seen = {True: 0, False: 0}  # the hypothesis where the premise is true
     for crowd in crowds(pair, genre, rng):
@@ -193,6 +217,10 @@ BY_HAND = [
     ("At least three thieves were riding a camel.", "Exactly five thieves were riding a camel.", NEUTRAL),
     ("At most two earls were riding a camel.", "Exactly five earls were riding a camel.", CONTRADICTION),
     ("The duke thanked the vicar.", "The clergyman was thanked by the nobleman.", ENTAILMENT),
+    ("The harpist loved opera.", "The musician did not hate opera.", ENTAILMENT),
+    ("The harpist did not hate opera.", "The harpist loved opera.", NEUTRAL),
+    ("The harpist loved opera.", "The harpist hated chess.", NEUTRAL),
+    ("The harpist loved opera.", "The blind harpist hated opera.", CONTRADICTION),
     ("The duke thanked the vicar.", "The vicar thanked the duke.", NEUTRAL),
     ("The duke did not thank the vicar.", "The vicar was thanked by the duke with a scar.", CONTRADICTION),
 ]
@@ -255,7 +283,7 @@ def test_sentences_are_correct_english_on_the_surface(genre: str) -> None:
 
 def test_genres_share_neither_people_nor_activities_nor_verbs() -> None:
     words = [
-        {word for term in [*terms(g.people), *terms(g.activities)] for word in term.split()}
+        {word for term in [*terms(g.people), *terms(g.activities), *g.topics] for word in term.split()}
         | {verb.base for verb in g.verbs}
         for g in GENRES.values()
     ]

@@ -45,8 +45,8 @@ PICTURE_FILE = "demo.png"
 DISTANCE_ROWS = 64
 """Validation rows whose queries and keys are compared."""
 
-MAX_LENGTH = 64
-BATCH_SIZE = 32
+MAX_LENGTH = 48
+BATCH_SIZE = 16
 
 
 @dataclass
@@ -58,9 +58,9 @@ class DemoArguments:
         default=None, metadata={"help": "Model folder or Hub id (default: MiniLM of the extra 'demo')."}
     )
     train_rows: int = field(default=1200, metadata={"help": "Generated rows to train on."})
-    validation_rows: int = field(default=600, metadata={"help": "Generated rows of each genre to evaluate on."})
-    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training rows."})
-    learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of the pretrained model."})
+    validation_rows: int = field(default=300, metadata={"help": "Generated rows of each genre to evaluate on."})
+    num_train_epochs: float = field(default=4.0, metadata={"help": "Passes over the training rows."})
+    learning_rate: float = field(default=2e-4, metadata={"help": "Learning rate of the pretrained model."})
     alignment_weight: float = field(default=0.01, metadata={"help": "λ of the aligned run."})
     seed: int = field(default=1, metadata={"help": "Seed of the data and of both runs."})
 

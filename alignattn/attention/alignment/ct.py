@@ -49,28 +49,37 @@ class CTAlignment(Alignment):
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim)
 
     def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
-        # In the projections' own memory order [B, n, H, d] the stacking is one plain copy.
-        stacked = torch.stack((query.transpose(1, 2), key.transpose(1, 2)))
-        navigated_query, navigated_key = self.navigator(stacked).transpose(2, 3).unbind()
-        unit = _unit(reverse_gradient(self.critic(reverse_gradient(stacked)))).transpose(2, 3)
-        unit_query, unit_key = unit.unbind()
-        attended_key = _attend(navigated_query, navigated_key, unit_key, tokens.mask)
-        attended_query = _attend(navigated_key, navigated_query, unit_query, tokens.mask)
-        weight = tokens.token_weight[:, None, :, None]
-        similarity = torch.addcmul(unit_query * attended_key, unit_key, attended_query)
-        heads = query.shape[1]
+        navigated_query, unit_query = self._map(query)
+        navigated_key, unit_key = self._map(key)
+        mask = None if tokens.mask is None else _attention_mask(tokens.mask)
+        attended_key = _attend(navigated_query, navigated_key, unit_key, mask)
+        attended_query = _attend(navigated_key, navigated_query, unit_query, mask)
+        similarity = torch.addcmul(unit_query * attended_key, unit_key, attended_query).sum(dim=-1)
+        weight = tokens.token_weight[:, None]
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
-        loss = heads * weight.sum() - 0.5 * (similarity * weight).sum()
+        loss = query.shape[1] * weight.sum() - 0.5 * (similarity * weight).sum()
         with torch.no_grad():
-            means = torch.einsum("cbhnf,bn->cbhf", unit, tokens.probability)
-            gap = ((means[0] - means[1]).norm(dim=-1).mean(dim=1) * tokens.sample_weight).sum()
+            offset = torch.einsum("bn,bhnf->bhf", tokens.probability, unit_query - unit_key)
+            gap = (offset.norm(dim=-1).mean(dim=1) * tokens.sample_weight).sum()
         return loss, {"critic_gap": gap}
+
+    def _map(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the navigator's vectors and the critic's unit vectors, `[B, H, n, feature_dim]` each."""
+        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
+        features = features.transpose(1, 2)
+        navigated: Tensor = self.navigator(features)
+        criticised = reverse_gradient(self.critic(reverse_gradient(features)))
+        return navigated.transpose(1, 2), _unit(criticised).transpose(1, 2)
 
 
 def _unit(vectors: Tensor) -> Tensor:
     return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
 
 
+def _attention_mask(mask: Tensor) -> Tensor:
+    # A wholly padded sample attends to its padding, and weighs nothing: not every kernel is finite on an empty row.
+    return (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    attention_mask = None if mask is None else mask[:, None, None, :]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=1.0)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)

@@ -1,13 +1,14 @@
 """The small networks of the alignment losses: highway layer, discriminator or critic, navigator.
 
-Their element-wise passes cost as much as their matrix products at the size of one attention head, so the highway
-layer is one autograd function that makes as few passes over the features as it can.
+At the size of one attention head a pass over the features costs a good part of a matrix product, so the highway
+layer has its backward written out, and the networks work on features laid out as rows, `[rows, size]`.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 LEAKY_SLOPE = 0.2
@@ -16,27 +17,40 @@ GATE_BIAS = -1.0
 
 
 class _Highway(torch.autograd.Function):
-    """y = x + t * (h - x), with t = sigmoid(x W' + b), h = relu(x W'' + b) from one matrix product."""
+    """y = x + t * (h - x), with t = sigmoid(x W' + b') and h = relu(x W" + b").
+
+    Autograd's own backward makes more passes over the features: with it the GAN's loss takes 15 % longer. With
+    g = dL/dy,
+
+        dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
+
+    the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
+    """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        gate, transform = F.linear(features, weight, bias).chunk(2, dim=-1)
-        gate, transform = gate.sigmoid_(), transform.relu_()
+        gate_weight, transform_weight = weight.chunk(2)
+        gate_bias, transform_bias = bias.chunk(2)
+        gate = F.linear(features, gate_weight, gate_bias).sigmoid_()
+        transform = F.linear(features, transform_weight, transform_bias).relu_()
         output = torch.lerp(features, transform, gate)
         ctx.save_for_backward(features, weight, gate, transform, output)
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         features, weight, gate, transform, output = ctx.saved_tensors
-        grad = grad_outputs[0]
-        # With c = y - x = t * (h - x): dy/dx = 1 - t, dy/dh = t, and through the sigmoid t * (1 - t) * (h - x) = (1 - t) * c.
-        to_transform = grad * gate
-        to_features = grad - to_transform
-        grad_gate = (output - features).mul_(to_features)
-        grad_pre = torch.cat((grad_gate, torch.where(transform > 0, to_transform, 0)), dim=-1).flatten(0, -2)
-        grad_features = torch.addmm(to_features.flatten(0, -2), grad_pre, weight)
-        return grad_features.view_as(features), grad_pre.T @ features.flatten(0, -2), grad_pre.sum(dim=0)
+        gate_weight, transform_weight = weight.chunk(2)
+        to_transform = grad_outputs[0] * gate
+        to_features = grad_outputs[0] - to_transform
+        to_gate = (output - features).mul_(to_features)
+        # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
+        torch.ops.aten.threshold_backward.grad_input(to_transform, transform, 0, grad_input=to_transform)
+        grad_weight = torch.cat((to_gate.T @ features, to_transform.T @ features))
+        grad_bias = torch.cat((to_gate.sum(dim=0), to_transform.sum(dim=0)))
+        to_features.addmm_(to_gate, gate_weight).addmm_(to_transform, transform_weight)
+        return to_features, grad_weight, grad_bias
 
 
 class Highway(nn.Module):
@@ -49,11 +63,10 @@ class Highway(nn.Module):
             self.gate_and_transform.bias[:size] = GATE_BIAS
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features `[..., size]` to the same shape."""
+        """Map features `[rows, size]` to the same shape."""
         layer = self.gate_and_transform
-        highway: Tensor = _Highway.apply(
-            features, layer.weight.to(features.dtype), layer.bias.to(features.dtype)
-        )
+        weight, bias = layer.weight.to(features.dtype), layer.bias.to(features.dtype)
+        highway: Tensor = _Highway.apply(features, weight, bias)  # type: ignore[no-untyped-call]
         return highway
 
 
@@ -61,11 +74,25 @@ class Linear(nn.Linear):
     """A linear layer that computes in the type of its input, also after the model was cast to half precision."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Map `[..., in_features]` to `[..., out_features]`."""
         bias = None if self.bias is None else self.bias.to(input.dtype)
         return F.linear(input, self.weight.to(input.dtype), bias)
 
 
-class Discriminator(nn.Sequential):
+class _RowNetwork(nn.Sequential):
+    """Layers that see their features as rows.
+
+    The linear layers then return tensors that are no views, which the leaky ReLU overwrites at no cost; for an
+    in-place operation on a view autograd's backward copies the gradient twice.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map features `[..., head_dim]` to `[..., output_dim]`."""
+        rows: Tensor = super().forward(input.flatten(0, -2))  # type: ignore[no-untyped-call]
+        return rows.reshape(*input.shape[:-1], rows.shape[-1])
+
+
+class Discriminator(_RowNetwork):
     """Highway layer, then two linear layers with a leaky ReLU between (Zhang et al. 2021, appendix B).
 
     With one output it is the GAN's discriminator, with several the conditional transport's critic.
@@ -85,7 +112,7 @@ class Discriminator(nn.Sequential):
         )
 
 
-class Navigator(nn.Sequential):
+class Navigator(_RowNetwork):
     """Two linear layers with a leaky ReLU between: the feature map of the transport's conditional plan."""
 
     def __init__(self, head_dim: int, hidden_dim: int, output_dim: int) -> None:

@@ -1,0 +1,381 @@
+"""The adversarial losses GAN and CT, and what all three share. OT's own tests are in test_ot."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from alignattn.attention.alignment import ALIGNMENTS, CTAlignment, GANAlignment
+from alignattn.attention.alignment.gradient_reversal import reverse_gradient
+from alignattn.attention.alignment.networks import Highway
+from alignattn.attention.projection import forked_linear
+from alignattn.errors import AlignAttnError
+
+BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
+REAL_TOKENS = (6, 4, 3)
+STEP = 1e-6
+PLAYERS = {  # +1 descends the loss, -1 ascends it
+    "gan": {"query": -1, "key": -1, "discriminator": 1},
+    "ct": {"query": 1, "key": 1, "navigator": 1, "critic": -1},
+}
+
+
+def features(seed=0, dtype=torch.float64, length=LENGTH):
+    generator = torch.Generator().manual_seed(seed)
+    query, key = torch.randn(2, BATCH, HEADS, length, DIM, generator=generator, dtype=torch.float64).to(dtype)
+    return query.requires_grad_(), key.requires_grad_()
+
+
+def token_mask():
+    return torch.arange(LENGTH)[None] < torch.tensor(REAL_TOKENS)[:, None]
+
+
+def loss_of(name, dtype=torch.float64, **options):
+    torch.manual_seed(1)
+    module = ALIGNMENTS[name](DIM, **options).to(dtype)
+    with torch.no_grad():  # away from the highway's biased start, where little passes the gate
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return module
+
+
+def dense_gan(module, query, key, mask):
+    """Eq. 2 by loops over samples, heads and tokens, through sigmoids and logarithms."""
+    highway, first, _, second = module.discriminator
+    gate, transform = highway.gate_and_transform.weight.chunk(2)
+    gate_bias, transform_bias = highway.gate_and_transform.bias.chunk(2)
+
+    def probability(x):
+        t = torch.sigmoid(gate @ x + gate_bias)
+        y = t * torch.relu(transform @ x + transform_bias) + (1 - t) * x
+        hidden = nn.functional.leaky_relu(first.weight @ y + first.bias, 0.2)
+        return torch.sigmoid(second.weight @ hidden + second.bias)[0]
+
+    total = 0.0
+    for sample in range(len(query)):
+        count = int(mask[sample].sum())
+        for head in range(HEADS):
+            for token in range(LENGTH):
+                if mask[sample, token]:
+                    from_query = -probability(query[sample, head, token]).log()
+                    from_key = -(1 - probability(key[sample, head, token])).log()
+                    total = total + (from_query + from_key) / count
+    return total / len(query)
+
+
+def dense_ct(module, query, key, mask):
+    """Eq. 4 with the n × n plans and costs written out."""
+    total = 0.0
+    for sample in range(len(query)):
+        real = mask[sample]
+        for head in range(HEADS):
+            q, k = query[sample, head, real], key[sample, head, real]
+            scores = module.navigator(q) @ module.navigator(k).T
+            cost = 1 - nn.functional.cosine_similarity(module.critic(q)[:, None], module.critic(k)[None], dim=-1)
+            forward = (scores.softmax(dim=1) * cost).sum(dim=1).mean()
+            backward = (scores.softmax(dim=0) * cost).sum(dim=0).mean()
+            total = total + (forward + backward) / 2
+    return total / len(query)
+
+
+DENSE = {"gan": dense_gan, "ct": dense_ct}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_value_is_that_of_the_dense_formula(name):
+    module, (query, key) = loss_of(name), features()
+    torch.testing.assert_close(module(query, key, token_mask()), DENSE[name](module, query, key, token_mask()))
+    everything = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    torch.testing.assert_close(module(query, key), DENSE[name](module, query, key, everything))
+
+
+def finite_difference(objective, tensor):
+    slope = torch.zeros_like(tensor)
+    with torch.no_grad():
+        flat, flat_slope = tensor.view(-1), slope.view(-1)
+        for index in range(flat.numel()):
+            start = flat[index].item()
+            flat[index] = start + STEP
+            above = objective().item()
+            flat[index] = start - STEP
+            below = objective().item()
+            flat[index] = start
+            flat_slope[index] = (above - below) / (2 * STEP)
+    return slope
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_every_player_moves_the_loss_its_own_way(name):
+    """Against central differences of the loss: the descending players get its gradient, the ascending its negative."""
+    module, (query, key), mask = loss_of(name), features(), token_mask()
+    module(query, key, mask).backward()
+    tensors = {"query": query, "key": key, **dict(module.named_parameters())}
+    for tensor_name, tensor in tensors.items():
+        sign = PLAYERS[name][tensor_name.split(".")[0]]
+        expected = sign * finite_difference(lambda: module(query, key, mask), tensor.data)
+        torch.testing.assert_close(tensor.grad, expected, rtol=1e-5, atol=1e-7, msg=tensor_name)
+        assert tensor.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_padded_equals_sliced(name):
+    """The mean over samples of each sample alone, cut to its real tokens; nothing flows into padding."""
+    module, (query, key) = loss_of(name), features()
+    loss = module(query, key, token_mask())
+    loss.backward()
+    alone_query, alone_key = features()
+    alone = [
+        module(alone_query[i : i + 1, :, :count], alone_key[i : i + 1, :, :count])
+        for i, count in enumerate(REAL_TOKENS)
+    ]
+    expected = torch.stack(alone).mean()
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    torch.testing.assert_close(query.grad, alone_query.grad)
+    torch.testing.assert_close(key.grad, alone_key.grad)
+    assert query.grad.transpose(1, 2)[~token_mask()].abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_what_stands_in_padding_does_not_matter(name):
+    module, (query, key) = loss_of(name), features()
+    expected = module(query, key, token_mask())
+    with torch.no_grad():
+        query.transpose(1, 2)[~token_mask()] = 1e4
+        key.transpose(1, 2)[~token_mask()] = -1e4
+    torch.testing.assert_close(module(query, key, token_mask()), expected)
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_a_wholly_padded_sample_contributes_nothing(name):
+    module, (query, key) = loss_of(name), features()
+    mask = token_mask()
+    mask[1] = False
+    loss = module(query, key, mask)
+    others = [0, 2]
+    torch.testing.assert_close(loss, module(query[others], key[others], mask[others]))
+    loss.backward()
+    assert query.grad[1].abs().max() == 0
+    assert query.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_nothing_but_padding_gives_zero(name):
+    module, (query, key) = loss_of(name), features()
+    loss, diagnostics = module.with_diagnostics(query, key, torch.zeros(BATCH, LENGTH, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == 0
+    assert query.grad.abs().max() == 0
+    assert all(value.isfinite() for value in diagnostics.values())
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_sum_over_heads_is_their_number_times_the_mean(name):
+    query, key = features()
+    total = loss_of(name, head_reduction="sum")(query, key, token_mask())
+    mean = loss_of(name, head_reduction="mean")(query, key, token_mask())
+    torch.testing.assert_close(total, HEADS * mean)
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1e4])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_extreme_inputs_stay_finite(name, size, is_constant):
+    module = loss_of(name, torch.float32)
+    query, key = features(dtype=torch.float32)
+    with torch.no_grad():
+        for tensor in (query, key):
+            tensor.copy_(torch.full_like(tensor, size) if is_constant else tensor * size)
+    loss = module(query, key, token_mask())
+    loss.backward()
+    assert loss.isfinite()
+    assert query.grad.isfinite().all()
+    assert key.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(name, dtype):
+    module = loss_of(name, torch.float32)
+    query, key = features(dtype=dtype)
+    expected = module(query.float(), key.float(), token_mask())
+    assert expected.dtype == torch.float32
+    assert torch.equal(module(query, key, token_mask()), expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(module(query, key, token_mask()), expected)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_a_module_cast_to_half_precision_still_computes_in_float32(name):
+    query, key = features(dtype=torch.bfloat16)
+    loss = loss_of(name, torch.float32).bfloat16()(query, key, token_mask())
+    assert loss.dtype == torch.float32
+    loss.backward()
+
+
+def test_chance_is_two_log_two_a_head():
+    module = loss_of("gan")
+    with torch.no_grad():
+        module.discriminator[-1].weight.zero_()
+        module.discriminator[-1].bias.zero_()
+    loss = module(*features(), token_mask())
+    assert loss.item() == pytest.approx(HEADS * 2 * math.log(2))
+
+
+class TestDiagnostics:
+    def test_discriminator_accuracy_by_hand(self):
+        module, (query, key), mask = loss_of("gan"), features(), token_mask()
+        _, diagnostics = module.with_diagnostics(query, key, mask)
+        right = [
+            (sign * module.discriminator(side.transpose(1, 2)).squeeze(-1) > 0).double().mean(dim=2)
+            for sign, side in ((1, query), (-1, key))
+        ]
+        by_token = (right[0] + right[1]) / 2
+        expected = torch.stack([row[real].mean() for row, real in zip(by_token, mask, strict=True)]).mean()
+        torch.testing.assert_close(diagnostics["discriminator_accuracy"], expected)
+        assert not diagnostics["discriminator_accuracy"].requires_grad
+
+    def test_critic_gap_by_hand(self):
+        module, (query, key), mask = loss_of("ct"), features(), token_mask()
+        _, diagnostics = module.with_diagnostics(query, key, mask)
+        gaps = []
+        for sample in range(BATCH):
+            for head in range(HEADS):
+                sides = [side[sample, head, mask[sample]] for side in (query, key)]
+                means = [nn.functional.normalize(module.critic(side), dim=-1).mean(dim=0) for side in sides]
+                gaps.append((means[0] - means[1]).norm())
+        torch.testing.assert_close(diagnostics["critic_gap"], torch.stack(gaps).mean().detach())
+
+    @pytest.mark.parametrize(
+        ("name", "diagnostic", "reached"), [("gan", "discriminator_accuracy", 0.95), ("ct", "critic_gap", 1.0)]
+    )
+    def test_they_rise_as_the_adversary_learns_to_tell_features_apart(self, name, diagnostic, reached):
+        torch.manual_seed(0)
+        module = ALIGNMENTS[name](DIM)
+        query, key = (side.detach() for side in features(dtype=torch.float32))
+        query, key = query + 1, key - 1
+        before = module.with_diagnostics(query, key)[1][diagnostic]
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+        for _ in range(150):
+            optimizer.zero_grad()
+            module(query, key).backward()
+            optimizer.step()
+        after = module.with_diagnostics(query, key)[1][diagnostic]
+        assert after > max(before, reached)
+
+
+class LargestProduct(TorchDispatchMode):
+    """Watches for tensors whose last two sizes are both the sequence's length."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length = length
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if (
+                isinstance(tensor, torch.Tensor)
+                and tensor.dim() >= 2
+                and tuple(tensor.shape[-2:]) == (self.length,) * 2
+            ):
+                self.seen.add(str(function))
+        return result
+
+
+def test_ct_makes_no_tensor_of_tokens_by_tokens():
+    length = 37
+    query, key = features(dtype=torch.float32, length=length)
+    mask = torch.ones(BATCH, length, dtype=torch.bool)
+    mask[1, 30:] = False
+    # Scaled-dot-product attention broadcasts the mask; what is asserted is that it alone has that shape.
+    with LargestProduct(length) as watch:
+        CTAlignment(DIM)(query, key, mask).backward()
+    assert not {name for name in watch.seen if "expand" not in name}
+    with LargestProduct(length) as watch:
+        _ = query @ key.mT
+    assert watch.seen
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_compiles_without_a_graph_break(name):
+    module, (query, key) = loss_of(name, torch.float32), features(dtype=torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    module(query, key, token_mask()).backward()
+    expected, query.grad = query.grad, None
+    loss = compiled(query, key, token_mask())
+    loss.backward()
+    torch.testing.assert_close(loss, module(query, key, token_mask()))
+    torch.testing.assert_close(query.grad, expected)
+
+
+def test_highway_gradient():
+    layer = Highway(DIM).double()
+    rows = torch.randn(5, DIM, dtype=torch.float64, requires_grad=True)
+    linear = layer.gate_and_transform
+
+    def highway(x, weight, bias):
+        return torch.func.functional_call(
+            layer, {"gate_and_transform.weight": weight, "gate_and_transform.bias": bias}, (x,)
+        )
+
+    assert torch.autograd.gradcheck(highway, (rows, linear.weight, linear.bias))
+    gate, transform = linear(rows).chunk(2, dim=-1)
+    torch.testing.assert_close(layer(rows), gate.sigmoid() * transform.relu() + (1 - gate.sigmoid()) * rows)
+
+
+def test_gradient_reversal():
+    x = torch.randn(3, requires_grad=True)
+    result = reverse_gradient(x)
+    assert torch.equal(result, x)
+    (result * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == [-1.0, -2.0, -3.0]
+
+
+class TestForkedLinear:
+    @pytest.mark.parametrize("has_bias", [True, False])
+    @pytest.mark.parametrize("reaches_input", [True, False])
+    def test_gradients(self, has_bias, reaches_input):
+        """Against two plain linear calls, the second on a detached input where the gradient is to stop."""
+        x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+        bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if has_bias else None
+        inputs = [tensor for tensor in (x, weight, bias) if tensor is not None]
+        attended, aligned = forked_linear(x, weight, bias, reaches_input=reaches_input)
+        found = torch.autograd.grad(attended.sin().sum() + aligned.square().sum(), inputs)
+        second_input = x if reaches_input else x.detach()
+        plain = nn.functional.linear(x, weight, bias).sin().sum()
+        plain = plain + nn.functional.linear(second_input, weight, bias).square().sum()
+        for one, other in zip(found, torch.autograd.grad(plain, inputs), strict=True):
+            torch.testing.assert_close(one, other)
+
+    def test_either_output_alone(self):
+        x = torch.randn(2, 5, requires_grad=True)
+        weight = torch.randn(4, 5, requires_grad=True)
+        attended, aligned = forked_linear(x, weight, None, reaches_input=False)
+        assert torch.autograd.grad(aligned.sum(), x, allow_unused=True, retain_graph=True) == (None,)
+        assert torch.autograd.grad(attended.sum(), x)[0].abs().max() > 0
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("name", ALIGNMENTS)
+    def test_shapes(self, name):
+        module, (query, key) = loss_of(name), features()
+        with pytest.raises(AlignAttnError, match="must both be"):
+            module(query[..., :4], key[..., :4])
+        with pytest.raises(AlignAttnError, match="must both be"):
+            module(query, key[:, :, :3])
+        for mask in (torch.ones(BATCH, LENGTH), torch.ones(BATCH, LENGTH + 1, dtype=torch.bool)):
+            with pytest.raises(AlignAttnError, match="must be bool"):
+                module(query, key, mask)
+
+    @pytest.mark.parametrize("alignment", [GANAlignment, CTAlignment])
+    def test_head_reduction(self, alignment):
+        with pytest.raises(AlignAttnError, match="sum, mean"):
+            alignment(DIM, head_reduction="max")
