@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo
 
 test: $(VENV)/installed
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

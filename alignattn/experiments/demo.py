@@ -57,7 +57,7 @@ class DemoArguments:
     model: str | None = field(
         default=None, metadata={"help": "Model folder or Hub id (default: MiniLM of the extra 'demo')."}
     )
-    train_rows: int = field(default=1200, metadata={"help": "Generated rows to train on."})
+    train_rows: int = field(default=900, metadata={"help": "Generated rows to train on."})
     validation_rows: int = field(default=300, metadata={"help": "Generated rows of each genre to evaluate on."})
     num_train_epochs: float = field(default=4.0, metadata={"help": "Passes over the training rows."})
     learning_rate: float = field(default=2e-4, metadata={"help": "Learning rate of the pretrained model."})

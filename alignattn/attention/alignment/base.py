@@ -31,15 +31,11 @@ class TokenMeasure:
         """Build the measure for queries `[B, H, n, d]` and a mask `[B, n]` (True = a real token)."""
         batch, _, length, _ = query.shape
         if mask is None:
-            return cls(
-                query.new_full((batch, length), 1 / length), query.new_full((batch,), 1 / batch), None
-            )
+            return cls(query.new_full((batch, length), 1 / length), query.new_full((batch,), 1 / batch), None)
         real = mask.to(query.dtype)
         count = real.sum(dim=1)
         has_tokens = (count > 0).to(query.dtype)
-        return cls(
-            real / count.clamp(min=1)[:, None], has_tokens / has_tokens.sum().clamp(min=1), mask
-        )
+        return cls(real / count.clamp(min=1)[:, None], has_tokens / has_tokens.sum().clamp(min=1), mask)
 
     @property
     def token_weight(self) -> Tensor:
