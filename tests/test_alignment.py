@@ -303,16 +303,16 @@ def test_ct_makes_no_tensor_of_tokens_by_tokens():
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_compiles_without_a_graph_break(name):
+@pytest.mark.parametrize("mask", [None, token_mask()], ids=["whole", "padded"])
+def test_compiles_without_a_graph_break(name, mask):
     module, (query, key) = loss_of(name, torch.float32), features(dtype=torch.float32)
     torch._dynamo.reset()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    module(query, key, token_mask()).backward()
-    expected, query.grad = query.grad, None
-    loss = compiled(query, key, token_mask())
-    loss.backward()
-    torch.testing.assert_close(loss, module(query, key, token_mask()))
-    torch.testing.assert_close(query.grad, expected)
+    players = [query, key, *module.parameters()]
+    loss, expected = compiled(query, key, mask), module(query, key, mask)
+    torch.testing.assert_close(loss, expected)
+    for one, other in zip(torch.autograd.grad(loss, players), torch.autograd.grad(expected, players), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_highway_gradient():
