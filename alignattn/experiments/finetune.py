@@ -1,6 +1,5 @@
 """One fine-tuning run: options -> rows -> tensors -> patched model -> metrics -> the files of a run's folder."""
 
-import logging
 import platform
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+import yaml
+from accelerate import PartialState
 from scipy.special import softmax
 from transformers import (
     AutoConfig,
@@ -45,8 +46,6 @@ from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
 from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
 
-logger = logging.getLogger(__name__)
-
 OPTIONS_THAT_MAY_DIFFER = frozenset({"output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to"})
 """Options that do not make another run of the same folder."""
 
@@ -71,7 +70,7 @@ def finetune(options: RunOptions) -> list[RunResult]:
     for run in runs:
         check_output_dir(run)
     results = [finetune_one(run) for run in runs]
-    if options.values["seeds"] is not None:
+    if options.values["seeds"] is not None and PartialState().is_main_process:
         print(write_seed_summary(options.output_dir, results))
     return results
 
@@ -137,8 +136,6 @@ def check_output_dir(options: RunOptions) -> None:
 
 
 def _comparable(text: str) -> dict[str, Any]:
-    import yaml
-
     return {name: value for name, value in yaml.safe_load(text).items() if name not in OPTIONS_THAT_MAY_DIFFER}
 
 

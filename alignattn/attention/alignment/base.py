@@ -11,6 +11,9 @@ from alignattn.errors import AlignAttnError
 
 HeadReduction = Literal["sum", "mean"]
 
+NORM_EPSILON = 1e-6
+"""Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
+
 
 @dataclass(frozen=True)
 class TokenMeasure:
@@ -116,6 +119,11 @@ class Alignment(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
         return f"head_dim={self.head_dim}, head_reduction={self.head_reduction!r}"
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Return vectors `[..., f]` scaled to length 1; a zero vector stays zero, with a finite gradient."""
+    return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
 
 
 def _at_least_float32(features: Tensor) -> Tensor:

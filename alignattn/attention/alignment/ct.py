@@ -4,14 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure
+from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 
 HIDDEN_DIM = 16
 FEATURE_DIM = 16
-NORM_EPSILON = 1e-6
-"""Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
 
 
 class CTAlignment(Alignment):
@@ -69,11 +67,7 @@ class CTAlignment(Alignment):
         features = features.transpose(1, 2)
         navigated: Tensor = self.navigator(features)
         criticised = reverse_gradient(self.critic(reverse_gradient(features)))
-        return navigated.transpose(1, 2), _unit(criticised).transpose(1, 2)
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
+        return navigated.transpose(1, 2), unit_vectors(criticised).transpose(1, 2)
 
 
 def _attention_mask(mask: Tensor) -> Tensor:

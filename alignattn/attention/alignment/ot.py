@@ -6,15 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure
+from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
 
 EPSILON = 0.01
-NORM_EPSILON = 1e-6
-"""Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
 
 
 class OTAlignment(Alignment):
@@ -70,7 +68,7 @@ class OTAlignment(Alignment):
             padding = ~tokens.mask[:, None, :, None]
             query, key = query.masked_fill(padding, 0), key.masked_fill(padding, 0)
         if self.cost == "cosine":
-            query, key = _unit(query), _unit(key)
+            query, key = unit_vectors(query), unit_vectors(key)
             plan = self._plan(query, key, tokens)
         else:
             query, key = _centred(query, key, tokens)
@@ -105,10 +103,6 @@ class OTAlignment(Alignment):
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
             f"iterations={self.iterations}, anneal_from={self.anneal_from}"
         )
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
 
 
 def _centred(query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
