@@ -61,11 +61,6 @@ class AttentionConfig:
         # Building the loss once lets it judge the values of its own options.
         ALIGNMENTS[self.alignment](1, **self.alignment_options)
 
-    @property
-    def changes_function(self) -> bool:
-        """Whether a patched model computes another function in evaluation mode; an alignment alone does not."""
-        return False
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
         fields = dataclasses.asdict(self)
