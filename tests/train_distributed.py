@@ -24,3 +24,5 @@ if __name__ == "__main__":
     if trainer.is_world_process_zero():
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict() | {"world_size": torch.tensor(world_size)}, folder / "weights.pt")
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.state.destroy_process_group()

@@ -72,6 +72,8 @@ def finetune(options: RunOptions) -> list[RunResult]:
     results = [finetune_one(run) for run in runs]
     if options.values["seeds"] is not None and PartialState().is_main_process:
         print(write_seed_summary(options.output_dir, results))
+    # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
+    PartialState().destroy_process_group()
     return results
 
 
