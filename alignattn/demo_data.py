@@ -15,7 +15,6 @@ Rows are drawn hypothesis first: only hypotheses for which a premise of every la
 whatever label is wanted, so the hypothesis alone tells nothing about it.
 """
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from pathlib import Path
 from alignattn.demo_grammar import CONTRADICTION, ENTAILMENT, NEUTRAL, Statement
 from alignattn.demo_vocabulary import GENRES, Genre
 from alignattn.errors import AlignAttnError
+from alignattn.files import replacing
 
 LABEL_NAMES = {ENTAILMENT: "entailment", NEUTRAL: "neutral", CONTRADICTION: "contradiction"}
 IN_DOMAIN, OUT_OF_DOMAIN = "fiction", "business"
@@ -93,19 +93,13 @@ def write_demo_data(folder: Path, *, train_rows: int, validation_rows: int, seed
         f"validation_{OUT_OF_DOMAIN}": generate(validation_rows, OUT_OF_DOMAIN, seed),
     }
     task_folder = folder / TASK_FOLDER
-    task_folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         _write_parquet(rows, task_folder / f"{split}.parquet")
 
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> None:
-    """Through a temporary file: an interrupted run leaves the older file or none, never a part of one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows]), unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows]), temporary)
