@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from alignattn.attention.alignment.blocks import loss_in_blocks
 from alignattn.errors import AlignAttnError
 
 HeadReduction = Literal["sum", "mean"]
@@ -59,9 +60,14 @@ class Alignment(nn.Module, ABC):
         head_dim: size d of a head's query and key.
         head_reduction: `sum` or `mean` over the heads.
 
+    Attributes:
+        diagnostic: name of the scalar that tells whether the loss works.
+
     Raises:
         AlignAttnError: if `head_reduction` is neither.
     """
+
+    diagnostic: ClassVar[str]
 
     def __init__(self, head_dim: int, *, head_reduction: HeadReduction = "sum") -> None:
         super().__init__()
@@ -94,15 +100,20 @@ class Alignment(nn.Module, ABC):
         """Return the loss as `forward` does, and detached scalars that tell whether it works, by name."""
         self._check_shapes(query, key, mask)
         with torch.autocast(query.device.type, enabled=False):
-            query, key = _at_least_float32(query), _at_least_float32(key)
-            loss, diagnostics = self._compute(query, key, TokenMeasure.of(query, mask))
-            if self.head_reduction == "mean":
-                loss = loss / query.shape[1]
-        return loss, diagnostics
+            if query.device.type == "cpu" and not torch.compiler.is_compiling():
+                loss, diagnostic = loss_in_blocks(self._loss, query, key, mask, list(self.parameters()))
+            else:
+                both = torch.stack((query, key))
+                loss, diagnostic = self._loss(both.to(torch.promote_types(both.dtype, torch.float32)), mask)
+        return loss, {self.diagnostic: diagnostic}
+
+    def _loss(self, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        loss, diagnostic = self._compute(features, TokenMeasure.of(features[0], mask))
+        return (loss / features.shape[2] if self.head_reduction == "mean" else loss), diagnostic.detach()
 
     @abstractmethod
-    def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss summed over heads, and the diagnostics."""
+    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
+        """Return the loss summed over heads, and the diagnostic, of queries and keys `[2, B, H, n, d]`."""
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
         if query.dim() != 4 or query.shape != key.shape or query.shape[-1] != self.head_dim:
@@ -124,7 +135,3 @@ class Alignment(nn.Module, ABC):
 def unit_vectors(vectors: Tensor) -> Tensor:
     """Return vectors `[..., f]` scaled to length 1; a zero vector stays zero, with a finite gradient."""
     return vectors * (vectors.square().sum(dim=-1, keepdim=True) + NORM_EPSILON**2).rsqrt()
-
-
-def _at_least_float32(features: Tensor) -> Tensor:
-    return features if features.dtype == torch.float64 else features.float()

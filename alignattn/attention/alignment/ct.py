@@ -34,6 +34,8 @@ class CTAlignment(Alignment):
         head_reduction: `sum` or `mean` over the heads.
     """
 
+    diagnostic = "critic_gap"
+
     def __init__(
         self,
         head_dim: int,
@@ -46,28 +48,24 @@ class CTAlignment(Alignment):
         self.navigator = Navigator(head_dim, hidden_dim, feature_dim)
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim)
 
-    def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
-        navigated_query, unit_query = self._map(query)
-        navigated_key, unit_key = self._map(key)
+    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
+        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
+        features = features.transpose(2, 3)
+        navigated = self.navigator(features).transpose(2, 3)
+        criticised = reverse_gradient(self.critic(reverse_gradient(features)))
+        unit = unit_vectors(criticised).transpose(2, 3)
         mask = None if tokens.mask is None else _attention_mask(tokens.mask)
+        (navigated_query, navigated_key), (unit_query, unit_key) = navigated, unit
         attended_key = _attend(navigated_query, navigated_key, unit_key, mask)
         attended_query = _attend(navigated_key, navigated_query, unit_query, mask)
         similarity = torch.addcmul(unit_query * attended_key, unit_key, attended_query).sum(dim=-1)
         weight = tokens.token_weight[:, None]
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
-        loss = query.shape[1] * weight.sum() - 0.5 * (similarity * weight).sum()
+        loss = unit.shape[2] * weight.sum() - 0.5 * (similarity * weight).sum()
         with torch.no_grad():
             offset = torch.einsum("bn,bhnf->bhf", tokens.probability, unit_query - unit_key)
             gap = (offset.norm(dim=-1).mean(dim=1) * tokens.sample_weight).sum()
-        return loss, {"critic_gap": gap}
-
-    def _map(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the navigator's vectors and the critic's unit vectors, `[B, H, n, feature_dim]` each."""
-        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
-        features = features.transpose(1, 2)
-        navigated: Tensor = self.navigator(features)
-        criticised = reverse_gradient(self.critic(reverse_gradient(features)))
-        return navigated.transpose(1, 2), unit_vectors(criticised).transpose(1, 2)
+        return loss, gap
 
 
 def _attention_mask(mask: Tensor) -> Tensor:

@@ -26,21 +26,19 @@ class GANAlignment(Alignment):
         head_reduction: `sum` or `mean` over the heads.
     """
 
+    diagnostic = "discriminator_accuracy"
+
     def __init__(self, head_dim: int, *, hidden_dim: int = HIDDEN_DIM, head_reduction: HeadReduction = "sum") -> None:
         super().__init__(head_dim, head_reduction=head_reduction)
         self.discriminator = Discriminator(head_dim, hidden_dim, output_dim=1)
 
-    def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
+    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
+        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
+        query_logits, key_logits = self.discriminator(reverse_gradient(features.transpose(2, 3))).squeeze(-1)
         # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
-        query_logits, key_logits = self._logits(query), self._logits(key)
         per_token = F.softplus(-query_logits) + F.softplus(key_logits)
         weight = tokens.token_weight[:, :, None]
         with torch.no_grad():
             correct = (query_logits > 0).to(weight.dtype) + (key_logits < 0).to(weight.dtype)
-            accuracy = (correct * weight).sum() / (2 * query.shape[1])
-        return (per_token * weight).sum(), {"discriminator_accuracy": accuracy}
-
-    def _logits(self, features: Tensor) -> Tensor:
-        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
-        logits: Tensor = self.discriminator(reverse_gradient(features.transpose(1, 2)))
-        return logits.squeeze(-1)
+            accuracy = (correct * weight).sum() / (2 * features.shape[2])
+        return (per_token * weight).sum(), accuracy

@@ -40,6 +40,8 @@ class OTAlignment(Alignment):
             positive.
     """
 
+    diagnostic = "marginal_error"
+
     def __init__(
         self,
         head_dim: int,
@@ -63,10 +65,10 @@ class OTAlignment(Alignment):
         self.iterations = iterations
         self.anneal_from = anneal_from
 
-    def _compute(self, query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, dict[str, Tensor]]:
+    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
         if tokens.mask is not None:
-            padding = ~tokens.mask[:, None, :, None]
-            query, key = query.masked_fill(padding, 0), key.masked_fill(padding, 0)
+            features = features.masked_fill(~tokens.mask[:, None, :, None], 0)
+        query, key = features
         if self.cost == "cosine":
             query, key = unit_vectors(query), unit_vectors(key)
             plan = self._plan(query, key, tokens)
@@ -84,7 +86,7 @@ class OTAlignment(Alignment):
             target = tokens.probability[:, None]
             error = (row_sum - target).abs().sum(dim=-1) + (column_sum - target).abs().sum(dim=-1)
             mean_error = (error.mean(dim=1) * tokens.sample_weight).sum()
-        return (per_head.sum(dim=1) * tokens.sample_weight).sum(), {"marginal_error": mean_error}
+        return (per_head.sum(dim=1) * tokens.sample_weight).sum(), mean_error
 
     def _plan(self, left: Tensor, right: Tensor, tokens: TokenMeasure) -> TransportPlan:
         return sinkhorn(
