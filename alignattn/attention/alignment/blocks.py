@@ -77,7 +77,7 @@ class _LossInBlocks(torch.autograd.Function):
         # The projections' own memory order is [B, n, H, d]: taken so, a token's features are one row without a copy.
         both = [features.transpose(1, 2).flatten(2).flatten(0, 1) for features in (query, key)]
         wanted = [tensor for tensor in parameters if tensor.requires_grad]
-        to_features = [torch.zeros_like(rows) for rows in both]
+        to_features = [_zero_at_padding(rows, mask) for rows in both]
         to_parameters = [torch.zeros_like(tensor) for tensor in wanted]
         compute_type = torch.promote_types(query.dtype, torch.float32)
         loss = query.new_zeros((), dtype=compute_type)
@@ -109,10 +109,19 @@ class _LossInBlocks(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         to_query, to_key, *to_parameters = ctx.saved_tensors
         scale = grad_outputs[0]
-        of_features = [(rows * scale).view(ctx.shape).transpose(1, 2) for rows in (to_query, to_key)]
+        # A fresh tensor of this size costs more than the product; a graph that is kept may ask for the old one again.
+        is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in (to_query, to_key)]
+        of_features = [rows.view(ctx.shape).transpose(1, 2) for rows in scaled]
         of_parameters = iter(to_parameters)
-        scaled = [next(of_parameters) * scale if is_wanted else None for is_wanted in ctx.is_wanted]
-        return None, None, None, *of_features, *scaled
+        wanted = [next(of_parameters) * scale if is_wanted else None for is_wanted in ctx.is_wanted]
+        return None, None, None, *of_features, *wanted
+
+
+def _zero_at_padding(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Return a tensor like `rows`, `[B * N, f]`, that is zero where no block will write to it, and empty elsewhere."""
+    zeroed = torch.empty_like(rows)
+    return zeroed if mask is None else zeroed.masked_fill_(~mask.flatten()[:, None], 0)
 
 
 def _same(tensor: Tensor) -> Tensor:
