@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from alignattn.collector import LayerRecord, Recording
     from alignattn.config import PRESETS, AttentionConfig
     from alignattn.errors import AlignAttnError
-    from alignattn.patching import collect, is_patched, patch, patch_alignment, unpatch
+    from alignattn.patching import collect, is_patched, patch, patch_alignment, patch_qvi, unpatch
     from alignattn.trainer import AlignmentTrainer, AlignmentTrainingArguments
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ _HOMES = {
     "is_patched": "patching",
     "patch": "patching",
     "patch_alignment": "patching",
+    "patch_qvi": "patching",
     "unpatch": "patching",
 }
 
@@ -45,6 +46,7 @@ __all__ = [
     "is_patched",
     "patch",
     "patch_alignment",
+    "patch_qvi",
     "unpatch",
 ]
 

@@ -15,10 +15,13 @@ from transformers.utils.hub import cached_file
 
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
-from alignattn.patching import CHILD_NAME, patch
+from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
+
+DEFAULT_IMPLEMENTATION = "sdpa"
+"""What the attention of a function-changing patch stands on if the caller asks for nothing else."""
 
 SLOT_MARKER = f".{CHILD_NAME}."
 """What the state-dict keys of the slots' own parameters have in common."""
@@ -43,6 +46,8 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
     hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
     try:
         fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
+        if fields.get("attn_implementation") == LOADING_HINT:
+            kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION)
         with _without_report_of_slots():
             model: PreTrainedModel = auto_class.from_pretrained(str(path), **kwargs)
     except OSError as error:

@@ -8,20 +8,41 @@ from typing import Any, Literal, get_args
 
 from alignattn.attention.alignment import ALIGNMENTS
 from alignattn.attention.alignment.base import HeadReduction
+from alignattn.attention.normalizers import NORMALIZERS
+from alignattn.attention.scores import SCORES
+from alignattn.attention.values import VALUES
 from alignattn.errors import AlignAttnError
 
 GradientScope = Literal["projections", "all"]
 
+SLOTS: dict[str, Mapping[str, type[Any]]] = {
+    "score": SCORES,
+    "normalizer": NORMALIZERS,
+    "value": VALUES,
+    "alignment": ALIGNMENTS,
+}
+"""The choices of each slot by name; no name stands in two slots."""
 
-@dataclass(frozen=True)
+LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "head_reduction"})
+"""Arguments of a choice's class that the layer gives it: all others are its options."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
     """What a patched model's attention does beyond the pretrained one; validates itself.
 
-    The minimised loss is the task loss + `alignment_weight` · mean over layers of A(Q, K) (Zhang et al. 2021, eq. 1).
+    The attention of a layer is O = N(S(Q, K)) · g(Q, V), the minimised loss the task loss + `alignment_weight` · mean
+    over layers of A(Q, K) (Zhang et al. 2021, eq. 1).
 
     Attributes:
+        score: S: `scaled_dot`, `dot`, `bilinear` or `additive`.
+        normalizer: N: `softmax`, `sparsemax`, `entmax15`, `entmax`, `fusedmax`, `csoftmax`, `local` or `hard`.
+        value: g: `identity`, `interaction`, `sum` or `qvi`.
         alignment: the distance A between the key and query distributions: `gan`, `ot`, `ct`, or None.
         alignment_weight: λ.
+        score_options: keyword arguments of the score's class.
+        normalizer_options: keyword arguments of the normalizer's class, such as `{"alpha": 1.3}` for `entmax`.
+        value_options: keyword arguments of the value's class, such as `{"init": "paper"}` for `qvi`.
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters of the model the alignment loss moves: `projections`, the weights and
@@ -32,34 +53,54 @@ class AttentionConfig:
         AlignAttnError: if a value is not among the choices or out of its range.
     """
 
+    score: str = "scaled_dot"
+    normalizer: str = "softmax"
+    value: str = "identity"
     alignment: str | None = None
     alignment_weight: float = 0.01
+    score_options: Mapping[str, Any] = field(default_factory=dict)
+    normalizer_options: Mapping[str, Any] = field(default_factory=dict)
+    value_options: Mapping[str, Any] = field(default_factory=dict)
     alignment_options: Mapping[str, Any] = field(default_factory=dict)
     head_reduction: HeadReduction = "sum"
     gradient_scope: GradientScope = "projections"
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.alignment is not None:
-            _check_choice("alignment", self.alignment, ALIGNMENTS)
+        for slot in SLOTS:
+            self._check_slot(slot)
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
         if not 0 <= self.alignment_weight < float("inf"):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight} must be a finite number of 0 or more")
-        self._check_options()
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
 
-    def _check_options(self) -> None:
-        if not self.alignment_options:
+    def _check_slot(self, slot: str) -> None:
+        choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
+        if choice is None and slot == "alignment":
+            if options:
+                raise AlignAttnError("alignment_options are given but no alignment: choose one or drop them")
             return
-        if self.alignment is None:
-            raise AlignAttnError("alignment_options are given but no alignment: choose one or drop them")
-        own = set(inspect.signature(ALIGNMENTS[self.alignment]).parameters) - {"head_dim", "head_reduction"}
-        for name in self.alignment_options:
-            _check_choice(f"option of alignment {self.alignment!r}", name, sorted(own))
-        # Building the loss once lets it judge the values of its own options.
-        ALIGNMENTS[self.alignment](1, **self.alignment_options)
+        _check_choice(slot, choice, SLOTS[slot])
+        if not options:
+            return
+        choice_class = SLOTS[slot][choice]
+        arguments = inspect.signature(choice_class).parameters
+        for name in options:
+            _check_choice(f"option of {slot} {choice!r}", name, sorted(set(arguments) - LAYER_ARGUMENTS))
+        # Building it once lets it judge the values of its own options.
+        choice_class(**{name: 1 for name in ("head_dim", "num_heads") if name in arguments}, **options)
+
+    @property
+    def filled_slots(self) -> tuple[str, ...]:
+        """The slots whose choice is not that of plain attention."""
+        return tuple(slot for slot in SLOTS if getattr(self, slot) != getattr(PLAIN, slot))
+
+    @property
+    def changes_function(self) -> bool:
+        """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
+        return any(slot != "alignment" for slot in self.filled_slots)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -80,15 +121,34 @@ class AttentionConfig:
 
     @classmethod
     def resolve(cls, attention: "str | AttentionConfig", **overrides: Any) -> "AttentionConfig":
-        """Return the config that a preset's name or a config stands for, with some fields replaced.
+        """Return the config that a name or a config stands for, with some fields replaced.
+
+        Args:
+            attention: a config; or a preset (`aa-ct`), a choice of any slot (`entmax15`), or several of them joined by
+                `+` (`aa-ct+qvi+entmax15`).
+            **overrides: fields that replace those of `attention`.
 
         Raises:
-            AlignAttnError: if the preset or a field is unknown or a value invalid.
+            AlignAttnError: if a name or a field is unknown, two names fill one slot, or a value is invalid.
         """
-        if isinstance(attention, str):
-            _check_choice("attention", attention, PRESETS)
-            attention = PRESETS[attention]
-        return cls.from_dict(attention.to_dict() | overrides)
+        fields = _named_fields(attention) if isinstance(attention, str) else attention.to_dict()
+        return cls.from_dict(fields | overrides)
+
+
+def _named_fields(attention: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in attention.split("+"):
+        slot_of = {choice: slot for slot, choices in SLOTS.items() for choice in choices}
+        _check_choice("attention", name, [*PRESETS, *(choice for choice in slot_of if choice not in PRESETS)])
+        if name in PRESETS:
+            plain = PLAIN.to_dict()
+            chosen = {field: value for field, value in PRESETS[name].to_dict().items() if value != plain[field]}
+        else:
+            chosen = {slot_of[name]: name}
+        for field_name in chosen.keys() & fields.keys():
+            raise AlignAttnError(f"attention {attention!r} fills the slot {field_name!r} twice: drop one of the names")
+        fields |= chosen
+    return fields
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
@@ -104,10 +164,14 @@ def _checked_layers(layers: Any) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
+PLAIN = AttentionConfig()
+"""Plain soft attention."""
+
 PRESETS: dict[str, AttentionConfig] = {
-    "soft": AttentionConfig(),
+    "soft": PLAIN,
     "aa-gan": AttentionConfig(alignment="gan"),
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),
+    "qvi": AttentionConfig(value="qvi"),
 }
-"""The papers' names: plain soft attention, and alignment attention with each of the three distances."""
+"""The papers' names: soft attention, alignment attention with each of the three distances, query-value interaction."""

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from alignattn.attention.scores import SCORES
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
 from alignattn.collector import Collector, LayerRecord, Recording
 from alignattn.config import AttentionConfig
@@ -25,6 +26,11 @@ from alignattn.projections import FUSED, AttentionModule, ProjectionTap, TappedL
 
 CHILD_NAME = "alignattn"
 """Attribute of an attention module that holds its slots, and of a model and its config that tells of the patch."""
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
+plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
+parameters."""
 
 BaseAttention = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]` and the weights, if it gives them."""
@@ -48,8 +54,9 @@ class LayerSlots(AttentionVariant):
     """
 
     def __init__(self, layer: AttentionModule, state: Patch) -> None:
-        super().__init__(state.config, layer.head_dim)
+        super().__init__(state.config, layer.head_dim, layer.num_heads)
         self.collector = state.collector
+        self.changes_function = state.config.changes_function
         self.num_heads = layer.num_heads
         self.parts = layer.names.parts
 
@@ -75,14 +82,16 @@ class LayerSlots(AttentionVariant):
 def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
     """Give the self-attention of a pretrained encoder the slots that `attention` names, in place.
 
-    The pretrained function is unchanged in evaluation mode. `AlignmentTrainer` adds the alignment loss in training.
+    An alignment alone leaves the pretrained function unchanged in evaluation mode; `AlignmentTrainer` adds its loss in
+    training. A score, normalizer or value of the config is what the layers attend with from here on.
     For models that rotate queries and keys by position (ModernBERT), the alignment compares what the projections give,
     before the rotation.
 
     Args:
         model: a bidirectional encoder that uses transformers' attention interface: ALBERT, BERT, RoBERTa,
             DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others.
-        attention: a preset's name (`soft`, `aa-gan`, `aa-ot`, `aa-ct`) or a config.
+        attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
+            `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
 
     Returns:
@@ -102,7 +111,18 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     model.set_attn_implementation(IMPLEMENTATIONS[state.base_implementation])
     setattr(model, CHILD_NAME, state)
     setattr(model.config, CHILD_NAME, config.to_dict())
+    if config.changes_function:
+        model.config.attn_implementation = LOADING_HINT
     return model
+
+
+def patch_qvi(model: PreTrainedModel, **options: Any) -> PreTrainedModel:
+    """Give a model query-value interaction (Wu et al. 2020): `patch` with the value slot `qvi`.
+
+    The paper's patch function by name. `options` are further fields of `AttentionConfig`, such as
+    `value_options={"init": "paper"}`. Returns and raises as `patch`.
+    """
+    return patch(model, "qvi", **options)
 
 
 def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0.01, **options: Any) -> PreTrainedModel:
@@ -132,6 +152,8 @@ def unpatch(model: PreTrainedModel) -> PreTrainedModel:
             delattr(module, CHILD_NAME)
     delattr(model, CHILD_NAME)
     delattr(model.config, CHILD_NAME)
+    if state.config.changes_function:
+        del model.config.attn_implementation
     return model
 
 
@@ -176,9 +198,22 @@ def collect(model: PreTrainedModel) -> Iterator[Recording]:
 
 def alignment_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the alignment losses' own networks."""
+    alignments = [slots.alignment for slots in _all_slots(model) if slots.alignment is not None]
+    return [parameter for alignment in alignments for parameter in alignment.parameters()]
+
+
+def function_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of the slots that are part of the model's function: scores, normalizers and values."""
     return [
-        parameter for module in model.modules() if isinstance(module, LayerSlots) for parameter in module.parameters()
+        parameter
+        for slots in _all_slots(model)
+        for slot in (slots.score, slots.normalizer, slots.value)
+        for parameter in slot.parameters()
     ]
+
+
+def _all_slots(model: nn.Module) -> list[LayerSlots]:
+    return [module for module in model.modules() if isinstance(module, LayerSlots)]
 
 
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
@@ -210,9 +245,17 @@ def _check_can_be_patched(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:
+        slots = ", ".join(f"{slot}={getattr(config, slot)!r}" for slot in config.filled_slots)
         raise AlignAttnError(
-            f"{name} uses the attention implementation {base!r}: load it with attn_implementation="
-            f"{' or '.join(map(repr, IMPLEMENTATIONS))}"
+            f"{slots or 'a patch'} does not fit the attention implementation {base!r} of {name}: load it with "
+            f"attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
+        )
+    is_windowed = any(getattr(layer.module, "sliding_window", None) is not None for layer in layers)
+    if config.score == "additive" and is_windowed:
+        others = [score for score in SCORES if score != "additive"]
+        raise AlignAttnError(
+            f"score='additive' does not fit the sliding window of {name}: it would score every pair to drop most of "
+            f"them; choose one of {', '.join(others)}, or layers= without a window"
         )
     projections = [child for layer in layers for child in layer.projections.values()]
     if config.alignment is not None and any(type(child) is not nn.Linear for child in projections):
@@ -255,9 +298,17 @@ def _attend(
     recording = slots.collector.active_recording(module.training)
     if recording is not None:
         _refuse_lost_gradient(slots, recording)
-    wants_weights = output_attentions or (recording is not None and recording.keeps_tensors)
-    attention: BaseAttention = _attend_with_weights if wants_weights else base_attention
-    attended, weights = attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+    wants_weights = bool(output_attentions) or (recording is not None and recording.keeps_tensors)
+    if slots.changes_function:
+        attended, weights = slots.attend(
+            query, key, value, attention_mask, scale=scaling, dropout=dropout, wants_weights=wants_weights
+        )
+        attended = attended.transpose(1, 2).contiguous()
+    else:
+        attention: BaseAttention = _attend_with_weights if wants_weights else base_attention
+        attended, weights = attention(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
     if recording is not None:
         mask = _real_tokens(attention_mask)
         loss, diagnostics = slots.align(recording.projected, mask)

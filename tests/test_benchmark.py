@@ -77,7 +77,7 @@ def test_a_line_for_each_attention_shape_and_phase(result: Path) -> None:
         (attention, phase, batch, length)
         for batch, length in (("3", "8"), ("1", "16"), ("1", "32"))
         for phase in PHASES
-        for attention in ("soft", *ALIGNED)
+        for attention in alignattn.PRESETS
     ]
     assert keys == expected
 
@@ -99,17 +99,17 @@ def test_ratios_are_those_of_the_repeats(result: Path) -> None:
             assert line["ratio_median"] == line["ratio_q25"] == line["ratio_q75"] == "1.0"
 
 
-def test_evaluation_needs_no_more_memory(result: Path) -> None:
+def test_evaluation_of_an_alignment_needs_no_more_memory(result: Path) -> None:
     for line in lines_of(result / "benchmark.csv"):
         assert float(line["peak_mib"]) > 0
-        if line["phase"] == "evaluation":
+        if line["phase"] == "evaluation" and line["attention"] in ALIGNED:
             assert float(line["extra_mib"]) == pytest.approx(0, abs=0.01 * float(line["peak_mib"]))
 
 
 def test_diagnostics_stand_beside_the_training_time(result: Path) -> None:
-    names = {"aa-gan": "discriminator_accuracy", "aa-ot": "marginal_error", "aa-ct": "critic_gap", "soft": ""}
+    names = {"aa-gan": "discriminator_accuracy", "aa-ot": "marginal_error", "aa-ct": "critic_gap"}
     for line in lines_of(result / "benchmark.csv"):
-        expected = names[line["attention"]] if line["phase"] == "training" else ""
+        expected = names.get(line["attention"], "") if line["phase"] == "training" else ""
         assert line["diagnostics"].partition("=")[0] == expected
 
 

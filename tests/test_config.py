@@ -14,8 +14,9 @@ def test_survives_json(preset):
 
 
 def test_overrides_replace_fields_of_presets_and_configs():
-    assert AttentionConfig.resolve("aa-ct", alignment_weight=1.0) == AttentionConfig("ct", 1.0)
-    assert AttentionConfig.resolve(AttentionConfig("ot"), gradient_scope="all").alignment == "ot"
+    expected = AttentionConfig(alignment="ct", alignment_weight=1.0)
+    assert AttentionConfig.resolve("aa-ct", alignment_weight=1.0) == expected
+    assert AttentionConfig.resolve(AttentionConfig(alignment="ot"), gradient_scope="all").alignment == "ot"
 
 
 @pytest.mark.parametrize(

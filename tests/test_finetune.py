@@ -121,6 +121,42 @@ def test_a_run_writes_its_folder(options, attention):
     assert model.alignattn.config.to_dict() == result["attention_config"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"attention": "qvi"}, {"value": "qvi"}),
+        ({"attention": "aa-ct", "normalizer": "entmax15"}, {"alignment": "ct", "normalizer": "entmax15"}),
+        ({"attention": "soft", "score": "bilinear", "value": "sum"}, {"score": "bilinear", "value": "sum"}),
+        (
+            {"attention": "entmax+aa-gan", "normalizer_options": ["alpha=1.3", "learned=true"]},
+            {"normalizer": "entmax", "normalizer_options": {"alpha": 1.3, "learned": True}, "alignment": "gan"},
+        ),
+    ],
+)
+def test_slots_are_options_and_their_checkpoints_predict_as_the_run_did(options, rows_file, flags, expected):
+    assert run(options, **flags) == 0
+    folder = options["--output_dir"]
+    attention = read(folder)["attention_config"]
+    assert attention == alignattn.AttentionConfig(**expected).to_dict()
+    model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = pd.read_csv(rows_file)
+    batch = tokenizer(rows["a"].tolist(), rows["b"].tolist(), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        probabilities = model(**batch).logits.softmax(dim=-1)
+    written = np.stack(pq.read_table(Path(folder) / "predictions.parquet")["probabilities"].to_numpy())
+    np.testing.assert_allclose(probabilities.numpy(), written, atol=1e-5)
+
+
+def test_a_run_does_not_start_from_a_checkpoint_with_an_attention_of_its_own(options, tmp_path, capsys):
+    assert run(options, attention="qvi", max_steps="1") == 0
+    capsys.readouterr()
+    changes = {"model": options["--output_dir"], "output_dir": str(tmp_path / "second")}
+    assert run(options, **changes) == 2
+    message = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "saved with an attention of its own (value='qvi')" in message
+
+
 def test_the_resolved_config_reproduces_the_run_bitwise(options, tmp_path):
     assert run(options, attention="aa-ct", seed="7", model_config=["hidden_dropout_prob=0.2"]) == 0
     config = Path(options["--output_dir"]) / "config.yaml"

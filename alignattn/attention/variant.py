@@ -1,28 +1,85 @@
-"""The module that holds one choice a slot of one attention layer."""
+"""The module that holds one choice a slot of one attention layer, and attends with them."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.alignment import ALIGNMENTS, Alignment
+from alignattn.attention.normalizers import NORMALIZERS
+from alignattn.attention.scores import SCORES, DotProduct
+from alignattn.attention.values import VALUES
 from alignattn.config import AttentionConfig
 
 
 class AttentionVariant(nn.Module):
-    """The slots of one self-attention layer, with their parameters in float32.
+    """The slots of one self-attention layer, with their parameters in float32: O = N(S(Q, K)) · g(Q, V).
 
     Args:
         config: the choices.
-        head_dim: size d of a head's query and key.
+        head_dim: size d of a head's query, key and value.
+        num_heads: heads H.
     """
 
-    def __init__(self, config: AttentionConfig, head_dim: int) -> None:
+    def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int) -> None:
         super().__init__()
+        self.score = SCORES[config.score](head_dim, num_heads, **config.score_options)
+        self.normalizer = NORMALIZERS[config.normalizer](head_dim, num_heads, **config.normalizer_options)
+        self.value = VALUES[config.value](head_dim, num_heads, **config.value_options)
+        self.uses_softmax = config.normalizer == "softmax"
         self.alignment: Alignment | None = None
         if config.alignment is not None:
             self.alignment = ALIGNMENTS[config.alignment](
                 head_dim, head_reduction=config.head_reduction, **config.alignment_options
             )
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        wants_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend by the slots' choices.
+
+        Args:
+            query: `[B, H, n, d]`.
+            key: `[B, H, n, d]`.
+            value: `[B, H, n, d]`.
+            mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere.
+            scale: the model's factor of a dot product; 1/sqrt(d) if None.
+            dropout: probability with which a weight is dropped.
+            wants_weights: whether the weights are wanted; without them a fused kernel may serve.
+
+        Returns:
+            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]` or None.
+        """
+        values = self.value(query, value, None if mask is None else values_mask(mask))
+        if self.uses_softmax and isinstance(self.score, DotProduct) and not wants_weights:
+            mapped, factor = self.score.map_query(query), self.score.factor(scale)
+            return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None
+        weights = self.normalizer(self.score(query, key, scale), mask, query).to(values.dtype)
+        weights = F.dropout(weights, p=dropout, training=dropout > 0)
+        return weights @ values, weights
+
+
+def values_mask(mask: Tensor) -> Tensor:
+    """Return which queries a value may meet, from which keys a query may attend.
+
+    The transpose, without the queries at padding, which attend real keys like any other. Values at padding weigh
+    nothing afterwards: they meet everything, because not every kernel is finite on an empty row.
+
+    Args:
+        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real.
+
+    Returns:
+        `[B, 1, n, n]` bool.
+    """
+    real = mask.diagonal(dim1=-2, dim2=-1)
+    return mask.transpose(-2, -1) & real[:, :, None] | ~real[:, :, :, None]
 
 
 def attention_with_weights(

@@ -10,6 +10,10 @@ from typing import Any
 
 import yaml
 
+from alignattn.attention.alignment import ALIGNMENTS
+from alignattn.attention.normalizers import NORMALIZERS
+from alignattn.attention.scores import SCORES
+from alignattn.attention.values import VALUES
 from alignattn.config import PRESETS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser
@@ -24,7 +28,27 @@ class ModelArguments:
     """The model and its attention."""
 
     model: str = field(metadata={"help": "Model folder or Hub id, such as albert-base-v2."})
-    attention: str = field(default="aa-ct", metadata={"help": f"One of {', '.join(PRESETS)}."})
+    attention: str = field(
+        default="aa-ct",
+        metadata={
+            "help": f"One of {', '.join(PRESETS)}, a choice of a slot, or several joined by +, such as aa-ct+entmax15."
+        },
+    )
+    score: str | None = field(default=None, metadata={"help": f"How a query meets a key: {', '.join(SCORES)}."})
+    normalizer: str | None = field(default=None, metadata={"help": f"Scores to weights: {', '.join(NORMALIZERS)}."})
+    value: str | None = field(default=None, metadata={"help": f"What is averaged: {', '.join(VALUES)}."})
+    alignment: str | None = field(
+        default=None, metadata={"help": f"Distance between keys and queries: {', '.join(ALIGNMENTS)}."}
+    )
+    normalizer_options: list[str] | None = field(
+        default=None, metadata={"help": "Options of the normalizer, such as alpha=1.3 learned=true for entmax."}
+    )
+    value_options: list[str] | None = field(
+        default=None, metadata={"help": "Options of the value, such as init=paper for qvi."}
+    )
+    alignment_options: list[str] | None = field(
+        default=None, metadata={"help": "Options of the alignment, such as epsilon=0.05 for ot."}
+    )
     alignment_weight: float | None = field(
         default=None, metadata={"help": "λ, the weight of the alignment loss (default: the preset's, 0.01)."}
     )
@@ -50,8 +74,11 @@ class ModelArguments:
         Raises:
             AlignAttnError: if a value is unknown or out of range.
         """
-        names = ("alignment_weight", "gradient_scope", "head_reduction", "layers")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        names = {option.name for option in dataclasses.fields(AttentionConfig)}
+        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        for name in given:
+            if name.endswith("_options"):
+                given[name] = _named_values(name, given[name])
         return AttentionConfig.resolve(self.attention, **given)
 
     def model_config_fields(self) -> dict[str, Any]:
@@ -60,13 +87,17 @@ class ModelArguments:
         Raises:
             AlignAttnError: if an entry is not NAME=VALUE.
         """
-        fields = {}
-        for entry in self.model_config or []:
-            name, equals, value = entry.partition("=")
-            if not equals or not name:
-                raise AlignAttnError(f"--model_config {entry!r} is not NAME=VALUE, such as hidden_dropout_prob=0.1")
-            fields[name] = yaml.safe_load(value)
-        return fields
+        return _named_values("model_config", self.model_config or [])
+
+
+def _named_values(option: str, entries: Sequence[str]) -> dict[str, Any]:
+    values = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise AlignAttnError(f"--{option} {entry!r} is not NAME=VALUE, such as hidden_dropout_prob=0.1")
+        values[name] = yaml.safe_load(value)
+    return values
 
 
 @dataclass

@@ -27,6 +27,7 @@ from transformers import (
 )
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import DataArguments, ModelArguments, RunArguments, RunOptions
 from alignattn.experiments.results import (
@@ -39,7 +40,7 @@ from alignattn.experiments.results import (
     write_seed_summary,
 )
 from alignattn.files import replacing, write_json, write_text
-from alignattn.patching import alignment_parameters, patch
+from alignattn.patching import CHILD_NAME, LOADING_HINT, alignment_parameters, function_parameters, patch
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.encoding import encode
 from alignattn.tasks.metrics import compute_metrics, predict
@@ -179,6 +180,11 @@ def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, 
     hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
     try:
         config = AutoConfig.from_pretrained(arguments.model, **hub)
+        if config._attn_implementation == LOADING_HINT:
+            raise AlignAttnError(
+                f"{arguments.model!r} was saved with an attention of its own ({_slots_of(config)}), which another "
+                "run cannot start from: give the pretrained model it was made of"
+            )
         config.num_labels = task.num_labels
         if task.is_regression:
             config.problem_type = "regression"
@@ -198,6 +204,11 @@ def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, 
         ) from error
     patch(model, arguments.attention_config())
     return model, tokenizer
+
+
+def _slots_of(config: Any) -> str:
+    attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
+    return ", ".join(f"{slot}={getattr(attention, slot)!r}" for slot in attention.filled_slots)
 
 
 def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
@@ -291,6 +302,7 @@ def _count_parameters(model: PreTrainedModel) -> dict[str, int]:
         "total": sum(parameter.numel() for parameter in model.parameters()),
         "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "alignment": sum(parameter.numel() for parameter in alignment_parameters(model)),
+        "attention_function": sum(parameter.numel() for parameter in function_parameters(model)),
     }
 
 

@@ -1,0 +1,45 @@
+"""The normalizer slot N(S): maps from attention scores to weights.
+
+Each choice is a class, and a function of its own on scores and a mask.
+"""
+
+from alignattn.attention.normalizers.base import Normalizer
+from alignattn.attention.normalizers.csoftmax import CSoftmax, csoftmax
+from alignattn.attention.normalizers.fusedmax import Fusedmax, fusedmax
+from alignattn.attention.normalizers.local import Local, local_monotonic, local_predictive
+from alignattn.attention.normalizers.softmax import Hard, Softmax, hard, softmax
+from alignattn.attention.normalizers.sparse import Entmax, Entmax15, Sparsemax, entmax, entmax15, sparsemax
+
+NORMALIZERS: dict[str, type[Normalizer]] = {
+    "softmax": Softmax,
+    "sparsemax": Sparsemax,
+    "entmax15": Entmax15,
+    "entmax": Entmax,
+    "fusedmax": Fusedmax,
+    "csoftmax": CSoftmax,
+    "local": Local,
+    "hard": Hard,
+}
+"""The choices of the slot by name."""
+
+__all__ = [
+    "NORMALIZERS",
+    "CSoftmax",
+    "Entmax",
+    "Entmax15",
+    "Fusedmax",
+    "Hard",
+    "Local",
+    "Normalizer",
+    "Softmax",
+    "Sparsemax",
+    "csoftmax",
+    "entmax",
+    "entmax15",
+    "fusedmax",
+    "hard",
+    "local_monotonic",
+    "local_predictive",
+    "softmax",
+    "sparsemax",
+]

@@ -1,0 +1,119 @@
+"""What every normalizer shares: the signature, the mask, the precision, and the errors."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.errors import AlignAttnError
+
+MASKED_SCORE = -1e9
+"""What a masked position scores: below any real score by far, and its square is finite."""
+
+Rule = Callable[[Tensor, Tensor | None], Tensor]
+"""Maps scores `[..., m]`, the largest of each row 0, and a bool mask of their shape, or None, to weights `[..., m]`."""
+
+
+def normalize(rule: Rule, scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Apply a rule to the attendable positions of each row, in float32 or better.
+
+    The largest attendable score of a row is subtracted first: no rule may depend on a constant added to a row.
+
+    Args:
+        rule: what is applied. What it gives at masked positions and in wholly masked rows is ignored.
+        scores: `[..., m]`, finite where they may be attended.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        Weights `[..., m]`, float64 for float64 scores and else float32, exactly zero where the mask is False.
+
+    Raises:
+        AlignAttnError: if the mask is not bool or does not fit the scores.
+    """
+    _check_mask(scores, mask)
+    with torch.autocast(scores.device.type, enabled=False):
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if mask is None:
+            return rule(scores - scores.detach().amax(dim=-1, keepdim=True), None)
+        mask = mask.expand_as(scores)
+        is_masked = ~mask
+        scores = scores.masked_fill(is_masked, MASKED_SCORE)
+        weights = rule(scores.sub_(scores.detach().amax(dim=-1, keepdim=True)), mask)
+        return weights.masked_fill(is_masked, 0)
+
+
+def _check_mask(scores: Tensor, mask: Tensor | None) -> None:
+    if mask is None:
+        return
+    sizes = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+    fits = mask.dim() <= scores.dim() and all(size in (1, wanted) for size, wanted in sizes)
+    if mask.dtype != torch.bool or not fits:
+        raise AlignAttnError(
+            f"normalizer: the mask is {mask.dtype} {list(mask.shape)}: it must be bool, broadcastable to the scores "
+            f"{list(scores.shape)}, True = may be attended"
+        )
+
+
+class Normalizer(nn.Module, ABC):
+    """The map N from the scores of one attention layer to its weights.
+
+    Masked positions weigh exactly zero, rows sum to 1 (but for local-p's), and wholly masked rows are zero. The
+    weights are computed in float32 (float64 for float64 scores) whatever the autocast type.
+
+    Args:
+        head_dim: size d of a head's query.
+        num_heads: H.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None, query: Tensor | None = None) -> Tensor:
+        """Return the weights.
+
+        Args:
+            scores: `[B, H, n, m]`, finite where they may be attended.
+            mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+            query: `[B, H, n, d]`, needed only where the weights depend on it beyond the scores (local-p).
+
+        Returns:
+            `[B, H, n, m]`, float64 for float64 scores and else float32.
+
+        Raises:
+            AlignAttnError: if the shapes do not fit, the mask is not bool, or a query is needed and not given.
+        """
+        self._check_shapes(scores, query)
+        return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query), scores, mask)
+
+    @abstractmethod
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        """Return the weights of scores `[B, H, n, m]` as a `Rule` does; the query comes as the caller gave it."""
+
+    def _check_shapes(self, scores: Tensor, query: Tensor | None) -> None:
+        if scores.dim() != 4 or scores.shape[1] != self.num_heads:
+            raise AlignAttnError(
+                f"normalizer: the scores {list(scores.shape)} must be [batch, {self.num_heads}, queries, keys]"
+            )
+        if query is not None and query.shape != (*scores.shape[:3], self.head_dim):
+            raise AlignAttnError(
+                f"normalizer: the queries {list(query.shape)} must be {[*scores.shape[:3], self.head_dim]}"
+            )
+
+    def extra_repr(self) -> str:
+        """Return what the module's printed form shows."""
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}"
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Tell whether an option is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def invalid(normalizer: str, option: str, value: object, requirement: str) -> AlignAttnError:
+    """Return the error for an option's value that breaks a requirement."""
+    return AlignAttnError(f"normalizer {normalizer!r}: {option}={value!r} must be {requirement}")

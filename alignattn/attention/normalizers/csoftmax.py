@@ -1,0 +1,125 @@
+"""Constrained softmax: an upper bound for each weight."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
+from alignattn.errors import AlignAttnError
+
+DEFAULT_BOUND = 0.5
+SUM_TOLERANCE = 1e-5
+"""How far below 1 rounding may put the sum of bounds that were meant to sum to 1."""
+
+
+def csoftmax(scores: Tensor, bound: float | Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the distribution nearest to the softmax, in Kullback-Leibler divergence, under upper bounds.
+
+    argmin over the simplex of Σ p_i log p_i - p·s subject to p ≤ u (Martins & Kreutzer 2017, "Learning What's Easy";
+    Malaviya, Ferreira & Martins 2018, "Sparse and Constrained Attention for Neural Machine Translation"):
+    p_i = u_i where the bound is active, and the other positions share what is left as the softmax does.
+    Differentiable in the scores and in the bounds.
+
+    In a row whose attendable bounds sum below 1, the bounds are raised to the uniform weight where below it.
+
+    Args:
+        scores: `[..., m]`.
+        bound: u, a number in (0, 1], or a tensor broadcastable to the scores whose rows sum to 1 or more.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`.
+
+    Raises:
+        AlignAttnError: if a bound is out of its range, the bounds of a row, all its positions counted, sum below
+            1, or the shapes do not fit.
+    """
+    if isinstance(bound, Tensor):
+        _check_bounds(bound, scores)
+    else:
+        _check_bound(bound)
+    return normalize(lambda shifted, attendable: _csoftmax(shifted, attendable, bound), scores, mask)
+
+
+def _check_bound(bound: object) -> None:
+    if not is_number(bound) or not 0 < bound <= 1:
+        raise invalid("csoftmax", "bound", bound, "a number above 0 and at most 1")
+
+
+def _check_bounds(bound: Tensor, scores: Tensor) -> None:
+    try:
+        bounds = bound.detach().expand_as(scores)
+    except RuntimeError as error:
+        raise AlignAttnError(
+            f"normalizer 'csoftmax': the bounds {list(bound.shape)} must be broadcastable to the scores "
+            f"{list(scores.shape)}"
+        ) from error
+    lowest = bounds.min().item()
+    if not lowest >= 0:
+        raise invalid("csoftmax", "bound", lowest, "0 or more at every position")
+    total = bounds.sum(dim=-1, dtype=torch.float64).min().item()
+    if total < 1 - SUM_TOLERANCE:
+        raise AlignAttnError(
+            f"normalizer 'csoftmax': the bounds of a row sum to {total:.6g}: they must sum to 1 or more, "
+            "or its weights cannot"
+        )
+
+
+def _csoftmax(scores: Tensor, mask: Tensor | None, bound: float | Tensor) -> Tensor:
+    limit = torch.as_tensor(bound, dtype=scores.dtype, device=scores.device).expand_as(scores)
+    limit = _feasible(limit, mask)
+    with torch.no_grad():
+        at_limit = _at_limit(scores, limit, mask)
+    # The active set is constant around almost every point: the gradient of this expression is the exact one.
+    rest = 1 - torch.where(at_limit, limit, 0).sum(dim=-1, keepdim=True)
+    share = F.softmax(scores.masked_fill(at_limit, MASKED_SCORE), dim=-1)
+    return torch.where(at_limit, limit, rest * share)
+
+
+def _feasible(limit: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        uniform = torch.full_like(limit[..., :1], 1 / limit.shape[-1])
+    else:
+        limit = limit.masked_fill(~mask, 0)
+        uniform = 1 / mask.sum(dim=-1, keepdim=True).clamp(min=1).to(limit.dtype)
+    is_short = limit.sum(dim=-1, keepdim=True) < 1
+    return torch.where(is_short, torch.maximum(limit, uniform), limit)
+
+
+def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
+    """Return where the bound is active.
+
+    Positions are taken in descending order of exp(s_i) / u_i. One is clipped if the softmax of what is left, times
+    the mass that those before it leave, exceeds its bound there; once one is not, none after it is. In logarithms:
+    a position that gets mass only because all above it are clipped may lie any distance below them.
+    """
+    key = scores - limit.log()
+    if mask is not None:
+        key = key.masked_fill(~mask, -torch.inf)
+    key, order = key.sort(dim=-1, descending=True)
+    sorted_limit = limit.gather(-1, order)
+    mass_left = 1 - (sorted_limit.cumsum(dim=-1) - sorted_limit)
+    log_sum_left = scores.gather(-1, order).flip(-1).logcumsumexp(dim=-1).flip(-1)
+    exceeds = mass_left.clamp(min=0).log() - log_sum_left + key > 0
+    return torch.zeros_like(exceeds).scatter_(-1, order, exceeds)
+
+
+class CSoftmax(Normalizer):
+    """`csoftmax` as a module, with one bound for all weights.
+
+    Args:
+        head_dim: size d of a head's query.
+        num_heads: H.
+        bound: u, above 0 and at most 1.
+
+    Raises:
+        AlignAttnError: if the bound is out of its range.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, bound: float = DEFAULT_BOUND) -> None:
+        super().__init__(head_dim, num_heads)
+        _check_bound(bound)
+        self.bound = bound
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        return _csoftmax(scores, mask, self.bound)

@@ -1,0 +1,74 @@
+"""The exponential normalizers: softmax, and hard attention with the softmax's gradient."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from alignattn.attention.normalizers.base import Normalizer, normalize
+
+
+def softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return exp(s_i) / Σ exp(s_j) over the attendable positions of each row (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        scores: `[..., m]`.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`, whose errors it raises.
+    """
+    return normalize(_softmax, scores, mask)
+
+
+def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return weight 1 at one largest score of each row, with the gradient of the softmax.
+
+    Xu et al. 2015, "Show, Attend and Tell", section 4.1, name the two ends, sampled hard and soft attention; this
+    is the deterministic one with the straight-through estimator of Bengio, Léonard and Courville 2013.
+
+    Args:
+        scores: `[..., m]`.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`, whose errors it raises.
+    """
+    return normalize(_hard, scores, mask)
+
+
+def _softmax(scores: Tensor, _mask: Tensor | None) -> Tensor:
+    return F.softmax(scores, dim=-1)
+
+
+def _hard(scores: Tensor, _mask: Tensor | None) -> Tensor:
+    result: Tensor = _StraightThrough.apply(F.softmax(scores, dim=-1), scores.argmax(dim=-1, keepdim=True))  # type: ignore[no-untyped-call]
+    return result
+
+
+class _StraightThrough(torch.autograd.Function):
+    # `hard + soft - soft.detach()` would do but for rounding, which leaves weights that are not exactly 0 and 1.
+    @staticmethod
+    def forward(ctx: Any, soft: Tensor, chosen: Tensor) -> Tensor:
+        return torch.zeros_like(soft).scatter_(-1, chosen, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
+
+
+class Softmax(Normalizer):
+    """`softmax` as a module."""
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        return _softmax(scores, mask)
+
+
+class Hard(Normalizer):
+    """`hard` as a module."""
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        return _hard(scores, mask)

@@ -1,0 +1,158 @@
+"""The sparse normalizers of the entmax family, on the package `entmax`."""
+
+import math
+
+import entmax as entmax_package
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
+
+SPARSEMAX_ALPHA = 2.0
+ENTMAX15_ALPHA = 1.5
+MIN_ALPHA = 1.01
+"""Nearer to 1 the weights, powers of 1 / (α - 1), lose float32's digits; the limit at 1 is the softmax."""
+PARTIAL_SORT = 16
+"""Largest scores of a row that are sorted at first; the package sorts more where the support is larger."""
+BISECTIONS = {torch.float32: 30, torch.float64: 55}
+"""Halvings of an interval shorter than 1 that reach the type's precision."""
+
+# The package's autograd functions cannot be traced: a compiled model breaks its graph at them.
+_sparsemax_function = torch.compiler.disable(entmax_package.sparsemax)
+_entmax15_function = torch.compiler.disable(entmax_package.entmax15)
+_bisection_function = torch.compiler.disable(entmax_package.entmax_bisect)
+
+
+def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the Euclidean projection of each row onto the simplex, argmin ½‖p - s‖².
+
+    Martins & Astudillo 2016, "From Softmax to Sparsemax", eq. 2.
+
+    Args:
+        scores: `[..., m]`.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`, whose errors it raises.
+    """
+    return normalize(sparsemax_rule, scores, mask)
+
+
+def entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the entmax of each row with α = 1.5, by sorting (Peters, Niculae & Martins 2019).
+
+    Args:
+        scores: `[..., m]`.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`, whose errors it raises.
+    """
+    return normalize(_entmax15, scores, mask)
+
+
+def entmax(scores: Tensor, alpha: float | Tensor = ENTMAX15_ALPHA, mask: Tensor | None = None) -> Tensor:
+    """Return argmax over the simplex of p·s + Σ (p_j - p_j^α) / (α (α - 1)), by bisection unless α is 1.5 or 2.
+
+    Peters, Niculae & Martins 2019, "Sparse Sequence-to-Sequence Models"; with the gradient in α of Correia,
+    Niculae & Martins 2019, "Adaptively Sparse Transformers", proposition 1.
+
+    Args:
+        scores: `[..., m]`.
+        alpha: α, at least `MIN_ALPHA`: a number, or a tensor broadcastable to the scores but of size 1 along m.
+        mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
+
+    Returns:
+        `[..., m]`, see `normalize`.
+
+    Raises:
+        AlignAttnError: if α is too small, or the shapes do not fit.
+    """
+    if isinstance(alpha, Tensor):
+        _check_alphas(alpha, scores)
+    else:
+        _check_alpha(alpha)
+    return normalize(lambda shifted, _: _entmax(shifted, alpha), scores, mask)
+
+
+def _check_alpha(alpha: object) -> None:
+    if not is_number(alpha) or alpha < MIN_ALPHA:
+        raise invalid("entmax", "alpha", alpha, f"a number above 1, of at least {MIN_ALPHA} (for 1, choose softmax)")
+
+
+def _check_alphas(alpha: Tensor, scores: Tensor) -> None:
+    sizes = list(zip(reversed(alpha.shape), (1, *reversed(scores.shape[:-1])), strict=False))
+    if alpha.dim() > scores.dim() or not all(size in (1, wanted) for size, wanted in sizes):
+        raise invalid("entmax", "alpha's shape", list(alpha.shape), f"broadcastable to {[*scores.shape[:-1], 1]}")
+    _check_alpha(alpha.min().item())
+
+
+def sparsemax_rule(scores: Tensor, _mask: Tensor | None) -> Tensor:
+    """Return the sparsemax as a `Rule`."""
+    return _sparsemax_function(scores, dim=-1, k=PARTIAL_SORT)
+
+
+def _entmax15(scores: Tensor, _mask: Tensor | None) -> Tensor:
+    return _entmax15_function(scores, dim=-1, k=PARTIAL_SORT)
+
+
+def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    if isinstance(alpha, Tensor):
+        alpha = alpha.to(scores.dtype)
+    elif alpha == SPARSEMAX_ALPHA:
+        return sparsemax_rule(scores, None)
+    elif alpha == ENTMAX15_ALPHA:
+        return _entmax15(scores, None)
+    return _bisection_function(scores, alpha, dim=-1, n_iter=BISECTIONS[scores.dtype])
+
+
+class Sparsemax(Normalizer):
+    """`sparsemax` as a module."""
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        return sparsemax_rule(scores, mask)
+
+
+class Entmax15(Normalizer):
+    """`entmax15` as a module."""
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        return _entmax15(scores, mask)
+
+
+class Entmax(Normalizer):
+    """`entmax` as a module; with learned α, adaptively sparse attention (Correia et al. 2019).
+
+    Args:
+        head_dim: size d of a head's query.
+        num_heads: H.
+        alpha: α, at least `MIN_ALPHA`; the value it starts at, also below 2, if learned.
+        learned: whether each head learns its own α = 1 + sigmoid(`alpha_logit`), held at `MIN_ALPHA` or more.
+
+    Raises:
+        AlignAttnError: if α is out of its range or `learned` is not a bool.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, alpha: float = ENTMAX15_ALPHA, learned: bool = False) -> None:
+        super().__init__(head_dim, num_heads)
+        _check_alpha(alpha)
+        if not isinstance(learned, bool):
+            raise invalid("entmax", "learned", learned, "one of True, False")
+        if learned and alpha >= SPARSEMAX_ALPHA:
+            raise invalid("entmax", "alpha", alpha, "between 1 and 2 where it is learned")
+        self._fixed_alpha = alpha
+        self.alpha_logit: nn.Parameter | None = None
+        if learned:
+            self.alpha_logit = nn.Parameter(torch.full((num_heads,), math.log((alpha - 1) / (2 - alpha))))
+
+    @property
+    def alpha(self) -> float | Tensor:
+        """α: the number given, or, where it is learned, `[H]`."""
+        if self.alpha_logit is None:
+            return self._fixed_alpha
+        logit = self.alpha_logit.to(torch.promote_types(self.alpha_logit.dtype, torch.float32))
+        return (1 + logit.sigmoid()).clamp(min=MIN_ALPHA)
+
+    def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
+        alpha = self.alpha
+        return _entmax(scores, alpha[:, None, None] if isinstance(alpha, Tensor) else alpha)

@@ -1,0 +1,177 @@
+"""The value slot g(Q, V): what is averaged.
+
+Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction". Every value first meets the
+queries, Q̂ = softmax(V Qᵀ / √d) Q, in one more attention call, so no tensor of n × n is formed where the kernel forms
+none. Each choice is a function on tensors and a module that holds its parameters.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from alignattn.errors import AlignAttnError
+
+Init = Literal["pretrained", "paper"]
+
+GATE_STD = 1e-5
+"""Initial standard deviation of the gate's h on a pretrained model: β is ½ to about this, and yet u has a gradient."""
+INITIAL_GATE = 0.5
+
+
+def attended_query(query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return Q̂ = softmax(V Qᵀ / √d) Q: for each value the mean of the queries that it is near (eq. 7).
+
+    Args:
+        query: `[B, H, n, d]`.
+        value: `[B, H, m, d]`.
+        mask: bool, broadcastable to `[B, H, m, n]`, True where a value may meet a query; None = everywhere.
+
+    Returns:
+        `[B, H, m, d]`.
+    """
+    return F.scaled_dot_product_attention(value, query, query, attn_mask=mask)
+
+
+def interaction(query: Tensor, value: Tensor, weight: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return Q̂ ∗ W V, element by element (eq. 8).
+
+    Args:
+        query: `[B, H, n, d]`.
+        value: `[B, H, m, d]`.
+        weight: W, `[H, d, d]`.
+        mask: as for `attended_query`.
+
+    Returns:
+        `[B, H, m, d]`.
+    """
+    return attended_query(query, value, mask) * (value @ weight.transpose(-2, -1))
+
+
+def gated(interacted: Tensor, value: Tensor, mix: Tensor, gate: Tensor) -> Tensor:
+    """Return β V + (1 - β) Q̂ ∗ W V with a gate for each token (eqs. 9, 10).
+
+    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)).
+
+    Args:
+        interacted: Q̂ ∗ W V, `[B, H, m, d]`.
+        value: V, `[B, H, m, d]`.
+        mix: u, `[H, 2]`: the weights of the two vectors.
+        gate: h, `[H, d]`: the weights of the features.
+
+    Returns:
+        `[B, H, m, d]`.
+    """
+    features = torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
+    logit = torch.cat((interacted, value), dim=-1) @ features[:, :, None]
+    return torch.lerp(interacted, value, torch.sigmoid(logit))
+
+
+class Value(nn.Module, ABC):
+    """Maps queries and values of one layer to the vectors that attention averages.
+
+    Args:
+        head_dim: size d of a head's query and value.
+        num_heads: heads H.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+
+    @abstractmethod
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `[B, H, m, d]` of queries `[B, H, n, d]` and values `[B, H, m, d]`; `mask` as for `attended_query`."""
+
+
+class Identity(Value):
+    """The values as they are."""
+
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `value`."""
+        return value
+
+
+class Interaction(Value):
+    """Q̂ ∗ W V alone. No W makes it the pretrained function, so W starts at random."""
+
+    def __init__(self, head_dim: int, num_heads: int) -> None:
+        super().__init__(head_dim, num_heads)
+        self.weight = nn.Parameter(_random_weight(head_dim, num_heads))
+
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the values, as `Value.forward`."""
+        return interaction(query, value, self.weight.to(value.dtype), mask)
+
+
+class Sum(Value):
+    """Q̂ ∗ W V + V.
+
+    Args:
+        head_dim: size d of a head's query and value.
+        num_heads: heads H.
+        init: `pretrained`, W = 0: the pretrained function, with a gradient for W of usual size; `paper`, W at random.
+
+    Raises:
+        AlignAttnError: if `init` is neither.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
+        super().__init__(head_dim, num_heads)
+        self.init = _checked_init(init)
+        random = _random_weight(head_dim, num_heads)
+        self.weight = nn.Parameter(torch.zeros_like(random) if init == "pretrained" else random)
+
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the values, as `Value.forward`."""
+        return interaction(query, value, self.weight.to(value.dtype), mask) + value
+
+
+class QVI(Value):
+    """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
+
+    Args:
+        head_dim: size d of a head's query and value.
+        num_heads: heads H; each has its own W, u and h.
+        init: `pretrained` starts at the pretrained function without being dead: W = 0, h almost 0, and the result is
+            divided by the initial β, ½; `paper` is the literal one, all at random and nothing divided.
+
+    Raises:
+        AlignAttnError: if `init` is neither.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
+        super().__init__(head_dim, num_heads)
+        self.init = _checked_init(init)
+        random = _random_weight(head_dim, num_heads)
+        self.weight = nn.Parameter(torch.zeros_like(random) if init == "pretrained" else random)
+        self.mix = nn.Parameter(torch.ones(num_heads, 2))
+        gate_std = GATE_STD if init == "pretrained" else head_dim**-0.5
+        self.gate = nn.Parameter(gate_std * torch.randn(num_heads, head_dim))
+        self.divisor = INITIAL_GATE if init == "pretrained" else 1.0
+
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the values, as `Value.forward`."""
+        weight, mix, gate = (parameter.to(value.dtype) for parameter in (self.weight, self.mix, self.gate))
+        return gated(interaction(query, value, weight, mask), value, mix, gate) / self.divisor
+
+
+def _random_weight(head_dim: int, num_heads: int) -> Tensor:
+    return head_dim**-0.5 * torch.randn(num_heads, head_dim, head_dim)
+
+
+def _checked_init(init: str) -> str:
+    if init not in get_args(Init):
+        raise AlignAttnError(f"option of value: init={init!r} is unknown: choose one of {', '.join(get_args(Init))}")
+    return init
+
+
+VALUES: dict[str, type[Value]] = {
+    "identity": Identity,
+    "interaction": Interaction,
+    "sum": Sum,
+    "qvi": QVI,
+}

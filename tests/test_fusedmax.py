@@ -1,0 +1,127 @@
+"""Fusedmax and its proximal operator, against a general solver, optimality conditions and finite differences."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from alignattn.attention.normalizers import fusedmax, sparsemax, total_variation
+from alignattn.attention.normalizers.total_variation import denoise
+
+
+def fusedmax_by_slsqp(scores, weight):
+    """min ½‖p - s‖² + λ Σ t_i over the simplex, with t_i ≥ ±(p_i - p_(i-1)) as variables of their own."""
+    length = len(scores)
+    difference = np.diff(np.eye(length), axis=0)
+    slack = np.eye(length - 1)
+    above = np.block([[-difference, slack], [difference, slack]])
+    ones = np.concatenate([np.ones(length), np.zeros(length - 1)])
+    done = minimize(
+        lambda z: 0.5 * ((z[:length] - scores) ** 2).sum() + weight * z[length:].sum(),
+        ones / length,
+        jac=lambda z: np.concatenate([z[:length] - scores, np.full(length - 1, weight)]),
+        bounds=[(0, None)] * (2 * length - 1),
+        constraints=[
+            {"type": "ineq", "fun": lambda z: above @ z, "jac": lambda z: above},
+            {"type": "eq", "fun": lambda z: ones @ z - 1, "jac": lambda z: ones},
+        ],
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert done.success
+    return done.x[:length]
+
+
+def test_against_a_general_solver():
+    rng = np.random.default_rng(0)
+    fused = 0
+    for _ in range(240):
+        scores = rng.normal(size=rng.integers(1, 8)) * rng.choice([0.2, 1.0, 2.0])
+        scores -= scores.max()  # changes no weight, and keeps the solver's line search from stalling
+        weight = float(rng.choice([0.02, 0.1, 0.5, 2.0]))
+        weights = fusedmax(torch.tensor(scores), weight)
+        torch.testing.assert_close(weights, torch.tensor(fusedmax_by_slsqp(scores, weight)), rtol=0, atol=2e-6)
+        fused += int(((weights.diff() == 0) & (weights[1:] > 0)).sum())
+    assert fused > 100
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("weight", [0.01, 0.3, 5.0])
+def test_optimality_of_long_chains(weight, spread):
+    """The running sum of s - x is λ times a subgradient: within ±λ, at ±λ where x jumps, 0 at the end."""
+    length, columns = 150, 60
+    generator = torch.Generator().manual_seed(0)
+    scores = spread * torch.randn(length, columns, generator=generator, dtype=torch.float64)
+    scores[:, ::2] = scores[:, ::2].cumsum(dim=0) / 5  # random walks beside white noise
+    counts = torch.randint(1, length + 1, (columns,), generator=generator)
+    values, is_fused = denoise(scores, counts, weight)
+    for column, count in enumerate(counts.tolist()):
+        x, s = values[:count, column], scores[:count, column]
+        dual = (s - x).cumsum(dim=0)
+        assert dual.abs().max() <= weight + 1e-9
+        assert abs(dual[-1]) < 1e-9
+        jumps = x.diff()
+        parted = jumps.abs() > 1e-9
+        torch.testing.assert_close(dual[:-1][parted], -weight * jumps[parted].sign(), rtol=0, atol=1e-9)
+        assert torch.equal(is_fused[1:count, column], jumps == 0)
+
+
+def test_blocks_of_columns_change_nothing(monkeypatch):
+    scores = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
+    counts = torch.randint(1, 21, (30,), generator=torch.Generator().manual_seed(1))
+    expected = denoise(scores, counts, 0.2)
+    monkeypatch.setattr(total_variation, "BLOCK_COLUMNS", 7)
+    for found, wanted in zip(denoise(scores, counts, 0.2), expected, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.3, 1.0])
+def test_jacobian(weight):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(12, 9, generator=generator, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(12, 9, generator=generator) < 0.8
+    weights = fusedmax(scores, weight, mask)
+    assert ((weights.diff() == 0) & (weights[..., 1:] > 0)).any()
+    assert torch.autograd.gradcheck(lambda s: fusedmax(s, weight, mask), scores)
+    assert torch.autograd.gradcheck(lambda s: fusedmax(s, weight), scores)
+
+
+def test_jacobian_by_hand():
+    """Two groups of two: the mean over a group of the gradient less its mean over the support."""
+    scores = torch.tensor([0.6, 0.5, 0.0, 0.1, -9.0], dtype=torch.float64, requires_grad=True)
+    weights = fusedmax(scores, 0.1)
+    found = torch.autograd.functional.jacobian(lambda s: fusedmax(s, 0.1), scores)
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+    assert weights[4] == 0
+    pairs = torch.block_diag(torch.full((2, 2), 0.5), torch.full((2, 2), 0.5)).double()
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    expected[:4, :4] = pairs - torch.full((4, 4), 0.25, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_vanishing_weight_is_the_sparsemax_and_a_large_one_uniform():
+    scores = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(fusedmax(scores, 1e-12), sparsemax(scores), rtol=0, atol=1e-10)
+    torch.testing.assert_close(fusedmax(scores, 100.0), torch.full_like(scores, 1 / 20))
+
+
+def test_masked_positions_do_not_part_neighbours():
+    scores = torch.tensor([[0.6, 50.0, 0.5, -1.0], [0.6, 0.5, -1.0, 50.0]])
+    mask = torch.tensor([[True, False, True, True], [True, True, True, False]])
+    weights = fusedmax(scores, 0.3, mask)
+    assert torch.equal(weights[0, [0, 2, 3]], weights[1, :3])
+    assert weights[0, 0] == weights[0, 2]
+
+
+def test_float32_reaches_its_precision_beside_huge_scores():
+    scores = torch.randn(200, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[:, ::3] -= 1e4
+    scores = scores.float().double()
+    torch.testing.assert_close(fusedmax(scores.float(), 0.1).double(), fusedmax(scores, 0.1), rtol=0, atol=2e-6)
+
+
+def test_only_once_differentiable():
+    scores = torch.randn(5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(fusedmax(scores, 0.1).square().sum(), scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

@@ -1,0 +1,288 @@
+"""Scores, normalizers and values as slots of patched models."""
+
+import json
+import re
+
+import pytest
+import torch
+import transformers
+from conftest import FAMILIES, PADDED_LENGTH, tiny_batch, tiny_model
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+import alignattn
+from alignattn.attention.variant import values_mask
+from alignattn.config import PRESETS, SLOTS, AttentionConfig
+from alignattn.errors import AlignAttnError
+from alignattn.patching import LOADING_HINT, function_parameters
+
+CHOICES = [
+    "dot",
+    "bilinear",
+    "additive",
+    "sparsemax",
+    "entmax15",
+    "entmax",
+    "fusedmax",
+    "csoftmax",
+    "local",
+    "hard",
+    "interaction",
+    "sum",
+    "qvi",
+]
+MIXES = ["aa-ct+qvi+entmax15", "aa-gan+bilinear+sparsemax+sum", "aa-ot+additive+csoftmax+interaction"]
+UNCHANGED_AT_FIRST = ("bilinear", "sum", "qvi", "csoftmax", "local")
+"""Start at the pretrained function; or a bound or a window wide enough for these short rows leaves them alone."""
+PAPER_FAMILIES = ("albert", "bert", "roberta")
+SLIDING = "modernbert"
+
+
+def logits_of(model, batch):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def fits(family, attention):
+    return not (family == SLIDING and "additive" in attention)
+
+
+def train(model, steps=2):
+    """Some steps of AlignmentTrainer's loss with a learning rate that moves everything."""
+    recording = alignattn.Recording()
+    alignattn.patching.patch_of(model).collector.recording = recording
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        recording.restart()
+        loss = model.train()(**tiny_batch()).loss
+        align_loss = recording.mean_loss()
+        (loss if align_loss is None else loss + align_loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    alignattn.patching.patch_of(model).collector.recording = None
+    return model.eval()
+
+
+@pytest.mark.parametrize("attention", [*PRESETS, *CHOICES, *MIXES])
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_patch_train_save_and_reload_gives_equal_logits(family, attention, tmp_path):
+    model = train(alignattn.patch(tiny_model(family), attention))
+    expected = logits_of(model, tiny_batch())
+    assert expected.isfinite().all()
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+    assert alignattn.patching.patch_of(loaded).config == alignattn.patching.patch_of(model).config
+
+
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_plain_transformers_refuses_a_function_changing_checkpoint(family, attention, tmp_path):
+    alignattn.patch(tiny_model(family), attention).save_pretrained(tmp_path)
+    for auto_class in (AutoModelForSequenceClassification, AutoModel):
+        with pytest.raises(ValueError, match=LOADING_HINT):
+            auto_class.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unpatch_restores_the_function_and_the_config(family, attention):
+    if not fits(family, attention):
+        pytest.skip("additive scores do not fit a sliding window")
+    model = tiny_model(family)
+    expected, config = logits_of(model, tiny_batch()), model.config.to_dict()
+    alignattn.patch(model, attention)
+    changed = logits_of(model, tiny_batch())
+    assert changed.isfinite().all()
+    if attention not in UNCHANGED_AT_FIRST:
+        assert not torch.equal(changed, expected)
+    alignattn.unpatch(model)
+    assert model.config.to_dict() == config
+    assert torch.equal(logits_of(model, tiny_batch()), expected)
+
+
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_changes_no_logit(family, attention):
+    if not fits(family, attention):
+        pytest.skip("additive scores do not fit a sliding window")
+    model = train(alignattn.patch(tiny_model(family), attention))
+    plain = tiny_batch(padded=False)
+    padded = dict(plain)
+    for name in ("input_ids", "attention_mask"):
+        padded[name] = F.pad(plain[name], (0, PADDED_LENGTH))
+    torch.testing.assert_close(logits_of(model, padded), logits_of(model, plain), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_returned_and_collected_are_those_attended_with(family, attention):
+    if not fits(family, attention):
+        pytest.skip("additive scores do not fit a sliding window")
+    model = train(alignattn.patch(tiny_model(family), attention))
+    plain = logits_of(model, tiny_batch())
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        output = model(**tiny_batch(), output_attentions=True)
+    torch.testing.assert_close(output.logits, plain, rtol=1e-4, atol=1e-5)
+    for record, returned in zip(seen.layers, output.attentions, strict=True):
+        assert torch.equal(record.weights, returned)
+        real = record.mask
+        rows = returned.transpose(1, 2)[real]
+        torch.testing.assert_close(rows.sum(dim=-1), torch.ones(rows.shape[:2]))
+        assert (returned.permute(0, 3, 1, 2)[~real] == 0).all()
+
+
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+def test_every_parameter_of_a_slot_learns(attention):
+    model = alignattn.patch(tiny_model("bert"), attention)
+    before = [parameter.clone() for parameter in function_parameters(model)]
+    train(model)
+    for old, new in zip(before, function_parameters(model), strict=True):
+        assert not torch.equal(old, new)
+
+
+def test_learned_alpha_moves_and_survives_a_reload(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "entmax", normalizer_options={"learned": True, "alpha": 1.4})
+    before = [parameter.clone() for parameter in function_parameters(model)]
+    train(model).save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    trained = function_parameters(loaded)
+    assert all(map(torch.equal, trained, function_parameters(model)))
+    assert not any(map(torch.equal, trained, before))
+
+
+@pytest.mark.parametrize("attention", ["entmax15", "qvi", "additive"])
+def test_gradient_checkpointing_gives_the_same_gradients(attention):
+    gradients = []
+    for checkpointing in (False, True):
+        model = alignattn.patch(tiny_model("bert"), attention).train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(**tiny_batch()).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:a model with alignment attention is in training mode")
+@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
+def test_autocast_and_half_precision_models_run(attention):
+    model = alignattn.patch(tiny_model("bert"), attention)
+    expected = logits_of(model, tiny_batch())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(logits_of(model, tiny_batch()).float(), expected, rtol=0.1, atol=0.1)
+        model.train()(**tiny_batch()).loss.backward()
+    half = alignattn.patch(tiny_model("bert").bfloat16(), attention)
+    assert {parameter.dtype for parameter in function_parameters(half)} <= {torch.float32}
+    assert logits_of(half, tiny_batch()).isfinite().all()
+
+
+def test_patch_qvi_names_the_same_config():
+    first = alignattn.patch_qvi(tiny_model("bert"), value_options={"init": "paper"})
+    second = alignattn.patch(tiny_model("bert"), AttentionConfig(value="qvi", value_options={"init": "paper"}))
+    assert first.alignattn.config == second.alignattn.config
+
+
+def test_values_mask_is_the_transpose_without_padding():
+    window = (torch.arange(4)[:, None] - torch.arange(4)).abs() < 2
+    real = torch.tensor([True, True, True, False])
+    found = values_mask((window & real)[None, None])[0, 0]
+    for value in range(3):
+        for query in range(4):
+            assert found[value, query] == (abs(value - query) < 2 and query != 3)
+    assert found[3].all()
+
+
+class TestPretrained:
+    """QVI starts at the pretrained function of real checkpoints, alive."""
+
+    def test_logits_and_gradients_of_qvi(self, minilm):
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=2).eval()
+        ids = torch.randint(1000, 20000, (4, 24), generator=torch.Generator().manual_seed(0))
+        batch = {"input_ids": ids, "labels": torch.tensor([0, 1, 1, 0])}
+        expected = logits_of(model, batch)
+        alignattn.patch_qvi(model)
+        assert (logits_of(model, batch) - expected).abs().max() < 1e-3
+        model(**batch).loss.backward()
+        for layer in model.bert.encoder.layer:
+            attention = layer.attention.self
+            ratio = attention.alignattn.value.weight.grad.norm() / attention.value.weight.grad.norm()
+            assert 0.01 < ratio < 100
+
+    def test_sentence_embeddings_of_qvi(self, minilm):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+        sentences = ["A man is eating pasta.", "The weather is lovely today, is it not?", "He drove to the stadium."]
+        batch = tokenizer(sentences, padding=True, return_tensors="pt")
+        model = AutoModel.from_pretrained(minilm).eval()
+
+        def embeddings():
+            with torch.no_grad():
+                hidden = model(**batch).last_hidden_state
+            mask = batch["attention_mask"][:, :, None]
+            return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+
+        plain = embeddings()
+        alignattn.patch_qvi(model)
+        assert F.cosine_similarity(plain, embeddings()).min() > 0.9999
+
+
+class TestConfig:
+    def test_names_compose(self):
+        composed = AttentionConfig.resolve("aa-ct+qvi+entmax15", alignment_weight=0.1)
+        assert composed == AttentionConfig(alignment="ct", value="qvi", normalizer="entmax15", alignment_weight=0.1)
+        assert AttentionConfig.resolve("soft+aa-ct") == AttentionConfig(alignment="ct")
+        assert AttentionConfig.from_dict(composed.to_dict()) == composed
+
+    def test_no_choice_stands_in_two_slots(self):
+        names = [name for choices in SLOTS.values() for name in choices]
+        assert len(names) == len(set(names))
+
+    @pytest.mark.parametrize(
+        ("attention", "changes"), [("soft", False), ("aa-ct", False), *((choice, True) for choice in CHOICES)]
+    )
+    def test_what_changes_the_function(self, attention, changes):
+        assert AttentionConfig.resolve(attention).changes_function == changes
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"attention": "aa-ct+aa-gan"}, "fills the slot 'alignment' twice"),
+            ({"attention": "qvj"}, "unknown attention 'qvj': choose one of soft, .*entmax15"),
+            ({"attention": "soft", "score": "cosine"}, "unknown score 'cosine': choose one of scaled_dot"),
+            ({"attention": "soft", "normalizer": "relu"}, "unknown normalizer 'relu': choose one of softmax"),
+            ({"attention": "soft", "value": "qv"}, "unknown value 'qv': choose one of identity"),
+            ({"attention": "entmax", "normalizer_options": {"alpha": 1.0}}, "normalizer.*alpha.*1"),
+            ({"attention": "csoftmax", "normalizer_options": {"bound": 0.0}}, "normalizer.*bound"),
+            ({"attention": "local", "normalizer_options": {"window": 0}}, "normalizer.*window"),
+            (
+                {"attention": "entmax", "normalizer_options": {"beta": 2}},
+                "unknown option of normalizer 'entmax' 'beta'",
+            ),
+            ({"attention": "qvi", "value_options": {"init": "zero"}}, "value.*init='zero'.*pretrained, paper"),
+            ({"attention": "soft", "value_options": {"init": "paper"}}, "unknown option of value 'identity' 'init'"),
+        ],
+    )
+    def test_bad_choices_name_the_slot_the_value_and_the_choices(self, fields, message):
+        with pytest.raises(AlignAttnError, match=message) as raised:
+            AttentionConfig.resolve(**fields)
+        assert "\n" not in str(raised.value)
+
+    def test_a_slot_that_a_models_attention_cannot_take(self):
+        with pytest.raises(AlignAttnError, match=r"score='additive'.*sliding window.*choose one of scaled_dot"):
+            alignattn.patch(tiny_model(SLIDING), "additive")
+        model = tiny_model("bert")
+        model.config._attn_implementation = "flash_attention_2"
+        with pytest.raises(AlignAttnError, match=r"normalizer='entmax15'.*flash_attention_2.*'sdpa' or 'eager'"):
+            alignattn.patch(model, "entmax15")
+
+
+def test_a_saved_config_names_the_attention(tmp_path):
+    alignattn.patch(tiny_model("bert"), "aa-ct+qvi").save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["attn_implementation"] == LOADING_HINT
+    assert saved["alignattn"]["value"] == "qvi"
+    assert re.search("alignattn_from_pretrained", LOADING_HINT)
