@@ -12,6 +12,7 @@ USAGE = """usage: alignattn COMMAND [options]
 
 commands:
   finetune   fine-tune a pretrained encoder on a task, with or without alignment attention
+  inspect    what each attention head of a model does, as a table and heat maps; or two models side by side
   benchmark  time and memory of a training and an evaluation step, as ratios to plain attention
   demo       fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
 
@@ -23,6 +24,12 @@ def _finetune(argv: Sequence[str]) -> None:
     from alignattn.experiments.finetune import finetune
 
     finetune(parse_run_options(argv, prog="alignattn finetune"))
+
+
+def _inspect(argv: Sequence[str]) -> None:
+    from alignattn.experiments.inspection import main
+
+    main(argv)
 
 
 def _benchmark(argv: Sequence[str]) -> None:
@@ -39,6 +46,7 @@ def _demo(argv: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "finetune": _finetune,
+    "inspect": _inspect,
     "benchmark": _benchmark,
     "demo": _demo,
 }

@@ -1,12 +1,15 @@
 """Writing files so that what was there before is never lost to a half-written one."""
 
+import csv
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from alignattn.errors import AlignAttnError
 
 
 @contextmanager
@@ -40,6 +43,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file in one step; numbers that are not finite are refused."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write a CSV file of at least one line in one step; the first line's names are the columns."""
+    rows = list(lines)
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def check_free(folder: Path, names: Iterable[str]) -> None:
+    """Refuse an output folder in which a file of one of these names would be overwritten.
+
+    Raises:
+        AlignAttnError: if there is one, or the folder is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
+    for name in names:
+        if (folder / name).exists():
+            raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")
 
 
 def _umask() -> int:

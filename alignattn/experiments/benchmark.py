@@ -39,6 +39,7 @@ from alignattn.experiments.measuring import (
     measure,
 )
 from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.files import check_free
 
 
 class BareSize(NamedTuple):
@@ -175,7 +176,7 @@ def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
         AlignAttnError: if a file would be overwritten, or a model, a shape or the memory does not suffice.
     """
     folder, shapes = Path(arguments.output_dir), arguments.measured_shapes()
-    _check_output_dir(folder)
+    check_free(folder, FILES)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     conditions = _conditions(arguments)
@@ -279,14 +280,6 @@ def _draw(summaries: Sequence[Summary], arguments: BenchmarkArguments, condition
     if len(growth) > 1:
         at_lengths = [summary for shape in growth for summary in summaries if summary.shape == shape]
         draw_growth(folder / GROWTH_FILE, at_lengths, conditions)
-
-
-def _check_output_dir(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
-    for name in FILES:
-        if (folder / name).exists():
-            raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")
 
 
 def _conditions(arguments: BenchmarkArguments) -> Conditions:

@@ -1,6 +1,5 @@
 """What the benchmark writes: a line an attention, shape and phase, a table of them, and pictures."""
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 
 from alignattn.experiments.measuring import PHASES, SOFT, Cell, Phase, Shape
 from alignattn.figures import BarPanel, LinePanel, Spread, plot_bars, plot_growth
-from alignattn.files import replacing
+from alignattn.files import write_csv
 
 BYTES_A_MEBIBYTE = 2**20
 
@@ -106,8 +105,8 @@ class Summary:
 
 def write_tables(folder: Path, summaries: Iterable[Summary], cells: Iterable[Cell], conditions: Conditions) -> None:
     """Write `benchmark.csv`, a line a summary, and `repeats.csv`, a line for every timed step."""
-    _write_csv(folder / SUMMARY_FILE, (summary.line(conditions) for summary in summaries))
-    _write_csv(folder / REPEATS_FILE, (line for cell in cells for line in _repeat_lines(cell)))
+    write_csv(folder / SUMMARY_FILE, (summary.line(conditions) for summary in summaries))
+    write_csv(folder / REPEATS_FILE, (line for cell in cells for line in _repeat_lines(cell)))
 
 
 def summarise(cell: Cell) -> list[Summary]:
@@ -221,11 +220,3 @@ def _repeat_lines(cell: Cell) -> Iterable[dict[str, Any]]:
                 "repeat": repeat,
                 "seconds": value,
             }
-
-
-def _write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    rows = list(lines)
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

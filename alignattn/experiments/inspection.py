@@ -1,0 +1,303 @@
+"""What each attention head of a model does on given texts, or of two models side by side."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
+from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
+from alignattn.checkpoints import from_pretrained
+from alignattn.collector import LayerRecord
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.inspection_report import (
+    FILES,
+    PICTURE_FILE,
+    TABLE_FILE,
+    Conditions,
+    ModelStudy,
+    draw,
+    render,
+    write_table,
+)
+from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.files import check_free
+from alignattn.head_study import RareTokens, Sample, study_heads
+from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.tasks import TASKS, get_task
+from alignattn.tasks.encoding import encode
+from alignattn.tasks.rows import load_rows
+from alignattn.tasks.sources import read_file
+from alignattn.tasks.task import Task
+
+TEXT_FILE = ".txt"
+DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
+MOST_TEXTS = 2
+"""Columns that a tokenizer joins into one sequence."""
+
+UNREAD_LABEL = "_label"
+"""Label column of texts without labels: a task has labels, and nothing here reads them."""
+
+
+@dataclass
+class InspectionArguments:
+    """The options of `alignattn inspect`."""
+
+    model: str = field(metadata={"help": "Model folder or Hub id; patched by alignattn or not."})
+    data: str = field(
+        metadata={
+            "help": f"A {TEXT_FILE} file, one text a line; a CSV, JSON, JSON lines or Parquet file; or a task, whose "
+            f"(first) development split is read: {', '.join(TASKS)}."
+        }
+    )
+    compare: str | None = field(default=None, metadata={"help": "Another model, shown beside the first."})
+    text_columns: list[str] | None = field(
+        default=None, metadata={"help": "One or two columns of the file that hold the texts."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the task's Parquet files (default: the Hub)."}
+    )
+    output_dir: str = field(default="inspection", metadata={"help": f"Folder for {' and '.join(FILES)}."})
+    max_samples: int = field(default=64, metadata={"help": "Most rows; of more, this many are drawn."})
+    max_length: int = field(default=128, metadata={"help": "Most tokens of a row."})
+    batch_size: int = field(default=8, metadata={"help": "Rows of a forward pass."})
+    seed: int = field(default=42, metadata={"help": "Seed that draws the rows."})
+
+    def __post_init__(self) -> None:
+        for name in ("max_samples", "batch_size"):
+            if getattr(self, name) < 1:
+                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
+        if self.compare == self.model:
+            raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
+
+    def models(self) -> list[str]:
+        """Return the models to study: one, or the two to compare."""
+        return [self.model] if self.compare is None else [self.model, self.compare]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A patched encoder in evaluation mode and its tokenizer.
+
+    Attributes:
+        name: folder or Hub id.
+        model: records its attention under `collect`.
+        tokenizer: its own.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def num_layers_and_heads(self) -> tuple[int, int]:
+        """Return how many attention calls a forward makes, and the heads of each."""
+        shortest = {"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])}
+        layers = _recorded_layers(self.model, shortest)
+        return len(layers), layers[0]["weights"].shape[1]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `alignattn inspect`.
+
+    Args:
+        argv: the words after the command's name.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend; nothing is written then.
+    """
+    parser = OneLineErrorParser([InspectionArguments], prog="alignattn inspect")
+    inspect_heads(InspectionArguments(**vars(parser.parse_args(list(argv)))))
+
+
+def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
+    """Study the heads of one model or two, print the table, and write it and the picture.
+
+    Raises:
+        AlignAttnError: if a file would be overwritten, a model or the data cannot be read, or two models differ in
+            layers or heads.
+    """
+    folder = Path(arguments.output_dir)
+    check_free(folder, FILES)
+    task, rows = load_texts(arguments)
+    models = [load_model(name) for name in arguments.models()]
+    _check_same_shape(models)
+    studies = [study_model(loaded, rows, task, arguments) for loaded in models]
+    conditions = Conditions(arguments.data, len(rows), arguments.max_length, arguments.seed)
+    write_table(folder / TABLE_FILE, studies, conditions)
+    draw(folder / PICTURE_FILE, studies, conditions)
+    print(f"{render(studies, conditions)}\nwritten to {folder}")
+    return studies
+
+
+def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+    """Return the rows to study and the task that names their columns of text.
+
+    At most `max_samples` rows, drawn without replacement and in their order.
+
+    Raises:
+        AlignAttnError: if there is no such file or task, a column is missing, or a text is empty.
+    """
+    path = Path(arguments.data)
+    task, rows = _file_texts(path, arguments) if path.suffix else _task_texts(arguments)
+    if len(rows) > arguments.max_samples:
+        generator = np.random.default_rng(arguments.seed)
+        rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_samples, replace=False)))
+    return task, rows
+
+
+def load_model(name: str) -> LoadedModel:
+    """Load an encoder, with or without a head, in float32, with the attention it was trained with.
+
+    Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
+
+    Args:
+        name: a folder or a Hub id.
+
+    Raises:
+        AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
+    """
+    try:
+        model = from_pretrained(name, AutoModel, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except AlignAttnError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise AlignAttnError(
+            f"cannot load the model {name!r}: {reason} (give a folder, or a Hub id that is cached or reachable)"
+        ) from error
+    # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
+    if is_patched(model) and not patch_of(model).config.changes_function:
+        unpatch(model)
+    return LoadedModel(name, (model if is_patched(model) else patch(model, "soft")).eval(), tokenizer)
+
+
+def study_model(loaded: LoadedModel, rows: datasets.Dataset, task: Task, arguments: InspectionArguments) -> ModelStudy:
+    """Return the measures of a model's heads on the texts of `rows`.
+
+    Raises:
+        AlignAttnError: if a row has more tokens than the model takes.
+    """
+    encoded = encode(rows, task, loaded.tokenizer, arguments.max_length).remove_columns("label")
+    ids = encoded["input_ids"][:]
+    longest, positions = max(map(len, ids)), getattr(loaded.model.config, "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        raise AlignAttnError(f"--max_length {arguments.max_length}: {loaded.name} takes at most {positions} tokens")
+    rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
+    study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
+    layers = patch_of(loaded.model).config.layers
+    return ModelStudy(loaded.name, layers or range(len(study.measures["entropy"])), study, rare)
+
+
+def _samples(loaded: LoadedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
+    collate = DataCollatorWithPadding(loaded.tokenizer)
+    special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
+    with tqdm(total=len(encoded), unit="text", desc=Path(loaded.name).name) as progress:
+        for rows in encoded.iter(batch_size):
+            texts = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+            batch = dict(collate(texts))
+            layers = _recorded_layers(loaded.model, batch)
+            for index, real in enumerate(batch["attention_mask"].bool()):
+                ids = batch["input_ids"][index, real]
+                yield Sample(
+                    query=torch.stack([layer["query"][index][:, real] for layer in layers]),
+                    key=torch.stack([layer["key"][index][:, real] for layer in layers]),
+                    weights=torch.stack([layer["weights"][index][:, real][:, :, real] for layer in layers]),
+                    separators=torch.isin(ids, special_ids),
+                    rare=torch.isin(ids, rare_ids),
+                )
+                progress.update()
+
+
+def _recorded_layers(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The query, key and weights of each attention call on a batch."""
+    with torch.no_grad(), collect(model) as seen:
+        model(**batch)
+    return [_tensors(record) for record in seen.layers]
+
+
+def _tensors(record: LayerRecord) -> dict[str, Tensor]:
+    assert record.query is not None
+    assert record.key is not None
+    assert record.weights is not None
+    return {"query": record.query, "key": record.key, "weights": record.weights}
+
+
+def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+    try:
+        task = get_task(arguments.data)
+    except AlignAttnError as error:
+        raise AlignAttnError(
+            f"--data {arguments.data!r} is neither a task nor a file: choose one of {', '.join(TASKS)}, or give a file "
+            f"whose name ends in {', '.join(DATA_FILES)}"
+        ) from error
+    if arguments.text_columns:
+        raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
+    splits = load_rows(task, need_train=False, data_dir=arguments.data_dir).evaluation
+    return task, splits[task.evaluation_splits[0]]
+
+
+def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+    if arguments.data_dir is not None:
+        raise AlignAttnError(f"--data_dir is for tasks, and --data {path} is a file: drop it")
+    rows: dict[str, list[Any]]
+    if path.suffix.lower() == TEXT_FILE:
+        if arguments.text_columns:
+            raise AlignAttnError(f"--text_columns: {path} has no columns, every line is a text: drop it")
+        rows = {"text": _lines(path)}
+    else:
+        dataset = read_file(path)
+        columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)
+        rows = {column: _checked_texts(dataset[column][:], column, path) for column in columns}
+    task = Task(
+        name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
+    )
+    num_rows = len(rows[task.text_columns[0]])
+    return task, datasets.Dataset.from_dict({**rows, UNREAD_LABEL: [0] * num_rows})
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
+    return texts
+
+
+def _checked_columns(columns: Sequence[str], present: Sequence[str], path: Path) -> Sequence[str]:
+    if not 1 <= len(columns) <= MOST_TEXTS or len(set(columns)) < len(columns):
+        raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {', '.join(present)}")
+    for column in columns:
+        if column not in present:
+            raise AlignAttnError(f"{path} has no column {column!r}: choose among {', '.join(present)}")
+    return columns
+
+
+def _checked_texts(values: Sequence[Any], column: str, path: Path) -> list[str]:
+    for row, value in enumerate(values, start=1):
+        if not isinstance(value, str) or not value.strip():
+            raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct the row")
+    return list(values)
+
+
+def _check_same_shape(models: Sequence[LoadedModel]) -> None:
+    shapes = [loaded.num_layers_and_heads() for loaded in models]
+    layers = [patch_of(loaded.model).config.layers for loaded in models]
+    described = [
+        f"{loaded.name} has {count} layers of {heads} heads" + (f" (patched: {list(which)})" if which else "")
+        for loaded, (count, heads), which in zip(models, shapes, layers, strict=True)
+    ]
+    if len(set(zip(shapes, layers, strict=True))) > 1:
+        raise AlignAttnError(f"{', '.join(described)}: compare models of the same shape")

@@ -1,0 +1,187 @@
+"""What the inspection of heads writes: a table for the terminal, one for other programs, and a picture."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from alignattn.experiments.tables import render_table
+from alignattn.figures import HeatMapPanel, plot_heat_maps
+from alignattn.files import write_csv
+from alignattn.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
+
+TABLE_FILE = "heads.csv"
+PICTURE_FILE = "heads.png"
+FILES = (TABLE_FILE, PICTURE_FILE)
+
+LETTERS = ("A", "B")
+"""What two models are called where their names are too long."""
+
+COLUMN_NAMES = {"sliced_wasserstein": "sliced W.", "energy_distance": "energy d."}
+"""In the table on the terminal; the other measures go by their own names."""
+
+PANEL_TITLES = {
+    "sliced_wasserstein": "sliced Wasserstein distance",
+    "energy_distance": "energy distance",
+    "entropy": "entropy (nats)",
+    "sparsity": "share of exact zeros",
+    "previous": "weight on previous token",
+    "next": "weight on next token",
+    "separators": "weight on separators",
+    "rare": "weight on rare tokens",
+}
+LONGEST_NAME = 70
+"""Characters of a model's name that fit above the picture."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds for a whole inspection.
+
+    Attributes:
+        data: as it was named.
+        texts: that were studied.
+        max_length: most tokens of a text.
+        seed: that drew the texts.
+    """
+
+    data: str
+    texts: int
+    max_length: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ModelStudy:
+    """What was found of one model.
+
+    Attributes:
+        name: folder or Hub id.
+        layers: the number of each studied layer, from 0.
+        heads: the measures of its heads.
+        rare: which of its tokens count as rare.
+    """
+
+    name: str
+    layers: Sequence[int]
+    heads: HeadStudy
+    rare: RareTokens
+
+
+def render(studies: Sequence[ModelStudy], conditions: Conditions) -> str:
+    """Return a line a layer and head, then a line a layer, with the values of two models side by side."""
+    roles = [study.heads.roles() for study in studies]
+    num_heads = len(roles[0][0])
+    by_head, by_layer = [], []
+    for row, layer in enumerate(map(str, studies[0].layers)):
+        by_layer.append([layer, *_cells([_mean_of_layer(study, row) for study in studies])])
+        for head in range(num_heads):
+            role = _side_by_side([by_model[row][head] for by_model in roles])
+            by_head.append([layer, str(head), *_cells([_of_head(study, row, head) for study in studies]), role])
+    uniform = ["uniform", "", *_cells([study.heads.uniform for study in studies]), ""]
+    measures = [COLUMN_NAMES.get(name, name) for name in MEASURES]
+    return "\n".join(
+        [
+            render_table(["layer", "head", *measures, "role"], [*by_head, uniform]),
+            "\nmean over heads",
+            render_table(["layer", *measures], by_layer),
+            "",
+            *_caption(studies, conditions),
+        ]
+    )
+
+
+def write_table(path: Path, studies: Sequence[ModelStudy], conditions: Conditions) -> None:
+    """Write `heads.csv`: a line a model, layer and head."""
+    write_csv(path, (line for study in studies for line in _lines(study, conditions)))
+
+
+def draw(path: Path, studies: Sequence[ModelStudy], conditions: Conditions) -> None:
+    """Draw each measure as a heat map of layers and heads, one a model; dots tell the heads that have a role."""
+    plot_heat_maps(path, heat_map_panels(studies), x_label="head", y_label="layer", title=_title(studies, conditions))
+
+
+def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
+    """Return a panel a measure."""
+    letters = LETTERS[: len(studies)]
+    return [
+        HeatMapPanel(
+            title=PANEL_TITLES[name],
+            row_names=[str(layer) for layer in studies[0].layers],
+            series={
+                letter: study.heads.measures[name].tolist() for letter, study in zip(letters, studies, strict=True)
+            },
+            marked={letter: _cells_of_role(study.heads, name) for letter, study in zip(letters, studies, strict=True)},
+        )
+        for name in MEASURES
+    ]
+
+
+def _cells_of_role(heads: HeadStudy, name: str) -> list[tuple[int, int]]:
+    return [
+        (row, column) for row, layer in enumerate(heads.roles()) for column, role in enumerate(layer) if role == name
+    ]
+
+
+def _of_head(study: ModelStudy, row: int, head: int) -> dict[str, float]:
+    return {name: float(study.heads.measures[name][row, head]) for name in MEASURES}
+
+
+def _mean_of_layer(study: ModelStudy, row: int) -> dict[str, float]:
+    return {name: float(study.heads.measures[name][row].mean()) for name in MEASURES}
+
+
+def _cells(by_model: Sequence[Mapping[str, float]]) -> list[str]:
+    """A cell a measure; empty where it does not apply."""
+    return [
+        _side_by_side([f"{values[name]:.3f}" for values in by_model]) if name in by_model[0] else ""
+        for name in MEASURES
+    ]
+
+
+def _side_by_side(values: Sequence[str]) -> str:
+    return "/".join(values)
+
+
+def _caption(studies: Sequence[ModelStudy], conditions: Conditions) -> list[str]:
+    models = [
+        f"{name}: {study.heads.num_texts} texts of {conditions.data}, {study.heads.num_tokens} tokens; rare tokens: "
+        f"{len(study.rare.ids)} that occur at most {study.rare.most_occurrences} time(s), {study.rare.share:.0%} of "
+        "the tokens that are not special"
+        for name, study in zip(_names(studies), studies, strict=True)
+    ]
+    return [
+        *models,
+        "sliced W., energy d.: distance of queries and keys in units of their size. entropy: of the weights, in nats.",
+        "sparsity: share of weights that are exactly 0. previous, next, separators, rare: weight on the token before,",
+        "the token after, special tokens, rare tokens. uniform: what attention that is equal everywhere would give.",
+        f"role: the largest multiple of the uniform share, if it is {ROLE_FACTOR:g} or more.",
+    ]
+
+
+def _names(studies: Sequence[ModelStudy]) -> list[str]:
+    if len(studies) == 1:
+        return [studies[0].name]
+    return [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=True)]
+
+
+def _title(studies: Sequence[ModelStudy], conditions: Conditions) -> str:
+    names = [name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME:]}" for name in _names(studies)]
+    what = f"{conditions.texts} texts of {Path(conditions.data).name}; a dot marks the head's role"
+    return "\n".join([*names, what])
+
+
+def _lines(study: ModelStudy, conditions: Conditions) -> Iterator[dict[str, Any]]:
+    roles = study.heads.roles()
+    uniform = {f"{name}_uniform": share for name, share in study.heads.uniform.items()}
+    for row, layer in enumerate(study.layers):
+        for head, role in enumerate(roles[row]):
+            yield {
+                "model": study.name,
+                "layer": layer,
+                "head": head,
+                **_of_head(study, row, head),
+                "role": role,
+                **uniform,
+                **asdict(conditions),
+            }

@@ -1,0 +1,329 @@
+"""`alignattn inspect`: its figures against plain transformers, what it writes, and what it says of mistakes."""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY, tiny_model
+from transformers import AutoModel, AutoTokenizer, BertTokenizer
+
+import alignattn
+from alignattn.attention.distance import energy_distance, sliced_wasserstein
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.cli import main as run_command
+from alignattn.experiments.inspection import InspectionArguments, inspect_heads
+from alignattn.experiments.inspection_report import heat_map_panels
+from alignattn.figures import draw_heat_maps
+from alignattn.head_study import MEASURES
+
+NUM_LAYERS = NUM_HEADS = 3
+PNG_SIGNATURE = b"\x89PNG"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CLS, SEP = 2, 3
+RARE_WORDS = ("b", "i")
+"""Words of `TEXTS` that occur once: 2 of 19 tokens, the first tenth."""
+TEXTS = ("a a a b a a", "c c", "a c d d d c a", "c i d d")
+SHARPNESS = 12
+"""Random heads attend nearly alike everywhere; with queries and keys so much longer they differ."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def save_tokenizer(folder: Path, **options: int) -> None:
+    letters = [chr(ord("a") + index) for index in range(26)]
+    words = [*SPECIAL, *letters, *(f"#{index}" for index in range(VOCABULARY - len(SPECIAL) - len(letters)))]
+    BertTokenizer(vocab={word: index for index, word in enumerate(words)}, **options).save_pretrained(folder)
+
+
+def sharp_model(family: str, seed: int = 0, **config_fields: int) -> torch.nn.Module:
+    model = tiny_model(family, seed=seed, **config_fields)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("query.weight", "key.weight")):
+            parameter.data *= SHARPNESS
+    return model
+
+
+def save(folder: Path, model: torch.nn.Module) -> str:
+    model.save_pretrained(folder)
+    save_tokenizer(folder, model_max_length=64)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("models")
+    made = {
+        "bert": sharp_model("bert"),
+        "other": sharp_model("bert", seed=5),
+        "albert": sharp_model("albert"),
+        "small": sharp_model("bert", num_hidden_layers=2),
+    }
+    return {name: save(root / name, model) for name, model in made.items()}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
+    return str(path)
+
+
+def arguments(model: str, data: str, folder: Path, **others: object) -> InspectionArguments:
+    fields = {"max_length": 32, "batch_size": 3} | others
+    return InspectionArguments(model=model, data=data, output_dir=str(folder), **fields)
+
+
+def lines_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "heads.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table_of(output: str) -> list[list[str]]:
+    """The cells of the lines of heads: those that begin with a layer and a head."""
+    lines = [line.split() for line in output.splitlines()]
+    return [line for line in lines if len(line) == len(MEASURES) + 3 and line[0].isdigit()]
+
+
+def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
+    """Each layer's and head's measures from transformers' own eager attention, a text at a time: nothing is padded."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    projected: dict[str, list[torch.Tensor]] = {"query": [], "key": []}
+    for name, module in model.named_modules():
+        role = name.rpartition(".")[2]
+        if role in projected:
+            module.register_forward_hook(lambda _, __, out, role=role: projected[role].append(out))
+    rare_ids = tokenizer.convert_tokens_to_ids(list(RARE_WORDS))
+    figures: dict[tuple[int, int], dict[str, list[float]]] = {}
+    for text in TEXTS:
+        batch = tokenizer(text, return_tensors="pt")
+        ids = batch["input_ids"][0].tolist()
+        for features in projected.values():
+            features.clear()
+        with torch.no_grad():
+            attentions = model(**batch, output_attentions=True).attentions
+        for layer, attention in enumerate(attentions):
+            query, key = (
+                projected[role][layer].unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for role in ("query", "key")
+            )
+            distances = {
+                distance.__name__: distance(query, key).tolist() for distance in (sliced_wasserstein, energy_distance)
+            }
+            for head in range(NUM_HEADS):
+                values = weight_figures(attention[0, head].numpy(), ids, rare_ids)
+                values |= {name: by_head[head] for name, by_head in distances.items()}
+                for name, value in values.items():
+                    figures.setdefault((layer, head), {}).setdefault(name, []).append(value)
+    return {head: {name: float(np.mean(all_)) for name, all_ in values.items()} for head, values in figures.items()}
+
+
+def weight_figures(weights: np.ndarray, ids: list[int], rare_ids: list[int]) -> dict[str, float]:
+    n = len(ids)
+    return {
+        "entropy": -sum(p * math.log(p) for p in weights.flatten().tolist() if p) / n,
+        "sparsity": float(np.mean(weights == 0)),
+        "previous": float(np.mean([weights[i, i - 1] for i in range(1, n)])),
+        "next": float(np.mean([weights[i, i + 1] for i in range(n - 1)])),
+        "separators": sum(weights[:, j].mean() for j in range(n) if ids[j] in (CLS, SEP)),
+        "rare": sum(weights[:, j].mean() for j in range(n) if ids[j] in rare_ids),
+    }
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_figures_are_those_of_plain_transformers(
+    family: str, models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", models[family], "--data", texts, "--output_dir", str(tmp_path), "--max_length", "32"]
+    assert run_command(["inspect", *words, "--batch_size", "3"]) == 0
+    expected, lines = plain_figures(models[family]), lines_of(tmp_path)
+    table = table_of(capsys.readouterr().out)
+    heads = [(layer, head) for layer in range(NUM_LAYERS) for head in range(NUM_HEADS)]
+    assert [(int(line["layer"]), int(line["head"])) for line in lines] == heads
+    assert [(int(layer), int(head)) for layer, head, *_ in table] == heads
+    for line, cells, head in zip(lines, table, heads, strict=True):
+        figures = {name: float(line[name]) for name in MEASURES}
+        assert figures == pytest.approx(expected[head], rel=1e-4, abs=1e-6)
+        assert cells[2:] == [*(f"{figures[name]:.3f}" for name in MEASURES), line["role"]]
+    entropies = [figures["entropy"] for figures in expected.values()]
+    assert max(entropies) - min(entropies) > 0.1
+
+
+def test_padding_does_not_enter(models: dict[str, str], texts: str, tmp_path: Path) -> None:
+    alone, together = (
+        inspect_heads(arguments(models["bert"], texts, tmp_path / str(size), batch_size=size))[0].heads
+        for size in (1, len(TEXTS))
+    )
+    assert alone.uniform == together.uniform
+    for name in MEASURES:
+        torch.testing.assert_close(alone.measures[name], together.measures[name], rtol=1e-4, atol=1e-6)
+
+
+def test_means_over_heads_end_the_table(
+    models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (study,) = inspect_heads(arguments(models["bert"], texts, tmp_path))
+    lines = capsys.readouterr().out.partition("mean over heads")[2].splitlines()[3 : 3 + NUM_LAYERS]
+    for layer, line in enumerate(lines):
+        means = [f"{float(study.heads.measures[name][layer].mean()):.3f}" for name in MEASURES]
+        assert line.split() == [str(layer), *means]
+
+
+def test_two_models_stand_side_by_side(
+    models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = inspect_heads(arguments(models["bert"], texts, tmp_path / "both", compare=models["other"]))
+    table = table_of(capsys.readouterr().out)
+    alone = [inspect_heads(arguments(models[name], texts, tmp_path / name))[0] for name in ("bert", "other")]
+    for name in MEASURES:
+        for compared, single in zip(both, alone, strict=True):
+            assert torch.equal(compared.heads.measures[name], single.heads.measures[name])
+        assert not torch.equal(both[0].heads.measures[name], both[1].heads.measures[name]) or name == "sparsity"
+    assert len(table) == NUM_LAYERS * NUM_HEADS
+    for line, (layer, head, *cells) in enumerate(table):
+        assert (int(layer), int(head)) == divmod(line, NUM_HEADS)
+        pairs = [[f"{float(study.heads.measures[name].flatten()[line]):.3f}" for study in both] for name in MEASURES]
+        roles = [study.heads.roles()[int(layer)][int(head)] for study in both]
+        assert cells == ["/".join(pair) for pair in (*pairs, roles)]
+    counted = [line["model"] for line in lines_of(tmp_path / "both")]
+    assert counted == [models[name] for name in ("bert", "other") for _ in range(NUM_LAYERS * NUM_HEADS)]
+
+
+def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
+    studies = inspect_heads(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
+    assert (tmp_path / "heads.png").read_bytes().startswith(PNG_SIGNATURE)
+    for some in (studies[:1], studies):
+        figure = draw_heat_maps(heat_map_panels(some), x_label="head", y_label="layer", title="t")
+        panels = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
+        assert len(panels) == len(MEASURES) * len(some)
+        entropies = [image for title, image in panels.items() if "entropy" in title]
+        assert [image.get_array().tolist() for image in entropies] == [
+            study.heads.measures["entropy"].tolist() for study in some
+        ]
+        largest = max(float(study.heads.measures["entropy"].max()) for study in some)
+        assert [image.get_clim() for image in entropies] == [(0, pytest.approx(largest))] * len(some)
+
+
+def test_a_checkpoint_of_aligned_attention_shows_all_its_layers(
+    models: dict[str, str], texts: str, tmp_path: Path
+) -> None:
+    model = alignattn.patch(sharp_model("bert"), "aa-ct", layers=(1,))
+    patched = save(tmp_path / "patched", model)
+    aligned, plain = inspect_heads(arguments(patched, texts, tmp_path / "out", compare=models["bert"]))
+    assert list(aligned.layers) == [0, 1, 2]
+    for name in MEASURES:
+        assert torch.equal(aligned.heads.measures[name], plain.heads.measures[name])
+
+
+def test_a_checkpoint_keeps_the_attention_that_it_was_trained_with(texts: str, tmp_path: Path) -> None:
+    model = alignattn.patch(sharp_model("bert"), "sparsemax", layers=(1, 2))
+    patched = save(tmp_path / "patched", model)
+    (study,) = inspect_heads(arguments(patched, texts, tmp_path / "out"))
+    assert list(study.layers) == [1, 2]
+    assert [line["layer"] for line in lines_of(tmp_path / "out")] == ["1"] * NUM_HEADS + ["2"] * NUM_HEADS
+    assert float(study.heads.measures["sparsity"].min()) > 0
+
+
+def test_a_file_of_pairs_is_read_by_its_columns(models: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("x,label,y\na b,1,c\nd,0,e f g\n", encoding="utf-8")
+    (study,) = inspect_heads(arguments(models["bert"], str(path), tmp_path / "out", text_columns=["x", "label"]))
+    assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 1 + 3)
+
+
+def test_max_samples_draws_by_the_seed(models: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(" ".join("a" * length) for length in range(1, 30)), encoding="utf-8")
+
+    def tokens(name: str, seed: int) -> int:
+        options = arguments(models["bert"], str(path), tmp_path / name, max_samples=3, seed=seed)
+        (study,) = inspect_heads(options)
+        assert study.heads.num_texts == 3
+        return study.heads.num_tokens
+
+    assert tokens("first", 1) == tokens("again", 1) != tokens("other", 2)
+
+
+def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Path, tmp_path: Path) -> None:
+    options = arguments(minilm, "mrpc", tmp_path, data_dir=str(shared_data), max_samples=2)
+    (study,) = inspect_heads(options)
+    assert study.heads.num_texts == 2
+    # Layer 0 of MiniLM has a head that attends to the previous token alone.
+    assert study.heads.roles()[0][2] == "previous"
+    assert float(study.heads.measures["previous"][0, 2]) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--model no/where --data {texts}", "alignattn: no model can be loaded from 'no/where'"),
+        ("--model {bert} --data gone.txt", "there is no file gone.txt"),
+        ("--model {bert} --data gone.csv --text_columns a", "there is no file gone.csv"),
+        ("--model {bert} --data {root}/empty.txt", "empty.txt is empty"),
+        ("--model {bert} --data {root}/binary.txt", "as text in UTF-8"),
+        ("--model {bert} --data nonsense", "'nonsense' is neither a task nor a file"),
+        ("--model {bert} --data mrpc --data_dir {root}", "there is no folder"),
+        ("--model {bert} --data mrpc --text_columns a", "--text_columns is for files"),
+        ("--model {bert} --data {texts} --text_columns a", "has no columns"),
+        ("--model {bert} --data {texts} --data_dir {root}", "--data_dir is for tasks"),
+        ("--model {bert} --data {root}/rows.csv", "columns of {root}/rows.csv: a, b"),
+        ("--model {bert} --data {root}/rows.csv --text_columns a a", "two different columns"),
+        ("--model {bert} --data {root}/rows.csv --text_columns z", "has no column 'z': choose among a, b"),
+        ("--model {bert} --data {root}/rows.csv --text_columns b", "holds no text in row 2"),
+        ("--model {bert} --data {texts} --max_samples 0", "--max_samples 0 must be at least 1"),
+        ("--model {bert} --data {texts} --batch_size 0", "--batch_size 0 must be at least 1"),
+        ("--model {bert} --data {texts} --max_length 65", "max_length 65"),
+        ("--model {bert} --data {texts} --compare {bert}", "is --model itself"),
+        ("--model {bert} --data {texts} --compare {small}", "{small} has 2 layers of 3 heads"),
+        ("--model {root}/untold --data {texts}", "holds no tokenizer"),
+        ("--model {root}/short --data {root}/long.txt --max_length 100", "takes at most 64 tokens"),
+        ("--model {bert} --data {texts} --colour red", "--colour"),
+        ("--model {bert}", "--data"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: str,
+    message: str,
+    models: dict[str, str],
+    texts: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "long.txt").write_text("a " * 80, encoding="utf-8")
+    (tmp_path / "rows.csv").write_text("a,b\nx,y\nz, \n", encoding="utf-8")
+    tiny_model("bert").save_pretrained(tmp_path / "untold")
+    tiny_model("bert").save_pretrained(tmp_path / "short")
+    save_tokenizer(tmp_path / "short")
+    places = models | {"texts": texts, "root": str(tmp_path)}
+    folder = tmp_path / "out"
+    given = [word.format(**places) for word in words.split()]
+    # The last of two equal options counts.
+    command = ["inspect", "--output_dir", str(folder), "--max_length", "32", *given]
+    assert run_command(command) == USER_ERROR_EXIT_CODE
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn:")]
+    assert len(errors) == 1
+    assert message.format(**places) in errors[0]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("present", ["heads.csv", "heads.png"])
+def test_nothing_is_overwritten(
+    present: str, models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / present).write_text("mine", encoding="utf-8")
+    command = ["inspect", "--model", models["bert"], "--data", texts, "--output_dir", str(tmp_path)]
+    assert run_command(command) == USER_ERROR_EXIT_CODE
+    assert f"already holds {present}" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == [present]
+    assert (tmp_path / present).read_text(encoding="utf-8") == "mine"
