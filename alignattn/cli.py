@@ -13,6 +13,7 @@ USAGE = """usage: alignattn COMMAND [options]
 commands:
   finetune   fine-tune a pretrained encoder on a task, with or without alignment attention
   inspect    what each attention head of a model does, as a table and heat maps; or two models side by side
+  calibrate  how far confidence is from accuracy in saved predictions, as a table and reliability diagrams
   benchmark  time and memory of a training and an evaluation step, as ratios to plain attention
   demo       fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
 
@@ -32,6 +33,12 @@ def _inspect(argv: Sequence[str]) -> None:
     main(argv)
 
 
+def _calibrate(argv: Sequence[str]) -> None:
+    from alignattn.experiments.calibrate import main
+
+    main(argv)
+
+
 def _benchmark(argv: Sequence[str]) -> None:
     from alignattn.experiments.benchmark import main
 
@@ -47,6 +54,7 @@ def _demo(argv: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "finetune": _finetune,
     "inspect": _inspect,
+    "calibrate": _calibrate,
     "benchmark": _benchmark,
     "demo": _demo,
 }

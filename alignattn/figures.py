@@ -1,6 +1,7 @@
 """Pictures of results: what is drawn is given as numbers by name, and a path ending chooses the format."""
 
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,17 @@ HEAT_MARGIN_INCHES = (1.2, 0.9)
 """What a heat map needs beside its cells for labels and its colour bar, and above and below them."""
 MIN_HEAT_WIDTH = 2.8
 """In inches: what a title needs."""
+TITLE_CHARACTERS = 11
+"""An inch of the picture's width; a longer title goes on in the next line."""
+LEGEND_INCHES = 1.4
+"""What a name in the legend takes of the picture's width."""
+RELIABILITY_HEIGHTS = (3.0, 1.0)
+"""Of a reliability diagram and of the counts below it, in proportion."""
+RELIABILITY_INCHES = (4.4, 5.4)
+"""Width and height of one of its panels."""
+MOST_COUNTS_SHOWN = 15
+"""Bins beyond which the numbers of rows would overlap."""
+ACCURACY_COLOUR, GAP_COLOUR = COLOURS[0], COLOURS[4]
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,23 @@ class HeatMapPanel:
     row_names: Sequence[str]
     series: Mapping[str, Sequence[Sequence[float]]]
     marked: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReliabilityPanel:
+    """One reliability diagram: bins equally wide from 0 to 1, with a strip of counts below.
+
+    Attributes:
+        title: what is shown.
+        confidence: mean confidence a bin, a fraction; not read where the bin is empty.
+        accuracy: likewise.
+        counts: rows a bin.
+    """
+
+    title: str
+    confidence: Sequence[float]
+    accuracy: Sequence[float]
+    counts: Sequence[int]
 
 
 def plot_bars(
@@ -211,6 +240,62 @@ def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str
     return figure
 
 
+def plot_reliability(path: Path, panels: Sequence[ReliabilityPanel], *, title: str) -> None:
+    """Draw reliability diagrams, as `draw_reliability` arranges them.
+
+    Args:
+        path: the picture, written in one step.
+        panels: one or more.
+        title: of the whole picture.
+    """
+    _write(draw_reliability(panels, title=title), path)
+
+
+def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
+    """Return the `matplotlib` figure of reliability diagrams side by side.
+
+    A bar is a bin's accuracy; hatched is the gap to its mean confidence. Arguments as for `plot_reliability`.
+    """
+    width, height = RELIABILITY_INCHES
+    figure, all_axes = _figure(
+        2, len(panels), width * len(panels), height, title, sharex=True, sharey="row", height_ratios=RELIABILITY_HEIGHTS
+    )
+    for panel, axes, strip in zip(panels, all_axes[: len(panels)], all_axes[len(panels) :], strict=True):
+        _draw_gaps(axes, panel)
+        _draw_counts(strip, panel)
+    all_axes[0].set_ylabel("accuracy")
+    all_axes[len(panels)].set_ylabel("rows")
+    _finish(figure, all_axes)
+    return figure
+
+
+def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
+    num_bins = len(panel.counts)
+    filled = [index for index in range(num_bins) if panel.counts[index]]
+    lefts = [index / num_bins for index in filled]
+    accuracy = [panel.accuracy[index] for index in filled]
+    gaps = [panel.confidence[index] - panel.accuracy[index] for index in filled]
+    bars = {"width": 1 / num_bins, "align": "edge"}
+    axes.bar(lefts, accuracy, color=ACCURACY_COLOUR, edgecolor="white", label="accuracy", **bars)
+    gap_style = {"facecolor": "none", "edgecolor": GAP_COLOUR, "hatch": "///"}
+    axes.bar(lefts, gaps, bottom=accuracy, label="gap to mean confidence", **gap_style, **bars)
+    axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.set_title(panel.title, fontsize="medium")
+
+
+def _draw_counts(axes: Any, panel: ReliabilityPanel) -> None:
+    num_bins = len(panel.counts)
+    lefts = [index / num_bins for index in range(num_bins)]
+    bars = axes.bar(lefts, panel.counts, 1 / num_bins, align="edge", color="grey", edgecolor="white")
+    if num_bins <= MOST_COUNTS_SHOWN:
+        names = [str(count) if count else "" for count in panel.counts]
+        axes.bar_label(bars, names, fontsize="x-small", padding=1)
+    axes.margins(y=0.25)
+    axes.set_xlabel("confidence")
+
+
 def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> None:
     values = panel.series[name]
     numbers = [value for rows in panel.series.values() for row in rows for value in row if math.isfinite(value)]
@@ -278,21 +363,26 @@ def _cycled(choices: Sequence[str], index: int) -> str:
     return choices[index % len(choices)]
 
 
-def _figure(rows: int, columns: int, width: float, height: float, title: str) -> tuple[Any, Sequence[Any]]:
+def _figure(rows: int, columns: int, width: float, height: float, title: str, **grid: Any) -> tuple[Any, Sequence[Any]]:
     # A figure without pyplot draws with Agg, needs no display and leaves no state behind.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, fontsize="medium")
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flatten())
+    figure.suptitle(textwrap.fill(title, int(width * TITLE_CHARACTERS)), fontsize="medium")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
 
 
 def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
+    _finish(figure, all_axes)
+    _write(figure, path)
+
+
+def _finish(figure: Any, all_axes: Sequence[Any]) -> None:
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = all_axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    _write(figure, path)
+    abreast = max(1, min(len(labels), int(figure.get_figwidth() / LEGEND_INCHES)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=abreast, frameon=False)
 
 
 def _write(figure: Any, path: Path) -> None:

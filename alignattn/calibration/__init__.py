@@ -1,0 +1,39 @@
+"""How far a classifier's confidence lies from its accuracy, and what a temperature mends of it.
+
+The same for `evaluate` is `alignattn.calibration.metric.CalibrationError`; importing `evaluate` takes seconds, and
+everything here does without it.
+"""
+
+from alignattn.calibration.measures import (
+    ECE_BINS,
+    Reliability,
+    adaptive_calibration_error,
+    brier_score,
+    expected_calibration_error,
+    maximum_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
+from alignattn.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
+from alignattn.calibration.summary import FIGURES, Estimate, summarise
+from alignattn.calibration.temperature import apply_temperature, fit_temperature
+
+__all__ = [
+    "ECE_BINS",
+    "FIGURES",
+    "PROBABILITY_FLOOR",
+    "SUM_TOLERANCE",
+    "Estimate",
+    "Reliability",
+    "adaptive_calibration_error",
+    "apply_temperature",
+    "brier_score",
+    "expected_calibration_error",
+    "find_bad_rows",
+    "fit_temperature",
+    "log_probabilities",
+    "maximum_calibration_error",
+    "negative_log_likelihood",
+    "reliability",
+    "summarise",
+]

@@ -1,0 +1,325 @@
+"""How far confidence lies from accuracy in saved predictions, split by split, before and after temperature scaling."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+import alignattn
+from alignattn.calibration import (
+    ECE_BINS,
+    FIGURES,
+    Estimate,
+    apply_temperature,
+    reliability,
+    summarise,
+)
+from alignattn.calibration.held_out import Temperature, fit_temperatures
+from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.tables import render_table
+from alignattn.figures import ReliabilityPanel, plot_reliability
+from alignattn.files import check_free, write_json
+from alignattn.uncertainty import CONFIDENCE_LEVEL, RESAMPLES, SEED
+
+RESULTS_FILE = "calibration.json"
+
+HEADINGS = {
+    "accuracy": "accuracy %",
+    "expected_calibration_error": "ECE %",
+    "adaptive_calibration_error": "adaptive ECE %",
+    "maximum_calibration_error": "MCE %",
+    "brier_score": "Brier",
+    "negative_log_likelihood": "NLL",
+}
+"""Of the table's columns, by figure."""
+
+
+@dataclass
+class CalibrationOptions:
+    """The options of `alignattn calibrate` that are given by name and value."""
+
+    output_dir: str = field(
+        default="calibration", metadata={"help": f"Folder for {RESULTS_FILE} and one reliability diagram a split."}
+    )
+    num_bins: int = field(default=ECE_BINS, metadata={"help": "Bins of the calibration errors and of the diagrams."})
+    split: list[str] | None = field(default=None, metadata={"help": "Splits to report (default: all)."})
+    fit_on: str | None = field(
+        default=None,
+        metadata={"help": "Split on one half of which a temperature is fitted; the other half is reported."},
+    )
+    resamples: int = field(default=RESAMPLES, metadata={"help": "Bootstrap resamples behind each interval."})
+    seed: int = field(default=SEED, metadata={"help": "Seed of the halves and of the resamples."})
+    label_column: str = field(default="label", metadata={"help": "Column of class numbers."})
+    probabilities_column: str = field(
+        default="probabilities", metadata={"help": "Column of a list of probabilities a row."}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_bins", "resamples"):
+            if getattr(self, name) < 1:
+                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
+        if self.seed < 0:
+            raise AlignAttnError(f"--seed {self.seed} must not be negative")
+
+
+@dataclass(kw_only=True)
+class CalibrationArguments(CalibrationOptions):
+    """Everything that `alignattn calibrate` is given.
+
+    Attributes:
+        files: Parquet files of predictions.
+        skip_bad_rows: whether bad rows are left out and listed, instead of refused.
+    """
+
+    files: list[str]
+    skip_bad_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one split of a file that are reported.
+
+    Attributes:
+        name: of the split, after that of the file where there are several.
+        file: that it is from.
+        split: its name in the file.
+        probabilities: `[N, C]`, by what was done to them: `before`, and `after` temperature scaling where fitted.
+        labels: `[N]`.
+        temperature: that of `after`.
+    """
+
+    name: str
+    file: Path
+    split: str
+    probabilities: Mapping[str, NDArray[np.float64]]
+    labels: NDArray[np.int64]
+    temperature: Temperature | None
+
+    @property
+    def is_other_half(self) -> bool:
+        """Whether the temperature was fitted on the other half of the split."""
+        fitted = self.temperature
+        return fitted is not None and (fitted.file, fitted.split) == (self.file, self.split)
+
+    @property
+    def picture(self) -> str:
+        """The file name of its reliability diagram."""
+        in_file_names = re.sub(r"[^\w.]+", "-", self.name)
+        return f"reliability-{in_file_names}.png"
+
+
+Summary = Mapping[str, Mapping[str, Estimate]]
+"""By `before` and `after`, by figure."""
+
+Report = tuple[Part, Summary]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `alignattn calibrate`.
+
+    Args:
+        argv: the words after the command's name.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend; nothing is written then.
+    """
+    parser = OneLineErrorParser([CalibrationOptions], prog="alignattn calibrate")
+    parser.add_argument("files", nargs="+", metavar="PREDICTIONS", help="Parquet file of predictions.")
+    # A flag of HfArgumentParser takes an optional value, and would take the file after it for that.
+    parser.add_argument("--skip_bad_rows", action="store_true", help="Leave bad rows out, and list them.")
+    calibrate(CalibrationArguments(**vars(parser.parse_args(list(argv)))))
+
+
+def calibrate(arguments: CalibrationArguments) -> list[Report]:
+    """Report the calibration of saved predictions: print a table, write `calibration.json` and reliability diagrams.
+
+    Returns:
+        Each split of each file and its figures, in the order of the table.
+
+    Raises:
+        AlignAttnError: if a file would be overwritten, a file or a row cannot be read, or there is no such split.
+    """
+    files = [
+        read_predictions(
+            path,
+            label_column=arguments.label_column,
+            probabilities_column=arguments.probabilities_column,
+            skip_bad_rows=arguments.skip_bad_rows,
+        )
+        for path in _distinct_paths(arguments.files)
+    ]
+    _check_splits(files, arguments.split)
+    temperatures = fit_temperatures(files, arguments.fit_on, arguments.seed)
+    parts = [
+        part
+        for file, name, temperature in zip(files, _short_names(files), temperatures, strict=True)
+        for part in _parts(file, name, temperature, arguments.split)
+    ]
+    folder = Path(arguments.output_dir)
+    _check_pictures(parts)
+    check_free(folder, [RESULTS_FILE, *(part.picture for part in parts)])
+    reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
+    for part, summary in reports:
+        draw(folder / part.picture, part, summary, arguments.num_bins)
+    write_json(folder / RESULTS_FILE, _content(files, temperatures, reports, arguments))
+    print("\n".join([render(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
+    return reports
+
+
+def render(reports: Sequence[Report]) -> str:
+    """Return two lines a split and state: the figures, and their intervals below."""
+    has_temperature = any(part.temperature for part, _ in reports)
+    lines = []
+    for part, summary in reports:
+        for state, estimates in summary.items():
+            temperature = part.temperature.value if part.temperature and state == "after" else 1.0
+            start = [part.name, *([f"{temperature:.3f}"] if has_temperature else []), str(len(part.labels))]
+            lines.append([*start, *(_number(name, estimates[name].value) for name in HEADINGS)])
+            lines.append([*([""] * len(start)), *(_interval(name, estimates[name]) for name in HEADINGS)])
+    header = ["split", *(["temperature"] if has_temperature else []), "rows", *HEADINGS.values()]
+    return render_table(header, lines)
+
+
+def draw(path: Path, part: Part, summary: Summary, num_bins: int) -> None:
+    """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
+    panels = []
+    for state, probabilities in part.probabilities.items():
+        bins = reliability(probabilities, part.labels, num_bins)
+        error = summary[state]["expected_calibration_error"].value
+        how = f"temperature {part.temperature.value:.2f}" if part.temperature and state == "after" else "as saved"
+        panels.append(
+            ReliabilityPanel(
+                f"{how}: ECE {100 * error:.1f} %",
+                bins.confidence.tolist(),
+                bins.accuracy.tolist(),
+                bins.counts.tolist(),
+            )
+        )
+    plot_reliability(path, panels, title=f"{part.name}, {len(part.labels)} rows")
+
+
+def _distinct_paths(names: Sequence[str]) -> list[Path]:
+    paths = [Path(name) for name in names]
+    for index, path in enumerate(paths):
+        if path.resolve() in [earlier.resolve() for earlier in paths[:index]]:
+            raise AlignAttnError(f"{path} is given twice: give each file once")
+    return paths
+
+
+def _short_names(files: Sequence[Predictions]) -> list[str | None]:
+    """What tells the files apart: their paths without the folders and the file name that all share."""
+    if len(files) == 1:
+        return [None]
+    paths = [list(file.path.resolve().with_suffix("").parts) for file in files]
+    for end in (0, -1):
+        while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
+            for parts in paths:
+                parts.pop(end)
+    return ["/".join(parts) for parts in paths]
+
+
+def _parts(
+    file: Predictions, file_name: str | None, temperature: Temperature | None, wanted: Sequence[str] | None
+) -> list[Part]:
+    """The reported rows of each wanted split: all, but for those that the temperature was fitted on."""
+    is_reported = np.ones(len(file.labels), dtype=bool)
+    if temperature and temperature.file == file.path:
+        is_reported[temperature.rows] = False
+    parts = []
+    for split in file.split_names():
+        if wanted is None or split in wanted:
+            rows = is_reported & (file.splits == split)
+            probabilities = {"before": file.probabilities[rows]}
+            if temperature:
+                probabilities["after"] = apply_temperature(file.probabilities[rows], temperature.value)
+            name = split if file_name is None else f"{file_name}: {split}"
+            parts.append(Part(name, file.path, split, probabilities, file.labels[rows], temperature))
+    return parts
+
+
+def _check_splits(files: Sequence[Predictions], wanted: Sequence[str] | None) -> None:
+    known = all_splits(files)
+    for split in wanted or ():
+        if split not in known:
+            raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
+
+
+def _check_pictures(parts: Sequence[Part]) -> None:
+    pictures = [part.picture for part in parts]
+    for part in parts:
+        if pictures.count(part.picture) > 1:
+            raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
+
+
+def _summary(part: Part, arguments: CalibrationArguments) -> Summary:
+    options = {"num_bins": arguments.num_bins, "resamples": arguments.resamples, "seed": arguments.seed}
+    return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
+
+
+def _number(name: str, value: float) -> str:
+    return f"{100 * value:.1f}" if FIGURES[name].is_share else f"{value:.3f}"
+
+
+def _interval(name: str, estimate: Estimate) -> str:
+    if estimate.interval is None:
+        return ""
+    return f"{_number(name, estimate.interval.low)}–{_number(name, estimate.interval.high)}"
+
+
+def _content(
+    files: Sequence[Predictions],
+    temperatures: Sequence[Temperature | None],
+    reports: Sequence[Report],
+    arguments: CalibrationArguments,
+) -> dict[str, Any]:
+    """What `calibration.json` holds; shares are fractions, not percentages."""
+    settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
+    contents = [
+        {
+            "file": str(file.path),
+            "temperature": temperature and temperature.to_dict(),
+            "bad_rows": [asdict(bad) for bad in file.bad_rows],
+            "splits": {
+                part.split: _split_content(part, summary) for part, summary in reports if part.file == file.path
+            },
+        }
+        for file, temperature in zip(files, temperatures, strict=True)
+    ]
+    return {"alignattn": alignattn.__version__, "settings": settings, "files": contents}
+
+
+def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
+    figures = {
+        state: {
+            name: {"value": estimate.value, "interval": estimate.interval and asdict(estimate.interval)}
+            for name, estimate in estimates.items()
+        }
+        for state, estimates in summary.items()
+    }
+    return {"rows": len(part.labels), "is_other_half": part.is_other_half, "picture": part.picture, **figures}
+
+
+def _caption(
+    files: Sequence[Predictions], temperatures: Sequence[Temperature | None], arguments: CalibrationArguments
+) -> list[str]:
+    fitted = {temperature.file: temperature for temperature in temperatures if temperature}
+    skipped = [file for file in files if file.bad_rows]
+    return [
+        f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval, {arguments.resamples} resamples of rows. "
+        f"Calibration errors: {arguments.num_bins} bins;",
+        "noise makes them larger, which their intervals (method basic) allow for; on few rows these are too short.",
+        "Brier: sum over the classes, 0 to 2. NLL: nats.",
+        *(temperature.describe() for temperature in fitted.values()),
+        *(
+            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {RESULTS_FILE}; the first, row "
+            f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
+            for file in skipped
+        ),
+    ]
