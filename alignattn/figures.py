@@ -368,7 +368,8 @@ def _figure(rows: int, columns: int, width: float, height: float, title: str, **
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(textwrap.fill(title, int(width * TITLE_CHARACTERS)), fontsize="medium")
+    lines = (textwrap.fill(line, int(width * TITLE_CHARACTERS)) for line in title.splitlines())
+    figure.suptitle("\n".join(lines), fontsize="medium")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
 
 
