@@ -20,7 +20,10 @@ def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
     return np.eye(num_labels)[classes] - 0.5
 
 
-@pytest.mark.parametrize(("name", "value"), [("accuracy", 3 / 5), ("f1", 2 / 3), ("matthews_correlation", 1 / 6)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("accuracy", 3 / 5), ("f1", 2 / 3), ("macro_f1", (2 / 3 + 1 / 2) / 2), ("matthews_correlation", 1 / 6)],
+)
 def test_classification_by_hand(name: MetricName, value: float) -> None:
     scores = METRICS[name]().compute(predictions=PREDICTED, references=TRUE)
     assert scores == {name: pytest.approx(value, abs=1e-15)}
@@ -30,6 +33,12 @@ def test_classification_by_hand(name: MetricName, value: float) -> None:
 def test_correlation_by_hand(name: MetricName, value: float) -> None:
     scores = METRICS[name]().compute(predictions=[1.0, 2.0, 3.0], references=[1.0, 2.0, 4.0])
     assert scores == {name: pytest.approx(value, abs=1e-15)}
+
+
+def test_macro_f1_counts_classes_alike_and_a_missed_one_as_0() -> None:
+    predicted, true = [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2]
+    scores = METRICS["macro_f1"]().compute(predictions=predicted, references=true)
+    assert scores == {"macro_f1": pytest.approx((1 + 2 / 3 + 0) / 3, abs=1e-15)}
 
 
 def test_classification_tasks_against_sklearn() -> None:

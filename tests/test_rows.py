@@ -31,6 +31,10 @@ COUNTS = {
     "qqp": (16212, {"validation": 4000}),
     "sst2": (67349, {"validation": 872}),
     "stsb": (5749, {"validation": 1500}),
+    "snli": (9824, {"validation": 9842}),
+    "twitterppdb": (None, {"test": 9324}),
+    "agnews": (26218, {"validation": 2913, "test": 7600}),
+    "amazonelectronics": (6385, {"validation": 800, "test": 800}),
 }
 TOY = Task(
     name="toy",
@@ -107,6 +111,30 @@ def test_mnli_without_a_train_split_says_what_to_do(cache_dir: str) -> None:
         "leave out --data_dir",
         "--train_file",
     )
+
+
+def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(
+    toy_dir: Callable[..., Path], cache_dir: str
+) -> None:
+    columns = {"a": [f"a{index}" for index in range(40)], "b": [f"b{index}" for index in range(40)]}
+    labels = [index % 2 for index in range(40)]
+    data_dir = toy_dir(train=columns | {"label": labels}, test=GOOD)
+    task = replace(TOY, derives_validation=True, evaluation_splits=("validation", "test"))
+    rows = load_rows(task, data_dir=data_dir, cache_dir=cache_dir)
+    assert rows.train is not None
+    kept, drawn = rows.train["a"][:], rows.evaluation["validation"]["a"][:]
+    assert len(drawn) == 4
+    assert sorted(kept + drawn) == sorted(columns["a"])
+    assert list(rows.evaluation) == ["validation", "test"]
+    assert rows.derived == {"validation": "4 of the 40 training rows, drawn with seed 42"}
+    again = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
+    assert again.train is None
+    assert again.evaluation["validation"]["a"][:] == drawn
+
+
+def test_a_task_that_is_not_on_the_hub_says_where_its_rows_belong(cache_dir: str) -> None:
+    message = refusal(lambda: load_rows(TASKS["amazonelectronics"], cache_dir=cache_dir))
+    assert_mentions(message, "is not on the Hub", "amazon_electronics/train.parquet")
 
 
 def test_rows_without_a_label_are_dropped_and_counted(toy_dir: Callable[..., Path], cache_dir: str) -> None:

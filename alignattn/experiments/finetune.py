@@ -105,6 +105,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         train_rows=len(data.train),
         evaluation_rows={split: len(dataset) for split, dataset in data.evaluation.items()},
         dropped_rows=rows.dropped,
+        derived_splits=rows.derived,
         train_runtime=output.metrics["train_runtime"],
         train_samples_per_second=output.metrics["train_samples_per_second"],
         training=_last_logged(trainer),

@@ -29,6 +29,7 @@ class RunResult:
         train_rows: rows trained on.
         evaluation_rows: rows by evaluation split.
         dropped_rows: unlabelled rows left out, by split.
+        derived_splits: how an evaluation split came about that the data set does not have, by its name.
         train_runtime: seconds.
         train_samples_per_second: rows trained on a second.
         training: the last logged loss, task_loss, align_loss, learning rate and diagnostics.
@@ -46,6 +47,7 @@ class RunResult:
     train_rows: int
     evaluation_rows: dict[str, int]
     dropped_rows: dict[str, int]
+    derived_splits: dict[str, str]
     train_runtime: float
     train_samples_per_second: float
     training: dict[str, float]
@@ -78,10 +80,11 @@ def read_result(folder: Path) -> RunResult | None:
 
 def render_metrics(result: RunResult) -> str:
     """Return the metrics of a run in lines, percentages as the papers print them."""
-    return "\n".join(
+    lines = [
         f"  {result.task} {split}: " + ", ".join(f"{name} {100 * value:.2f}" for name, value in scores.items())
         for split, scores in result.metrics.items()
-    )
+    ]
+    return "\n".join([*lines, *(f"  split {split}: {how}" for split, how in result.derived_splits.items())])
 
 
 def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:

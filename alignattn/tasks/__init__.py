@@ -7,10 +7,11 @@ from alignattn.errors import AlignAttnError
 from alignattn.tasks.demo import DEMO_TASK
 from alignattn.tasks.glue import GLUE_TASKS
 from alignattn.tasks.task import Task
+from alignattn.tasks.text_classification import TEXT_CLASSIFICATION_TASKS
 
 __all__ = ["TASKS", "Task", "get_task"]
 
-TASKS: dict[str, Task] = {task.name: task for task in (*GLUE_TASKS, DEMO_TASK)}
+TASKS: dict[str, Task] = {task.name: task for task in (*GLUE_TASKS, *TEXT_CLASSIFICATION_TASKS, DEMO_TASK)}
 
 
 def get_task(name: str) -> Task:

@@ -80,6 +80,13 @@ class F1(_OfClasses):
         return float(f1_score(references, predictions, pos_label=1, average="binary", zero_division=0.0))
 
 
+class MacroF1(_OfClasses):
+    """The mean over the classes, predicted or true, of the F1 of each; 0 for a class never found."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(f1_score(references, predictions, average="macro", zero_division=0.0))
+
+
 class MatthewsCorrelation(_OfClasses):
     """Matthews' correlation coefficient (Matthews 1975); 0 where one side is constant."""
 
@@ -104,6 +111,7 @@ class Spearmanr(_Correlation):
 METRICS: dict[MetricName, type[_OneNumber]] = {
     "accuracy": Accuracy,
     "f1": F1,
+    "macro_f1": MacroF1,
     "matthews_correlation": MatthewsCorrelation,
     "pearson": Pearson,
     "spearmanr": Spearmanr,

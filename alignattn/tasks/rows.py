@@ -4,7 +4,7 @@ Rows are counted from 1 in every message; a CSV file's header is not a row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
@@ -25,6 +25,10 @@ from alignattn.tasks.task import Task
 
 TRAIN = "train"
 VALIDATION = "validation"
+DERIVED_SHARE = 10
+"""One in so many training rows makes the validation split of a data set that has none."""
+DERIVED_SEED = 42
+"""One draw for all runs, whatever their seed: they are compared on the same rows."""
 
 _MOST_TEXTS = 2  # what a tokenizer joins into one sequence
 
@@ -37,11 +41,13 @@ class Rows:
         train: The rows to train on; None where they were not asked for.
         evaluation: The rows to evaluate on, by the name of the split.
         dropped: How many unlabelled rows (label -1) each split lost.
+        derived: How a split came about that the data set does not have, by its name.
     """
 
     train: datasets.Dataset | None
     evaluation: dict[str, datasets.Dataset]
     dropped: dict[str, int]
+    derived: dict[str, str] = field(default_factory=dict)
 
 
 def load_rows(
@@ -59,7 +65,10 @@ def load_rows(
         AlignAttnError: A split is missing or cannot be read, a column is missing, a label is out of range, or
             a text of a file is empty. On the Hub an empty text is taken as published: a user cannot mend it.
     """
-    names = ((TRAIN,) if need_train else ()) + task.evaluation_splits
+    derived = (VALIDATION,) if task.derives_validation else ()
+    names = ((TRAIN,) if need_train or derived else ()) + tuple(
+        name for name in task.evaluation_splits if name not in derived
+    )
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
     for name in names:
@@ -74,7 +83,20 @@ def load_rows(
         _check_texts(dataset, task.text_columns, origin, may_be_empty=data_dir is None)
         labels = numeric_labels(dataset[task.label_column][:], origin)
         splits[name], dropped[name] = _labelled(task, dataset, labels, origin)
-    return Rows(splits.pop(TRAIN, None), splits, dropped)
+    train = splits.pop(TRAIN, None)
+    if not derived:
+        return Rows(train, splits, dropped)
+    assert train is not None
+    rest, tenth = _without_a_tenth(train)
+    how = f"{len(tenth)} of the {len(train)} training rows, drawn with seed {DERIVED_SEED}"
+    return Rows(rest if need_train else None, {VALIDATION: tenth} | splits, dropped, {VALIDATION: how})
+
+
+def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """The other nine tenths of the rows and a tenth drawn at random, each in the order of the data set."""
+    order = np.random.default_rng(DERIVED_SEED).permutation(len(dataset))
+    count = max(1, len(dataset) // DERIVED_SHARE)
+    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
 
 
 def load_user_rows(

@@ -22,7 +22,8 @@ _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FI
 
 def hub_origin(task: Task, split: str) -> str:
     """How an error names a split of the Hub."""
-    return f"split {split!r} of {task.hub_id} ({task.hub_config})"
+    config = f" ({task.hub_config})" if task.hub_config else ""
+    return f"split {split!r} of {task.hub_id}{config}"
 
 
 def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
@@ -32,7 +33,7 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
             f"task {task.name!r} is not on the Hub: give --data_dir DIR with {task.folder}/{split}.parquet"
         )
     try:
-        return datasets.load_dataset(task.hub_id, task.hub_config, split=split, cache_dir=cache_dir)
+        return datasets.load_dataset(task.hub_id, task.hub_config or None, split=split, cache_dir=cache_dir)
     # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
     # those of `datasets`. Whatever stopped the download, the user has the same ways out.
     except Exception as error:

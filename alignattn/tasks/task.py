@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-MetricName = Literal["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"]
+MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr"]
 """The metrics of `alignattn.tasks.metrics.METRICS`; named here so that a record needs no heavy import."""
 
 
@@ -19,7 +19,9 @@ class Task:
         label_range: The smallest and the largest score of a regression; None where there is no limit.
         metrics: The task's official metrics. The first selects checkpoints and ranks runs.
         evaluation_splits: The names of the labelled splits that are not trained on.
-        hub_id: The data set's id on the Hub; empty for a user's own files.
+        derives_validation: Whether the split `validation` is a tenth of the training rows, drawn once and for all,
+            because the data set has none (as in Wu et al. 2020).
+        hub_id: The data set's id on the Hub; empty where it is not there.
         hub_config: The configuration of that data set.
         folder: Where `<split>.parquet` lies below a `--data_dir`.
     """
@@ -31,6 +33,7 @@ class Task:
     labels: tuple[str, ...] = ()
     label_range: tuple[float, float] | None = None
     evaluation_splits: tuple[str, ...] = ("validation",)
+    derives_validation: bool = False
     hub_id: str = ""
     hub_config: str = ""
     folder: str = ""
