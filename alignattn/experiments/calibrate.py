@@ -189,11 +189,32 @@ def render(reports: Sequence[Report]) -> str:
 
 def draw(path: Path, part: Part, summary: Summary, num_bins: int) -> None:
     """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
+    temperature = part.temperature.value if part.temperature else None
+    panels = reliability_panels(part.probabilities, part.labels, summary, temperature, num_bins)
+    plot_reliability(path, panels, title=f"{part.name}, {len(part.labels)} rows")
+
+
+def reliability_panels(
+    probabilities: Mapping[str, NDArray[np.float64]],
+    labels: NDArray[np.int64],
+    summary: Summary,
+    temperature: float | None,
+    num_bins: int,
+) -> list[ReliabilityPanel]:
+    """Return the panels of a reliability diagram, one a state.
+
+    Args:
+        probabilities: `[N, C]`, `before` and where there is a temperature `after`.
+        labels: `[N]`.
+        summary: the figures of each state.
+        temperature: that of `after`.
+        num_bins: of the diagrams.
+    """
     panels = []
-    for state, probabilities in part.probabilities.items():
-        bins = reliability(probabilities, part.labels, num_bins)
+    for state, rows in probabilities.items():
+        bins = reliability(rows, labels, num_bins)
         error = summary[state]["expected_calibration_error"].value
-        how = f"temperature {part.temperature.value:.2f}" if part.temperature and state == "after" else "as saved"
+        how = f"temperature {temperature:.2f}" if temperature and state == "after" else "as saved"
         panels.append(
             ReliabilityPanel(
                 f"{how}: ECE {100 * error:.1f} %",
@@ -202,7 +223,7 @@ def draw(path: Path, part: Part, summary: Summary, num_bins: int) -> None:
                 bins.counts.tolist(),
             )
         )
-    plot_reliability(path, panels, title=f"{part.name}, {len(part.labels)} rows")
+    return panels
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:

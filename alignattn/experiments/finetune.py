@@ -110,8 +110,8 @@ def finetune_one(options: RunOptions) -> RunResult:
         train_samples_per_second=output.metrics["train_samples_per_second"],
         training=_last_logged(trainer),
         parameters=_count_parameters(model),
-        versions=_versions(),
-        device=_device_name(args.device),
+        versions=package_versions(),
+        device=device_name(args.device),
     )
     if trainer.is_world_process_zero():
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
@@ -269,17 +269,29 @@ def _evaluate(trainer: AlignmentTrainer, task: Task, data: EncodedData, folder: 
         prediction = trainer.predict(dataset, metric_key_prefix=split)
         logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
         metrics[split] = compute_metrics(task, logits, labels)
-        tables.append(_prediction_table(task, split, logits, labels))
+        tables.append(prediction_table(task, split, np.arange(len(labels)), logits, labels))
     if tables and trainer.is_world_process_zero():
         with replacing(folder / PREDICTIONS_FILE) as temporary:
             pq.write_table(pa.concat_tables(tables), temporary)
     return metrics
 
 
-def _prediction_table(task: Task, split: str, logits: np.ndarray, labels: np.ndarray) -> pa.Table:
+def prediction_table(task: Task, split: str, rows: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> pa.Table:
+    """Return what `predictions.parquet` holds of a split; a regression has no column of probabilities.
+
+    Args:
+        task: that the outputs are for.
+        split: its name.
+        rows: `[N]`, their numbers in the split, from 0.
+        logits: `[N, C]`, the model's outputs.
+        labels: `[N]`.
+
+    Raises:
+        AlignAttnError: if the outputs hold NaN or infinity.
+    """
     columns = {
         "split": pa.array([split] * len(labels)),
-        "row": pa.array(np.arange(len(labels))),
+        "row": pa.array(rows),
         "label": pa.array(labels),
         "prediction": pa.array(predict(task, logits)),
     }
@@ -307,11 +319,13 @@ def _count_parameters(model: PreTrainedModel) -> dict[str, int]:
     }
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a result depends on."""
     return {name: version(name) for name in REPORTED_PACKAGES} | {"python": sys.version.split()[0]}
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return what a device is, in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"

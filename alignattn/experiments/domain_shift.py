@@ -1,0 +1,394 @@
+"""Accuracy and calibration under a shift of domain: train on one task, judge on it and on another of the same labels.
+
+The protocol is that of Desai & Durrett 2020 ("Calibration of Pre-trained Transformers", section 3), which Zhang et al.
+2021, table 2, follow: the development set of each task is halved; one half is held out and reported, and on the other
+half of the in-domain task a temperature is fitted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from accelerate import PartialState
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
+
+from alignattn.calibration import (
+    ECE_BINS,
+    apply_temperature,
+    fit_temperature,
+    log_probabilities,
+    negative_log_likelihood,
+    summarise,
+)
+from alignattn.checkpoints import from_pretrained
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.arguments import RunOptions, parse_run_options
+from alignattn.experiments.calibrate import reliability_panels
+from alignattn.experiments.domain_shift_report import (
+    IN_DOMAIN,
+    OUT_OF_DOMAIN,
+    DomainShiftResult,
+    Figures,
+    SideResult,
+    read_domain_shift,
+    render,
+    write_seed_table,
+)
+from alignattn.experiments.finetune import (
+    check_output_dir,
+    device_name,
+    finetune_one,
+    package_versions,
+    prediction_table,
+)
+from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.figures import plot_reliability
+from alignattn.files import replacing, write_json, write_text
+from alignattn.tasks import TASKS, Task, get_task
+from alignattn.tasks.encoding import encode
+from alignattn.tasks.rows import load_rows, max_samples
+
+PROG = "alignattn domain-shift"
+RUN_FOLDER = "run"
+"""Of the fine-tuning run, in the folder of the result."""
+
+DEVELOPMENT, HELD_OUT = "development", "held-out"
+HALVING_SEED = 42
+"""One draw for all runs, whatever their seed: they are compared on the same rows."""
+
+FEWEST_TO_HALVE = 2
+OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns")
+"""Options of `finetune` that say what the pair says."""
+
+PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
+    "bert-base-uncased": {
+        "learning_rate": 2e-5,
+        "per_device_train_batch_size": 16,
+        "weight_decay": 0.0,
+        "num_train_epochs": 3.0,
+        "max_length": 256,
+    },
+    "roberta-base": {
+        "learning_rate": 1e-5,
+        "per_device_train_batch_size": 32,
+        "weight_decay": 0.1,
+        "num_train_epochs": 3.0,
+        "max_length": 256,
+    },
+}
+"""The training settings of Desai & Durrett 2020, by base model."""
+
+
+@dataclass
+class DomainShiftArguments:
+    """The options of `alignattn domain-shift` beside those of `finetune`."""
+
+    pair: str = field(
+        metadata={
+            "help": "Two tasks of the same labels joined by a hyphen, trained on and shifted to: snli-mnli, "
+            f"qqp-twitterppdb, … Without a value, {' and '.join(PUBLISHED_TRAINING)} train with the settings "
+            "of Desai and Durrett (2020), other models with those of finetune."
+        }
+    )
+    stratify: bool = field(
+        default=False, metadata={"help": "Halve the development sets class by class, so that both halves have all."}
+    )
+
+
+@dataclass(frozen=True)
+class DevelopmentSet:
+    """The development set of one side, halved.
+
+    Attributes:
+        side: `in-domain` or `out-of-domain`.
+        task: that it is of, with this set as its only evaluation split.
+        split: its name in the task.
+        rows: all rows.
+        halves: the indices of the rows of each half, by its name.
+        dropped_rows: unlabelled rows left out, by split.
+        derived_splits: how a split came about that the data set does not have, by its name.
+    """
+
+    side: str
+    task: Task
+    split: str
+    rows: datasets.Dataset
+    halves: Mapping[str, NDArray[np.int64]]
+    dropped_rows: Mapping[str, int]
+    derived_splits: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the model made of a development set: `logits [N, C]`, `probabilities [N, C]` and the `labels [N]`."""
+
+    logits: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """The softmax of the logits."""
+        return np.asarray(softmax(self.logits, axis=1))
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `alignattn domain-shift`.
+
+    Args:
+        argv: the words after the command's name.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend.
+    """
+    domain_shift(parse_domain_shift_options(argv))
+
+
+def parse_domain_shift_options(argv: Sequence[str]) -> RunOptions:
+    """Parse the options of `finetune`, `--pair` and `--stratify`, with the published defaults of the model.
+
+    Raises:
+        AlignAttnError: as `parse_run_options` does, or if an option says what the pair says.
+    """
+    options = parse_run_options(argv, PROG, more_groups=[DomainShiftArguments], defaults_of_model=published_training_of)
+    for name in OPTIONS_OF_THE_PAIR:
+        if options.values[name] is not None:
+            raise AlignAttnError(f"--{name}: --pair says what is trained and evaluated on: drop --{name}")
+    return options
+
+
+def published_training_of(model: str) -> Mapping[str, Any]:
+    """Return the training options of `PUBLISHED_TRAINING` for a model's folder or Hub id; none for other models."""
+    return PUBLISHED_TRAINING.get(Path(model).name.lower(), {})
+
+
+def parse_pair(pair: str) -> tuple[Task, Task]:
+    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them.
+
+    Raises:
+        AlignAttnError: if these are not two classification tasks of the same labels.
+    """
+    words = pair.split("-")
+    for cut in range(1, len(words)):
+        try:
+            first, second = get_task("-".join(words[:cut])), get_task("-".join(words[cut:]))
+        except AlignAttnError:
+            # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
+            continue
+        _check_labels(pair, first, second)
+        return first, second
+    raise AlignAttnError(
+        f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
+    )
+
+
+def _check_labels(pair: str, first: Task, second: Task) -> None:
+    for task in (first, second):
+        if task.is_regression:
+            raise AlignAttnError(
+                f"--pair {pair}: {task.name} is a regression, and calibration is of classes: choose another task"
+            )
+    if first.labels != second.labels:
+        described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
+        raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
+    if first == second:
+        raise AlignAttnError(f"--pair {pair} names {first.name} twice: choose two tasks")
+
+
+def halves(
+    labels: ArrayLike, seed: int = HALVING_SEED, stratify: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of the development half and of the held-out half, drawn at random: sorted indices from 0.
+
+    The halves are disjoint and make up the whole; of an odd number of rows the held-out half has one more.
+
+    Args:
+        labels: `[N]`.
+        seed: of the draw.
+        stratify: whether each class is halved too, to within one row.
+    """
+    order = np.random.default_rng(seed).permutation(len(np.asarray(labels)))
+    if stratify:
+        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
+    # Every other row of a random order is a random half; where classes lie together, of each class.
+    return np.sort(order[1::2]), np.sort(order[::2])
+
+
+def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
+    """Train and evaluate each seed of the call that is not finished, and write what they share.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
+    """
+    pair = parse_pair(options.values["pair"])
+    seeds = options.values["seeds"]
+    if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
+        raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")
+    runs = options.runs()
+    for run in runs:
+        _check_folder(run, pair)
+    results = [domain_shift_one(run, pair) for run in runs]
+    if seeds is not None and PartialState().is_main_process:
+        print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
+    # As in `finetune`: a process group that outlives the interpreter's end aborts now and then.
+    PartialState().destroy_process_group()
+    return results
+
+
+def domain_shift_one(options: RunOptions, pair: tuple[Task, Task]) -> DomainShiftResult:
+    """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
+    finished = read_domain_shift(options.output_dir)
+    if finished is not None:
+        print(f"{options.output_dir} is finished already; its results:\n{render(finished)}")
+        return finished
+    # Before the training, so that what is wrong with either side is said before hours have passed.
+    sides = [load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), pair, strict=True)]
+    training = training_options(options, pair)
+    run = finetune_one(training)
+    outputs = _predict(training, sides)
+    result = _result(options, pair, run, sides, outputs)
+    if PartialState().is_main_process:
+        _write(options, sides, outputs, result)
+        print(f"{render(result)}\nwritten to {options.output_dir}")
+    return result
+
+
+def training_options(options: RunOptions, pair: tuple[Task, Task]) -> RunOptions:
+    """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
+    own = {option.name for option in fields(DomainShiftArguments)}
+    values = {name: value for name, value in options.values.items() if name not in own}
+    return RunOptions(values | {"task": pair[0].name, "output_dir": str(options.output_dir / RUN_FOLDER)})
+
+
+def load_side(side: str, task: Task, options: RunOptions) -> DevelopmentSet:
+    """Load and halve the development set of a task: its first evaluation split.
+
+    Raises:
+        AlignAttnError: as `load_rows` does, or if there are too few rows to halve.
+    """
+    data, split = options.data(), task.evaluation_splits[0]
+    task = replace(task, evaluation_splits=(split,))
+    loaded = load_rows(task, need_train=False, data_dir=data.data_dir, cache_dir=options.model().cache_dir)
+    rows = max_samples(loaded.evaluation[split], data.max_eval_samples)
+    if len(rows) < FEWEST_TO_HALVE:
+        raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
+    drawn = halves(rows[task.label_column][:], HALVING_SEED, options.values["stratify"])
+    by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
+    return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.derived)
+
+
+def _check_folder(options: RunOptions, pair: tuple[Task, Task]) -> None:
+    """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
+    folder = options.output_dir
+    holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
+    if not holds_run_only:
+        check_output_dir(options)
+    check_output_dir(training_options(options, pair))
+
+
+def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outputs]:
+    """The outputs of the run's saved model for the development set of each side."""
+    folder, data = training.output_dir, training.data()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoded = [
+        encode(side.rows, side.task, tokenizer, data.max_length, num_proc=data.preprocessing_num_workers)
+        for side in sides
+    ]
+    trainer = Trainer(
+        model=from_pretrained(folder, AutoModelForSequenceClassification),
+        args=training.training(),
+        # Not read: a Trainer whose options ask for evaluation in training insists on one.
+        eval_dataset=encoded[0],
+        data_collator=DataCollatorWithPadding(tokenizer),
+        processing_class=tokenizer,
+    )
+    predictions = [trainer.predict(dataset) for dataset in encoded]
+    return [
+        Outputs(np.asarray(prediction.predictions, dtype=np.float64), np.asarray(prediction.label_ids))
+        for prediction in predictions
+    ]
+
+
+def _result(
+    options: RunOptions,
+    pair: tuple[Task, Task],
+    run: RunResult,
+    sides: Sequence[DevelopmentSet],
+    outputs: Sequence[Outputs],
+) -> DomainShiftResult:
+    fitted_on = sides[0].halves[DEVELOPMENT]
+    known, labels = outputs[0].probabilities[fitted_on], outputs[0].labels[fitted_on]
+    temperature = fit_temperature(log_probabilities(known), labels)
+    return DomainShiftResult(
+        pair="-".join(task.name for task in pair),
+        model=run.model,
+        attention=run.attention,
+        attention_config=run.attention_config,
+        seed=run.seed,
+        stratify=options.values["stratify"],
+        halving_seed=HALVING_SEED,
+        num_bins=ECE_BINS,
+        temperature=temperature,
+        development_nll={
+            state: negative_log_likelihood(rows, labels) for state, rows in _states(known, temperature).items()
+        },
+        sides={
+            side.side: SideResult(
+                task=side.task.name,
+                split=side.split,
+                train_rows=run.train_rows if side.side == IN_DOMAIN else 0,
+                development_rows=len(side.halves[DEVELOPMENT]),
+                held_out_rows=len(side.halves[HELD_OUT]),
+                dropped_rows=side.dropped_rows,
+                derived_splits=side.derived_splits,
+                figures=_figures(side, output, temperature),
+            )
+            for side, output in zip(sides, outputs, strict=True)
+        },
+        versions=package_versions(),
+        device=device_name(options.training().device),
+    )
+
+
+def _states(probabilities: NDArray[np.float64], temperature: float) -> dict[str, NDArray[np.float64]]:
+    return {"before": probabilities, "after": apply_temperature(probabilities, temperature)}
+
+
+def _figures(side: DevelopmentSet, outputs: Outputs, temperature: float) -> Figures:
+    rows = side.halves[HELD_OUT]
+    states = _states(outputs.probabilities[rows], temperature)
+    return {state: summarise(probabilities, outputs.labels[rows]) for state, probabilities in states.items()}
+
+
+def _write(
+    options: RunOptions, sides: Sequence[DevelopmentSet], outputs: Sequence[Outputs], result: DomainShiftResult
+) -> None:
+    """Write the folder; `results.json` last, since it says that the rest is there."""
+    folder = options.output_dir
+    write_text(folder / CONFIG_FILE, options.to_yaml())
+    tables = [_prediction_table(side, output) for side, output in zip(sides, outputs, strict=True)]
+    with replacing(folder / PREDICTIONS_FILE) as temporary:
+        pq.write_table(pa.concat_tables(tables), temporary)
+    for side, output in zip(sides, outputs, strict=True):
+        rows = side.halves[HELD_OUT]
+        states, labels = _states(output.probabilities[rows], result.temperature), output.labels[rows]
+        figures = result.sides[side.side].figures
+        panels = reliability_panels(states, labels, figures, result.temperature, result.num_bins)
+        title = f"{side.task.name} ({side.side}), {len(rows)} rows"
+        plot_reliability(folder / f"reliability-{side.side}.png", panels, title=title)
+    write_json(folder / RESULTS_FILE, asdict(result))
+
+
+def _prediction_table(side: DevelopmentSet, outputs: Outputs) -> pa.Table:
+    """The predictions of both halves, each a split by a name that no other side shares, as `calibrate` reads them."""
+    halved = pa.concat_tables(
+        prediction_table(side.task, f"{side.side}-{name}", rows, outputs.logits[rows], outputs.labels[rows])
+        for name, rows in side.halves.items()
+    )
+    return halved.add_column(0, "side", pa.array([side.side] * halved.num_rows))

@@ -1,0 +1,203 @@
+"""The result of a domain shift: its record in `results.json`, and its table."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from alignattn.calibration import Estimate
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.calibrate import HEADINGS
+from alignattn.experiments.results import RESULTS_FILE
+from alignattn.experiments.tables import render_table
+from alignattn.files import write_json
+from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
+
+IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
+TABLE_FIGURES = ("accuracy", "expected_calibration_error")
+
+Figures = Mapping[str, Mapping[str, Estimate]]
+"""By `before` and `after` temperature scaling, by name of `alignattn.calibration.FIGURES`."""
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """One side of a result; the development set is halved.
+
+    Attributes:
+        task: whose development set it is.
+        split: its name in the task.
+        train_rows: rows trained on; 0 out of domain.
+        development_rows: rows of the half that is not reported; in domain the temperature is fitted on it.
+        held_out_rows: rows of the half that `figures` are of.
+        dropped_rows: unlabelled rows left out, by split.
+        derived_splits: how a split came about that the data set does not have, by its name.
+        figures: before and after temperature scaling; shares are fractions.
+    """
+
+    task: str
+    split: str
+    train_rows: int
+    development_rows: int
+    held_out_rows: int
+    dropped_rows: Mapping[str, int]
+    derived_splits: Mapping[str, str]
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class DomainShiftResult:
+    """What `results.json` holds.
+
+    Attributes:
+        pair: the two tasks, as `snli-mnli`.
+        model: as the user named it.
+        attention: the preset's name.
+        attention_config: the fields of its `AttentionConfig`.
+        seed: of the training.
+        stratify: whether the halves are drawn class by class.
+        halving_seed: of the halves.
+        num_bins: of the calibration errors.
+        temperature: fitted on the in-domain development half.
+        development_nll: mean negative log-likelihood there, in nats, before and after.
+        sides: by `in-domain` and `out-of-domain`.
+        versions: of Python and the packages.
+        device: what the evaluation ran on; that of the training is in the run's own folder.
+    """
+
+    pair: str
+    model: str
+    attention: str
+    attention_config: dict[str, Any]
+    seed: int
+    stratify: bool
+    halving_seed: int
+    num_bins: int
+    temperature: float
+    development_nll: Mapping[str, float]
+    sides: Mapping[str, SideResult]
+    versions: dict[str, str]
+    device: str
+
+
+def read_domain_shift(folder: Path) -> DomainShiftResult | None:
+    """Return the result in `folder`, or None if there is none yet.
+
+    Raises:
+        AlignAttnError: if its file is damaged or of another version.
+    """
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        sides = {
+            side: SideResult(**values | {"figures": _read_figures(values["figures"])})
+            for side, values in content["sides"].items()
+        }
+        return DomainShiftResult(**content | {"sides": sides})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version of alignattn: move it away to evaluate again"
+        ) from error
+
+
+def render(result: DomainShiftResult) -> str:
+    """Return a table of accuracy and calibration error with their intervals, and lines that tell what they are of."""
+    lines = []
+    for name, side in result.sides.items():
+        for state, estimates in side.figures.items():
+            temperature = result.temperature if state == "after" else 1.0
+            cells = [_percent_with_interval(estimates[figure]) for figure in TABLE_FIGURES]
+            lines.append([name, side.task, str(side.held_out_rows), f"{temperature:.3f}", *cells])
+    before, after = (result.development_nll[state] for state in ("before", "after"))
+    caption = [
+        f"In brackets {CONFIDENCE_LEVEL:.0%} bootstrap intervals over rows. ECE: {result.num_bins} bins;",
+        "noise makes it larger, which its intervals (method basic) allow for; on few rows these are too short.",
+        *(_describe(name, side, result) for name, side in result.sides.items()),
+        f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
+        f"{before:.3f} before, {after:.3f} after)",
+    ]
+    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    return "\n".join([render_table(header, lines), "", *caption])
+
+
+def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them as a table.
+
+    The standard deviation is that of a sample (n - 1); of a single seed there is none.
+    """
+    first = results[0]
+    temperature = _over_seeds([result.temperature for result in results])
+    sides: dict[str, dict[str, Any]] = {}
+    lines = []
+    for name, side in first.sides.items():
+        figures = {
+            state: {
+                figure: _over_seeds([result.sides[name].figures[state][figure].value for result in results])
+                for figure in estimates
+            }
+            for state, estimates in side.figures.items()
+        }
+        sides[name] = asdict(side) | {"figures": figures}
+        for state, spreads in figures.items():
+            scaling = _with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
+            cells = [_with_deviation(spreads[figure], "{:.2f}", 100) for figure in TABLE_FIGURES]
+            lines.append([name, side.task, str(side.held_out_rows), scaling, *cells])
+    content = {
+        "pair": first.pair,
+        "model": first.model,
+        "attention": first.attention,
+        "seeds": [result.seed for result in results],
+        "temperature": temperature,
+        "sides": sides,
+    }
+    write_json(folder / RESULTS_FILE, content)
+    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    count = f"mean ± standard deviation over {len(results)} seed(s)"
+    return "\n".join([render_table(header, lines), "", count])
+
+
+def _read_figures(content: Mapping[str, Mapping[str, Any]]) -> Figures:
+    return {
+        state: {
+            name: Estimate(estimate["value"], estimate["interval"] and Interval(**estimate["interval"]))
+            for name, estimate in estimates.items()
+        }
+        for state, estimates in content.items()
+    }
+
+
+def _percent_with_interval(estimate: Estimate) -> str:
+    value = f"{100 * estimate.value:.2f}"
+    interval = estimate.interval
+    return value if interval is None else f"{value} ({100 * interval.low:.2f}–{100 * interval.high:.2f})"
+
+
+def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:
+    trained = f"trained on {side.train_rows} rows, " if name == IN_DOMAIN else ""
+    how = "halved class by class" if result.stratify else "halved"
+    dropped = sum(side.dropped_rows.values())
+    notes = [
+        *([f"{dropped} unlabelled rows left out"] if dropped else []),
+        *(f"split {split} is {origin}" for split, origin in side.derived_splits.items()),
+    ]
+    return "; ".join(
+        [
+            f"{side.task}: {trained}split {side.split} {how} with seed {result.halving_seed} into "
+            f"{side.development_rows} development and {side.held_out_rows} held-out rows, which are reported",
+            *notes,
+        ]
+    )
+
+
+def _over_seeds(values: Sequence[float]) -> dict[str, float | int | None]:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "standard_deviation": deviation, "seeds": len(values)}
+
+
+def _with_deviation(spread: Mapping[str, Any], form: str, factor: float = 1) -> str:
+    numbers = (spread["mean"], spread["standard_deviation"])
+    return " ± ".join(form.format(factor * number) for number in numbers if number is not None)
