@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from alignattn import __version__
 from alignattn.errors import AlignAttnError
 
 USER_ERROR_EXIT_CODE = 2
@@ -71,6 +72,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--version"]:
+        print(f"alignattn {__version__}")
+        return 0
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if words else USER_ERROR_EXIT_CODE
@@ -82,6 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[words[0]](words[1:])
     except AlignAttnError as error:
         print(f"alignattn: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    except OSError as error:
+        # A full disk, a folder that may not be written: the machine's doing, and the user's to mend.
+        if error.filename is None and error.strerror is None:
+            raise
+        print(f"alignattn: cannot use {error.filename or 'the disk'}: {error.strerror}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     return 0
 

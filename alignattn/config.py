@@ -87,10 +87,21 @@ class AttentionConfig:
             return
         choice_class = SLOTS[slot][choice]
         arguments = inspect.signature(choice_class).parameters
+        known = sorted(set(arguments) - LAYER_ARGUMENTS)
         for name in options:
-            _check_choice(f"option of {slot} {choice!r}", name, sorted(set(arguments) - LAYER_ARGUMENTS))
+            if not known:
+                raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
+            _check_choice(f"option of {slot} {choice!r}", name, known)
         # Building it once lets it judge the values of its own options.
         choice_class(**{name: 1 for name in ("head_dim", "num_heads") if name in arguments}, **options)
+
+    @property
+    def name(self) -> str:
+        """The name that `resolve` reads as these choices, such as `aa-ct+entmax15`; their options are not in it."""
+        preset_of = {preset.alignment: name for name, preset in PRESETS.items() if preset.alignment is not None}
+        names = [] if self.alignment is None else [preset_of[self.alignment]]
+        names += [getattr(self, slot) for slot in self.filled_slots if slot != "alignment"]
+        return "+".join(names) or "soft"
 
     @property
     def filled_slots(self) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         AlignAttnError: if the model is patched already, is not such an encoder, or the config does not fit it.
     """
     config = AttentionConfig.resolve(attention, **overrides)
+    if not isinstance(model, PreTrainedModel):
+        raise AlignAttnError(f"{type(model).__name__} is no model of transformers: only those can be patched")
     layers = _layers_to_patch(model, config)
     _check_can_be_patched(model, config, layers)
     state = Patch(config, Collector(), model.config._attn_implementation)
@@ -136,6 +138,9 @@ def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0
 
 def unpatch(model: PreTrainedModel) -> PreTrainedModel:
     """Undo `patch`: the same modules, state-dict keys and attention implementation as before, trained weights kept.
+
+    What the model then computes is plain attention with these weights: after an alignment the same as before, after a
+    score, normalizer or value something else than it was trained with.
 
     Returns:
         `model` itself.

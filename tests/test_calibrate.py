@@ -122,6 +122,17 @@ def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
     assert "those of the other 100 rows" in output
 
 
+def test_a_temperature_at_the_end_of_the_search_is_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = columns()
+    # Confidently wrong in every row: any larger temperature is better.
+    table["probabilities"] = [np.eye(3)[(label + 1) % 3] * 0.94 + 0.02 for label in table["label"]]
+    table["probabilities"] = [row.tolist() for row in table["probabilities"]]
+    run(save(tmp_path / "p.parquet", table), "--fit_on", "near", folder=tmp_path / "out")
+    assert "the end of the search: these rows tell no temperature" in capsys.readouterr().out
+
+
 def test_the_half_is_drawn_by_the_seed(tmp_path: Path) -> None:
     path = save(tmp_path / "p.parquet", columns(100))
 

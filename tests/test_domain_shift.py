@@ -394,7 +394,16 @@ def the_error(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_script_is_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "domain_shift.py"), "--pair", "snli-qqp", "--model", "m"],
+        [
+            sys.executable,
+            str(ROOT / "scripts" / "domain_shift.py"),
+            "--pair",
+            "snli-qqp",
+            "--model",
+            "m",
+            "--output_dir",
+            "o",
+        ],
         check=False,
         capture_output=True,
         text=True,

@@ -384,3 +384,49 @@ class TestRealData:
         assert "'train' split" in line
         assert "mnli" in line
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output_dir": None}, "give --output_dir"),
+        ({"learning_rate": "-1"}, "--learning_rate -1.0 must be at least 0"),
+        ({"seed": "-1"}, "--seed -1 must be at least 0"),
+        ({"per_device_train_batch_size": "0"}, "--per_device_train_batch_size 0 must be at least 1"),
+        ({"model_config": "hidden_dropout_prob=lots"}, "--model_config: hidden_dropout_prob='lots' does not fit"),
+        ({"report_to": "wandbb"}, "wandbb"),
+        ({"resume_from_checkpoint": "nope"}, "there is no folder nope"),
+        ({"metric_for_best_model": "acc"}, "choose one of loss, accuracy"),
+        ({"config": "nope.yaml"}, "there is no file nope.yaml"),
+        ({"output_dir": "/proc/nope"}, "/proc/nope"),
+        ({"normalizer_options": "alpha=1.3"}, "normalizer 'softmax' takes no options"),
+        ({"normalizer_options": "alpha"}, "is not NAME=VALUE"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(options, capsys, changes, message):
+    assert run(options, **changes) == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
+    folder = Path(options["--output_dir"])
+    folder.mkdir()
+    (folder / "config.yaml").write_text("learning_rate: -1.0\n")
+    assert run(options, max_steps="1") == 0
+    assert read(folder)["train_rows"] == 48
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({}, "aa-ct"),
+        ({"normalizer": "entmax15"}, "entmax15"),
+        ({"alignment": "ot"}, "aa-ot"),
+        ({"attention": "aa-gan", "value": "qvi"}, "aa-gan+qvi"),
+        ({"attention": "aa-ct", "alignment": "none"}, "soft"),
+    ],
+)
+def test_one_slot_alone_brings_no_alignment_with_it(options, flags, name):
+    attention = parse_run_options(words_of(options, **flags)[1:], prog="test").model().attention_config()
+    assert attention.name == name
+    assert alignattn.AttentionConfig.resolve(name) == attention

@@ -345,6 +345,10 @@ class TestRefusals:
             alignattn.patch(model, "aa-ct")
         alignattn.patch(model, "soft")
 
+    def test_modules_that_are_no_model_of_transformers(self):
+        with pytest.raises(AlignAttnError, match="Linear is no model of transformers"):
+            alignattn.patch(nn.Linear(2, 2), "aa-ct")
+
     def test_a_refused_patch_leaves_the_model_plain(self):
         model = tiny_model("bert")
         keys = list(model.state_dict())

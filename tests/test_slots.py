@@ -263,7 +263,10 @@ class TestConfig:
                 "unknown option of normalizer 'entmax' 'beta'",
             ),
             ({"attention": "qvi", "value_options": {"init": "zero"}}, "value.*init='zero'.*pretrained, paper"),
-            ({"attention": "soft", "value_options": {"init": "paper"}}, "unknown option of value 'identity' 'init'"),
+            (
+                {"attention": "soft", "value_options": {"init": "paper"}},
+                "value 'identity' takes no options: drop 'init'",
+            ),
         ],
     )
     def test_bad_choices_name_the_slot_the_value_and_the_choices(self, fields, message):

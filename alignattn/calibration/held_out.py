@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from alignattn.calibration.measures import negative_log_likelihood
 from alignattn.calibration.predictions import Predictions, all_splits
 from alignattn.calibration.rows import log_probabilities
-from alignattn.calibration.temperature import apply_temperature, fit_temperature
+from alignattn.calibration.temperature import apply_temperature, fit_temperature, is_at_bound
 from alignattn.errors import AlignAttnError
 
 FEWEST_TO_HALVE = 2
+BOUND_NOTE = " (the end of the search: these rows tell no temperature)"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Temperature:
         """Return a line that tells what it was fitted on."""
         before, after = self.nll
         return (
-            f"temperature {self.value:.3f}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
+            f"temperature {self.value:.3f}{BOUND_NOTE if is_at_bound(self.value) else ''}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
             f"{self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the figures of that "
             f"split are those of the other {self.split_rows - len(self.rows)} rows."
         )

@@ -14,6 +14,14 @@ TEMPERATURE_RANGE = (0.01, 100.0)
 """Where a temperature is looked for: it would run away on rows that are all right, or no better than chance."""
 
 LOG_TEMPERATURE_TOLERANCE = 1e-6
+AT_BOUND = 1.01
+"""A temperature within this factor of an end of the range is at it."""
+
+
+def is_at_bound(temperature: float) -> bool:
+    """Tell whether the search stopped at an end of `TEMPERATURE_RANGE`: the rows then tell no temperature."""
+    low, high = TEMPERATURE_RANGE
+    return temperature < low * AT_BOUND or temperature > high / AT_BOUND
 
 
 def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,17 @@ from alignattn.attention.alignment import ALIGNMENTS
 from alignattn.attention.normalizers import NORMALIZERS
 from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
-from alignattn.config import PRESETS, AttentionConfig
+from alignattn.config import PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.tasks import TASKS
 from alignattn.trainer import AlignmentTrainingArguments
 
 CONFIG_FLAG = "--config"
+DEFAULT_ATTENTION = "aa-ct"
+NO_ALIGNMENT = "none"
+LARGEST_SEED = 2**32 - 1
+"""NumPy takes no larger one."""
 
 
 @dataclass
@@ -28,17 +33,18 @@ class ModelArguments:
     """The model and its attention."""
 
     model: str = field(metadata={"help": "Model folder or Hub id, such as albert-base-v2."})
-    attention: str = field(
-        default="aa-ct",
+    attention: str | None = field(
+        default=None,
         metadata={
-            "help": f"One of {', '.join(PRESETS)}, a choice of a slot, or several joined by +, such as aa-ct+entmax15."
+            "help": f"One of {', '.join(PRESETS)}, a choice of a slot, or several joined by +, such as aa-ct+entmax15 "
+            f"(default: {DEFAULT_ATTENTION}, or soft with what fills its slots where one of the next four is given)."
         },
     )
     score: str | None = field(default=None, metadata={"help": f"How a query meets a key: {', '.join(SCORES)}."})
     normalizer: str | None = field(default=None, metadata={"help": f"Scores to weights: {', '.join(NORMALIZERS)}."})
     value: str | None = field(default=None, metadata={"help": f"What is averaged: {', '.join(VALUES)}."})
     alignment: str | None = field(
-        default=None, metadata={"help": f"Distance between keys and queries: {', '.join(ALIGNMENTS)}."}
+        default=None, metadata={"help": f"Distance between keys and queries: {NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}."}
     )
     normalizer_options: list[str] | None = field(
         default=None, metadata={"help": "Options of the normalizer, such as alpha=1.3 learned=true for entmax."}
@@ -79,7 +85,10 @@ class ModelArguments:
         for name in given:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
-        return AttentionConfig.resolve(self.attention, **given)
+        attention = self.attention or ("soft" if given.keys() & SLOTS.keys() else DEFAULT_ATTENTION)
+        if self.alignment == NO_ALIGNMENT:
+            given["alignment"] = None
+        return AttentionConfig.resolve(attention, **given)
 
     def model_config_fields(self) -> dict[str, Any]:
         """Return the fields of the model's config to set, values read as YAML.
@@ -95,7 +104,7 @@ def _named_values(option: str, entries: Sequence[str]) -> dict[str, Any]:
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals or not name:
-            raise AlignAttnError(f"--{option} {entry!r} is not NAME=VALUE, such as hidden_dropout_prob=0.1")
+            raise AlignAttnError(f"--{option} {entry!r} is not NAME=VALUE: write an equals sign, without blanks")
         values[name] = yaml.safe_load(value)
     return values
 
@@ -147,6 +156,15 @@ class RunArguments(AlignmentTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, low, high in (
+            ("seed", 0, LARGEST_SEED),
+            ("learning_rate", 0, math.inf),
+            ("per_device_train_batch_size", 1, math.inf),
+            ("per_device_eval_batch_size", 1, math.inf),
+        ):
+            if not low <= getattr(self, name) <= high:
+                limit = f" and at most {high}" if math.isfinite(high) else ""
+                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least {low}{limit}")
         if self.device.type == "cpu":
             # Pinning serves the copy to an accelerator; without one torch warns at every loader.
             self.dataloader_pin_memory = False
@@ -241,6 +259,8 @@ def parse_run_options(
     seeds = values["seeds"]
     if seeds is not None and len(set(seeds)) != len(seeds):
         raise AlignAttnError(f"--seeds {' '.join(map(str, seeds))} names a seed twice")
+    if values["output_dir"] is None:
+        raise AlignAttnError("no folder for the run: give --output_dir DIR")
     options = RunOptions(values)
     options.model().attention_config()
     return options
@@ -271,6 +291,8 @@ def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}: give a YAML file to --config")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

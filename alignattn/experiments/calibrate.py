@@ -335,7 +335,8 @@ def _caption(
     return [
         f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval, {arguments.resamples} resamples of rows. "
         f"Calibration errors: {arguments.num_bins} bins;",
-        "noise makes them larger, which their intervals (method basic) allow for; on few rows these are too short.",
+        "noise makes them larger, which their intervals (method basic) allow for: they may lie below their figure,",
+        "and on few rows they are too short.",
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(temperature.describe() for temperature in fitted.values()),
         *(

@@ -115,7 +115,8 @@ def render(result: DomainShiftResult) -> str:
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
         f"In brackets {CONFIDENCE_LEVEL:.0%} bootstrap intervals over rows. ECE: {result.num_bins} bins;",
-        "noise makes it larger, which its intervals (method basic) allow for; on few rows these are too short.",
+        "noise makes it larger, which its intervals (method basic) allow for: they may lie below their figure, and",
+        "on few rows they are too short.",
         *(_describe(name, side, result) for name, side in result.sides.items()),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",

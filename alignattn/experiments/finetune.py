@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 from accelerate import PartialState
+from huggingface_hub.errors import StrictDataclassError
 from scipy.special import softmax
 from transformers import (
     AutoConfig,
@@ -98,7 +100,7 @@ def finetune_one(options: RunOptions) -> RunResult:
     result = RunResult(
         task=task.name,
         model=model_args.model,
-        attention=model_args.attention,
+        attention=model_args.attention_config().name,
         attention_config=model_args.attention_config().to_dict(),
         seed=args.seed,
         metrics=metrics,
@@ -126,7 +128,10 @@ def check_output_dir(options: RunOptions) -> None:
         AlignAttnError: if so.
     """
     folder = options.output_dir
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists():
+        return
+    # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
+    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG_FILE}:
         return
     config = folder / CONFIG_FILE
     if not config.is_file():
@@ -145,6 +150,8 @@ def _comparable(text: str) -> dict[str, Any]:
 
 def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
     if args.resume_from_checkpoint not in (None, "True", "true", "last"):
+        if not Path(args.resume_from_checkpoint).is_dir():
+            raise AlignAttnError(f"--resume_from_checkpoint: there is no folder {args.resume_from_checkpoint}")
         return str(args.resume_from_checkpoint)
     checkpoint = last_whole_checkpoint(options.output_dir)
     if checkpoint is None:
@@ -216,7 +223,11 @@ def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not hasattr(config, name):
             raise AlignAttnError(f"--model_config: {type(config).__name__} has no field {name!r}")
-        setattr(config, name, value)
+        try:
+            setattr(config, name, value)
+        except (StrictDataclassError, ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {reason}") from error
 
 
 def _encode(rows: Rows, task: Task, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:
@@ -252,15 +263,31 @@ def _build_trainer(
         evaluation = next(iter(evaluation.values()))
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         args.metric_for_best_model = task.main_metric
-    return AlignmentTrainer(
-        model=model,
-        args=args,
-        train_dataset=data.train,
-        eval_dataset=evaluation or None,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=metrics_of,
-    )
+    _check_best_metric(args.metric_for_best_model, task, list(data.evaluation))
+    if not evaluation:
+        print("no --validation_file: nothing will be evaluated", file=sys.stderr)
+    try:
+        return AlignmentTrainer(
+            model=model,
+            args=args,
+            train_dataset=data.train,
+            eval_dataset=evaluation or None,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            processing_class=tokenizer,
+            compute_metrics=metrics_of,
+        )
+    except (ValueError, TypeError, ImportError) as error:
+        # The Trainer judges some options by itself, such as --report_to; its messages name them.
+        raise AlignAttnError(" ".join(str(error).split())) from error
+
+
+def _check_best_metric(name: str | None, task: Task, splits: Sequence[str]) -> None:
+    if name is None:
+        return
+    prefixes = [""] if len(splits) == 1 else [f"{split}_" for split in splits]
+    known = [f"{prefix}{metric}" for prefix in prefixes for metric in ("loss", *task.metrics)]
+    if name.removeprefix("eval_") not in known:
+        raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
 
 
 def _evaluate(trainer: AlignmentTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, dict[str, float]]:

@@ -49,7 +49,7 @@ class Shape:
         """
         batch, _, length = text.partition("x")
         if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
-            raise AlignAttnError(f"shape {text!r} is not BATCHxLENGTH, such as 16x128")
+            raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
         return cls(int(batch), int(length))
 
     def __str__(self) -> str:
