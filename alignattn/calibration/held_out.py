@@ -50,8 +50,9 @@ class Temperature:
     def describe(self) -> str:
         """Return a line that tells what it was fitted on."""
         before, after = self.nll
+        note = BOUND_NOTE if is_at_bound(self.value) else ""
         return (
-            f"temperature {self.value:.3f}{BOUND_NOTE if is_at_bound(self.value) else ''}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
+            f"temperature {self.value:.3f}{note}: fitted on {len(self.rows)} of the {self.split_rows} rows of split "
             f"{self.split!r} of {self.file} (NLL there {before:.3f} before, {after:.3f} after); the figures of that "
             f"split are those of the other {self.split_rows - len(self.rows)} rows."
         )
