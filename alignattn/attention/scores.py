@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from alignattn.attention.slot import Slot
+
 ADDITIVE_CHUNK_ELEMENTS = 2**22
 """Largest tensor that additive scores form at once, in elements: 16 MiB in float32."""
 
@@ -71,18 +73,8 @@ def _additive_chunk(from_query: Tensor, from_key: Tensor, vector: Tensor) -> Ten
     return torch.einsum("bhnma,ha->bhnm", hidden, vector)
 
 
-class Score(nn.Module, ABC):
-    """Maps queries and keys of one layer to scores.
-
-    Args:
-        head_dim: size d of a head's query and key.
-        num_heads: heads H.
-    """
-
-    def __init__(self, head_dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.num_heads = num_heads
+class Score(Slot, ABC):
+    """Maps queries and keys of one layer to scores; arguments as for `Slot`."""
 
     @abstractmethod
     def forward(self, query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:

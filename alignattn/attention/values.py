@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alignattn.attention.slot import Slot
 from alignattn.errors import AlignAttnError
 
 Init = Literal["pretrained", "paper"]
@@ -69,18 +70,8 @@ def gated(interacted: Tensor, value: Tensor, mix: Tensor, gate: Tensor) -> Tenso
     return torch.lerp(interacted, value, torch.sigmoid(logit))
 
 
-class Value(nn.Module, ABC):
-    """Maps queries and values of one layer to the vectors that attention averages.
-
-    Args:
-        head_dim: size d of a head's query and value.
-        num_heads: heads H.
-    """
-
-    def __init__(self, head_dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.num_heads = num_heads
+class Value(Slot, ABC):
+    """Maps queries and values of one layer to the vectors that attention averages; arguments as for `Slot`."""
 
     @abstractmethod
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -95,19 +86,38 @@ class Identity(Value):
         return value
 
 
-class Interaction(Value):
+class _Interacting(Value):
+    """A value with Q̂ ∗ W V in it."""
+
+    def __init__(self, head_dim: int, num_heads: int, init: Init) -> None:
+        super().__init__(head_dim, num_heads)
+        if init not in get_args(Init):
+            choices = ", ".join(get_args(Init))
+            raise AlignAttnError(f"option of value: init={init!r} is unknown: choose one of {choices}")
+        self.init = init
+        weight = head_dim**-0.5 * torch.randn(num_heads, head_dim, head_dim)
+        self.weight = nn.Parameter(torch.zeros_like(weight) if init == "pretrained" else weight)
+
+    def _interaction(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return interaction(query, value, self.weight.to(value.dtype), mask)
+
+    def extra_repr(self) -> str:
+        """Return what the module's printed form shows."""
+        return f"{super().extra_repr()}, init={self.init!r}"
+
+
+class Interaction(_Interacting):
     """Q̂ ∗ W V alone. No W makes it the pretrained function, so W starts at random."""
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
-        super().__init__(head_dim, num_heads)
-        self.weight = nn.Parameter(_random_weight(head_dim, num_heads))
+        super().__init__(head_dim, num_heads, "paper")
 
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
-        return interaction(query, value, self.weight.to(value.dtype), mask)
+        return self._interaction(query, value, mask)
 
 
-class Sum(Value):
+class Sum(_Interacting):
     """Q̂ ∗ W V + V.
 
     Args:
@@ -120,17 +130,14 @@ class Sum(Value):
     """
 
     def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
-        super().__init__(head_dim, num_heads)
-        self.init = _checked_init(init)
-        random = _random_weight(head_dim, num_heads)
-        self.weight = nn.Parameter(torch.zeros_like(random) if init == "pretrained" else random)
+        super().__init__(head_dim, num_heads, init)
 
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
-        return interaction(query, value, self.weight.to(value.dtype), mask) + value
+        return self._interaction(query, value, mask) + value
 
 
-class QVI(Value):
+class QVI(_Interacting):
     """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
 
     Args:
@@ -144,29 +151,17 @@ class QVI(Value):
     """
 
     def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
-        super().__init__(head_dim, num_heads)
-        self.init = _checked_init(init)
-        random = _random_weight(head_dim, num_heads)
-        self.weight = nn.Parameter(torch.zeros_like(random) if init == "pretrained" else random)
+        super().__init__(head_dim, num_heads, init)
+        is_pretrained = init == "pretrained"
         self.mix = nn.Parameter(torch.ones(num_heads, 2))
-        gate_std = GATE_STD if init == "pretrained" else head_dim**-0.5
+        gate_std = GATE_STD if is_pretrained else head_dim**-0.5
         self.gate = nn.Parameter(gate_std * torch.randn(num_heads, head_dim))
-        self.divisor = INITIAL_GATE if init == "pretrained" else 1.0
+        self.divisor = INITIAL_GATE if is_pretrained else 1.0
 
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
-        weight, mix, gate = (parameter.to(value.dtype) for parameter in (self.weight, self.mix, self.gate))
-        return gated(interaction(query, value, weight, mask), value, mix, gate) / self.divisor
-
-
-def _random_weight(head_dim: int, num_heads: int) -> Tensor:
-    return head_dim**-0.5 * torch.randn(num_heads, head_dim, head_dim)
-
-
-def _checked_init(init: str) -> str:
-    if init not in get_args(Init):
-        raise AlignAttnError(f"option of value: init={init!r} is unknown: choose one of {', '.join(get_args(Init))}")
-    return init
+        mix, gate = self.mix.to(value.dtype), self.gate.to(value.dtype)
+        return gated(self._interaction(query, value, mask), value, mix, gate) / self.divisor
 
 
 VALUES: dict[str, type[Value]] = {

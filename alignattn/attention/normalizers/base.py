@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from alignattn.attention.slot import Slot
 from alignattn.errors import AlignAttnError
 
 MASKED_SCORE = -1e9
@@ -57,21 +58,12 @@ def _check_mask(scores: Tensor, mask: Tensor | None) -> None:
         )
 
 
-class Normalizer(nn.Module, ABC):
-    """The map N from the scores of one attention layer to its weights.
+class Normalizer(Slot, ABC):
+    """The map N from the scores of one attention layer to its weights; arguments as for `Slot`.
 
-    Masked positions weigh exactly zero, rows sum to 1 (but for local-p's), and wholly masked rows are zero. The
-    weights are computed in float32 (float64 for float64 scores) whatever the autocast type.
-
-    Args:
-        head_dim: size d of a head's query.
-        num_heads: H.
+    Masked positions weigh exactly zero, rows sum to 1, and wholly masked rows are zero. The weights are computed
+    in float32 (float64 for float64 scores) whatever the autocast type.
     """
-
-    def __init__(self, head_dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.num_heads = num_heads
 
     def forward(self, scores: Tensor, mask: Tensor | None = None, query: Tensor | None = None) -> Tensor:
         """Return the weights.
@@ -103,10 +95,6 @@ class Normalizer(nn.Module, ABC):
             raise AlignAttnError(
                 f"normalizer: the queries {list(query.shape)} must be {[*scores.shape[:3], self.head_dim]}"
             )
-
-    def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
-        return f"head_dim={self.head_dim}, num_heads={self.num_heads}"
 
 
 def is_number(value: object) -> TypeGuard[float]:

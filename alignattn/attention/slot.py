@@ -1,0 +1,21 @@
+"""What the choices of the score, normalizer and value slots share."""
+
+from torch import nn
+
+
+class Slot(nn.Module):
+    """A choice of a slot, with its parameters for one attention layer.
+
+    Args:
+        head_dim: size d of a head's query, key and value.
+        num_heads: heads H.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+
+    def extra_repr(self) -> str:
+        """Return what the module's printed form shows."""
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}"
