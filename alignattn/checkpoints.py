@@ -51,13 +51,27 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
         with _without_report_of_slots():
             model: PreTrainedModel = auto_class.from_pretrained(str(path), **kwargs)
     except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise AlignAttnError(f"no model can be loaded from {str(path)!r}: {reason}") from error
+        raise unloadable(str(path), error) from error
     if CHILD_NAME not in fields:
         return model
     patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
     _load_slots(model, str(path), hub)
     return model
+
+
+def unloadable(
+    name: str, error: Exception, choices: str = "a folder, or a Hub id that is cached or reachable"
+) -> AlignAttnError:
+    """Return the error, in one line, for a model that transformers could not load.
+
+    Args:
+        name: the model as the user named it.
+        error: what transformers raised; of a path that does not exist it speaks as of a Hub id.
+        choices: what to give instead.
+    """
+    is_missing = name.startswith((".", "/", "~")) and not Path(name).exists()
+    reason = "there is no such folder" if is_missing else " ".join(str(error).split())
+    return AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})")
 
 
 def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:

@@ -130,8 +130,8 @@ def test_nothing_is_overwritten(result: Path, model_folder: str, capsys: pytest.
     ("words", "message"),
     [
         ("--attentions aa-xy", "unknown attention 'aa-xy'"),
-        ("--shapes 16by128", "'16by128' is not BATCHxLENGTH"),
-        ("--shapes 0x128", "'0x128' is not BATCHxLENGTH"),
+        ("--shapes 16by128", "'16by128' is not ROWSxTOKENS"),
+        ("--shapes 0x128", "'0x128' is not ROWSxTOKENS"),
         ("--lengths 64 128 --tokens 100", "--lengths 128 is more than --tokens 100"),
         ("--tokens 100", "--tokens needs --lengths"),
         ("--lengths 64 --rows 2 --tokens 128", "--rows and --tokens exclude each other"),

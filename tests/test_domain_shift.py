@@ -322,7 +322,11 @@ class TestMistakes:
             ({"task": "snli"}, "--task: --pair says what is trained and evaluated on: drop --task"),
             ({"train_file": "rows.csv"}, "--train_file: --pair says"),
             ({"max_eval_samples": "1"}, "split 'validation' of snli has one labelled row"),
-            ({"model": "./missing"}, "cannot load the model './missing'"),
+            ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
+            (
+                {"load_best_model_at_end": "true", "save_strategy": "epoch", "eval_strategy": "epoch"},
+                "--load_best_model_at_end would choose by rows that are held out",
+            ),
             ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
             ({"seeds": "1 1"}, "names a seed twice"),
         ],

@@ -241,7 +241,7 @@ class TestBadInput:
         ("changes", "words"),
         [
             ({"model": "no/such-model"}, "cannot load the model 'no/such-model'"),
-            ({"model": "./missing"}, "cannot load the model './missing'"),
+            ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
             ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
             ({"alignment_weight": "-1"}, "alignment_weight=-1.0"),
             ({"gradient_scope": "some"}, "gradient_scope 'some'"),

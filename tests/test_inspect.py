@@ -265,7 +265,7 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model no/where --data {texts}", "alignattn: no model can be loaded from 'no/where'"),
+        ("--model no/where --data {texts}", "alignattn: cannot load the model 'no/where'"),
         ("--model {bert} --data gone.txt", "there is no file gone.txt"),
         ("--model {bert} --data gone.csv --text_columns a", "there is no file gone.csv"),
         ("--model {bert} --data {root}/empty.txt", "empty.txt is empty"),

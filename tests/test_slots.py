@@ -161,7 +161,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(attention):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         model(**tiny_batch()).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
     torch.testing.assert_close(*gradients)

@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
+from alignattn.checkpoints import unloadable
 from alignattn.config import PRESETS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.benchmark_report import (
@@ -264,10 +265,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
             name, config=config, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise AlignAttnError(
-            f"cannot load the model {name!r}: {reason} (give a folder, a Hub id that is cached or reachable, or {bare})"
-        ) from error
+        raise unloadable(name, error, f"a folder, a Hub id that is cached or reachable, or {bare}") from error
     return model
 
 

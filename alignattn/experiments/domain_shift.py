@@ -227,6 +227,8 @@ def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
         AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
     """
     pair = parse_pair(options.values["pair"])
+    if options.values["load_best_model_at_end"]:
+        raise AlignAttnError("--load_best_model_at_end would choose by rows that are held out: leave it out")
     seeds = options.values["seeds"]
     if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
         raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")

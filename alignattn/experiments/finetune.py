@@ -29,6 +29,7 @@ from transformers import (
 )
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.checkpoints import unloadable
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import DataArguments, ModelArguments, RunArguments, RunOptions
@@ -205,11 +206,7 @@ def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, 
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise AlignAttnError(
-            f"cannot load the model {arguments.model!r}: {reason} (give a folder, or a Hub id that is cached or "
-            "reachable)"
-        ) from error
+        raise unloadable(arguments.model, error) from error
     patch(model, arguments.attention_config())
     return model, tokenizer
 

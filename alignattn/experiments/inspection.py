@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.checkpoints import from_pretrained
+from alignattn.checkpoints import from_pretrained, unloadable
 from alignattn.collector import LayerRecord
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.inspection_report import (
@@ -167,10 +167,7 @@ def load_model(name: str) -> LoadedModel:
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise AlignAttnError(
-            f"cannot load the model {name!r}: {reason} (give a folder, or a Hub id that is cached or reachable)"
-        ) from error
+        raise unloadable(name, error) from error
     # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
