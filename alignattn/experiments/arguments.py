@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
 from alignattn.config import PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
 from alignattn.tasks import TASKS
 from alignattn.trainer import AlignmentTrainingArguments
 
@@ -165,6 +164,8 @@ class RunArguments(AlignmentTrainingArguments):
             if not low <= getattr(self, name) <= high:
                 limit = f" and at most {high}" if math.isfinite(high) else ""
                 raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least {low}{limit}")
+        if not isinstance(self.lr_scheduler_kwargs or {}, dict):
+            raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
         if self.device.type == "cpu":
             # Pinning serves the copy to an accelerator; without one torch warns at every loader.
             self.dataloader_pin_memory = False
@@ -281,9 +282,7 @@ def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -
     actions = {action.dest: action for action in parser._actions}
     for name, value in values.items():
         if name not in actions:
-            close = difflib.get_close_matches(name, actions, n=1)
-            hint = f": did you mean {close[0]!r}?" if close else ""
-            raise AlignAttnError(f"{path} sets an unknown option {name!r}{hint}")
+            raise AlignAttnError(f"{path} sets an unknown option {name!r}{did_you_mean(name, actions)}")
         actions[name].required = False
         # argparse converts defaults that are text; so 2e-5, text in YAML 1.1, becomes a number.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

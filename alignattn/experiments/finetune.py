@@ -33,6 +33,7 @@ from alignattn.checkpoints import unloadable
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import DataArguments, ModelArguments, RunArguments, RunOptions
+from alignattn.experiments.parser import did_you_mean
 from alignattn.experiments.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -219,7 +220,8 @@ def _slots_of(config: Any) -> str:
 def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not hasattr(config, name):
-            raise AlignAttnError(f"--model_config: {type(config).__name__} has no field {name!r}")
+            hint = did_you_mean(name, vars(config))
+            raise AlignAttnError(f"--model_config: {type(config).__name__} has no field {name!r}{hint}")
         try:
             setattr(config, name, value)
         except (StrictDataclassError, ValueError, TypeError) as error:

@@ -1,6 +1,7 @@
 """The parser that every command shares: a mistake is one line, not a page of usage."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
@@ -27,4 +28,16 @@ class OneLineErrorParser(HfArgumentParser):
             AlignAttnError: always.
         """
         # argparse would print its whole usage, for a training run two hundred lines, and hide the mistake below it.
-        raise AlignAttnError(f"{message} (see --help)")
+        raise AlignAttnError(f"{message}{self._closest(message)} (see --help)")
+
+    def _closest(self, message: str) -> str:
+        unknown = next((word for word in message.split() if word.startswith("--")), None)
+        if not message.startswith("unrecognized arguments") or unknown is None:
+            return ""
+        return did_you_mean(unknown, self._option_string_actions)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word that is most like an unknown one, for the end of a sentence; or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
