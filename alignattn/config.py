@@ -108,6 +108,10 @@ class AttentionConfig:
         """The slots whose choice is not that of plain attention."""
         return tuple(slot for slot in SLOTS if getattr(self, slot) != getattr(PLAIN, slot))
 
+    def describe_slots(self) -> str:
+        """Return the filled slots and their choices, such as `normalizer='entmax15', value='qvi'`; empty if none is."""
+        return ", ".join(f"{slot}={getattr(self, slot)!r}" for slot in self.filled_slots)
+
     @property
     def changes_function(self) -> bool:
         """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
@@ -147,12 +151,12 @@ class AttentionConfig:
 
 
 def _named_fields(attention: str) -> dict[str, Any]:
+    slot_of = {choice: slot for slot, choices in SLOTS.items() for choice in choices}
+    plain = PLAIN.to_dict()
     fields: dict[str, Any] = {}
     for name in attention.split("+"):
-        slot_of = {choice: slot for slot, choices in SLOTS.items() for choice in choices}
         _check_choice("attention", name, [*PRESETS, *(choice for choice in slot_of if choice not in PRESETS)])
         if name in PRESETS:
-            plain = PLAIN.to_dict()
             chosen = {field: value for field, value in PRESETS[name].to_dict().items() if value != plain[field]}
         else:
             chosen = {slot_of[name]: name}

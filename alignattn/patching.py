@@ -250,10 +250,9 @@ def _check_can_be_patched(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:
-        slots = ", ".join(f"{slot}={getattr(config, slot)!r}" for slot in config.filled_slots)
         raise AlignAttnError(
-            f"{slots or 'a patch'} does not fit the attention implementation {base!r} of {name}: load it with "
-            f"attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
+            f"{config.describe_slots() or 'a patch'} does not fit the attention implementation {base!r} of {name}: "
+            f"load it with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
         )
     is_windowed = any(getattr(layer.module, "sliding_window", None) is not None for layer in layers)
     if config.score == "additive" and is_windowed:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from alignattn.attention.alignment import ALIGNMENTS, Alignment
 from alignattn.attention.normalizers import NORMALIZERS
 from alignattn.attention.scores import SCORES, DotProduct
-from alignattn.attention.values import VALUES
+from alignattn.attention.values import VALUES, Identity
 from alignattn.config import AttentionConfig
 
 
@@ -57,7 +57,11 @@ class AttentionVariant(nn.Module):
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]` or None.
         """
-        values = self.value(query, value, None if mask is None else values_mask(mask))
+        values_may_meet = None
+        # Plain values meet no query: for them the mask would be made for nothing.
+        if mask is not None and not isinstance(self.value, Identity):
+            values_may_meet = values_mask(mask)
+        values = self.value(query, value, values_may_meet)
         if self.uses_softmax and isinstance(self.score, DotProduct) and not wants_weights:
             mapped, factor = self.score.map_query(query), self.score.factor(scale)
             return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None

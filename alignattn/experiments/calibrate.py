@@ -318,11 +318,7 @@ def _content(
 
 def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
     figures = {
-        state: {
-            name: {"value": estimate.value, "interval": estimate.interval and asdict(estimate.interval)}
-            for name, estimate in estimates.items()
-        }
-        for state, estimates in summary.items()
+        state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
     return {"rows": len(part.labels), "is_other_half": part.is_other_half, "picture": part.picture, **figures}
 

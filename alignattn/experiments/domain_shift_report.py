@@ -1,7 +1,6 @@
 """The result of a domain shift: its record in `results.json`, and its table."""
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from alignattn.calibration import Estimate
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.calibrate import HEADINGS
-from alignattn.experiments.results import RESULTS_FILE
+from alignattn.experiments.results import RESULTS_FILE, over_seeds, with_deviation
 from alignattn.experiments.tables import render_table
 from alignattn.files import write_json
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
@@ -131,21 +130,21 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     The standard deviation is that of a sample (n - 1); of a single seed there is none.
     """
     first = results[0]
-    temperature = _over_seeds([result.temperature for result in results])
+    temperature = over_seeds([result.temperature for result in results])
     sides: dict[str, dict[str, Any]] = {}
     lines = []
     for name, side in first.sides.items():
         figures = {
             state: {
-                figure: _over_seeds([result.sides[name].figures[state][figure].value for result in results])
+                figure: over_seeds([result.sides[name].figures[state][figure].value for result in results])
                 for figure in estimates
             }
             for state, estimates in side.figures.items()
         }
         sides[name] = asdict(side) | {"figures": figures}
         for state, spreads in figures.items():
-            scaling = _with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
-            cells = [_with_deviation(spreads[figure], "{:.2f}", 100) for figure in TABLE_FIGURES]
+            scaling = with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
+            cells = [with_deviation(spreads[figure], "{:.2f}", 100) for figure in TABLE_FIGURES]
             lines.append([name, side.task, str(side.held_out_rows), scaling, *cells])
     content = {
         "pair": first.pair,
@@ -192,13 +191,3 @@ def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:
             *notes,
         ]
     )
-
-
-def _over_seeds(values: Sequence[float]) -> dict[str, float | int | None]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "standard_deviation": deviation, "seeds": len(values)}
-
-
-def _with_deviation(spread: Mapping[str, Any], form: str, factor: float = 1) -> str:
-    numbers = (spread["mean"], spread["standard_deviation"])
-    return " ± ".join(form.format(factor * number) for number in numbers if number is not None)

@@ -191,9 +191,10 @@ def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, 
     try:
         config = AutoConfig.from_pretrained(arguments.model, **hub)
         if config._attn_implementation == LOADING_HINT:
+            attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
             raise AlignAttnError(
-                f"{arguments.model!r} was saved with an attention of its own ({_slots_of(config)}), which another "
-                "run cannot start from: give the pretrained model it was made of"
+                f"{arguments.model!r} was saved with an attention of its own ({attention.describe_slots()}), which "
+                "another run cannot start from: give the pretrained model it was made of"
             )
         config.num_labels = task.num_labels
         if task.is_regression:
@@ -210,11 +211,6 @@ def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, 
         raise unloadable(arguments.model, error) from error
     patch(model, arguments.attention_config())
     return model, tokenizer
-
-
-def _slots_of(config: Any) -> str:
-    attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
-    return ", ".join(f"{slot}={getattr(attention, slot)!r}" for slot in attention.filled_slots)
 
 
 def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:

@@ -14,6 +14,9 @@ CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
 
+SeedSpread = dict[str, float | int | None]
+"""`mean`, `standard_deviation` and `seeds`, how many."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -87,22 +90,29 @@ def render_metrics(result: RunResult) -> str:
     return "\n".join([*lines, *(f"  split {split}: {how}" for split, how in result.derived_splits.items())])
 
 
-def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
-    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines.
+def over_seeds(values: Sequence[float]) -> SeedSpread:
+    """Return mean, standard deviation and count; the deviation is a sample's (n - 1), of a single seed None."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "standard_deviation": deviation, "seeds": len(values)}
 
-    The standard deviation is that of a sample (n - 1); of a single seed there is none.
-    """
-    summary: dict[str, dict[str, dict[str, float | int | None]]] = {}
+
+def with_deviation(spread: SeedSpread, form: str, factor: float = 1) -> str:
+    """Return mean ± standard deviation, each times `factor`, in the number format `form`; one seed has a mean alone."""
+    numbers = (spread["mean"], spread["standard_deviation"])
+    return " ± ".join(form.format(factor * number) for number in numbers if number is not None)
+
+
+def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines."""
+    summary: dict[str, dict[str, SeedSpread]] = {}
     lines = []
     for split, scores in results[0].metrics.items():
         summary[split] = {}
         for name in scores:
             values = [result.metrics[split][name] for result in results]
-            mean = statistics.fmean(values)
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            summary[split][name] = {"mean": mean, "standard_deviation": deviation, "seeds": len(values)}
-            spread = "" if deviation is None else f" ± {100 * deviation:.2f}"
-            lines.append(f"  {results[0].task} {split}: {name} {100 * mean:.2f}{spread} ({len(values)} seeds)")
+            summary[split][name] = over_seeds(values)
+            spread = with_deviation(summary[split][name], "{:.2f}", 100)
+            lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
     content = {
         "task": results[0].task,
         "model": results[0].model,
