@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
+import alignattn.models  # noqa: F401  # makes transformers know the models that are ours
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch

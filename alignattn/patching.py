@@ -222,7 +222,10 @@ def _all_slots(model: nn.Module) -> list[LayerSlots]:
 
 
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
-    layers = attention_modules(model, model.config.num_attention_heads)
+    num_heads = getattr(model.config, "num_attention_heads", None)
+    layers = [] if num_heads is None else attention_modules(model, num_heads)
+    if not layers:
+        return []  # which `_check_can_be_patched` refuses
     if config.layers is None:
         return layers
     num_layers = model.config.num_hidden_layers

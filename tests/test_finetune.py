@@ -279,7 +279,7 @@ class TestBadInput:
         [
             ("", "empty"),
             ("a,b,same\n", "row"),
-            ("a,b,same\nthe cat,,yes\n", "column 'b' is empty in row 1"),
+            ("a,b,same\nthe cat,,yes\n", "row 1: column 'b' is empty"),
             ("a,b,same\nthe cat,a dog,0\nthe cat,a dog,5\n", "label 5 in row 2"),
         ],
     )

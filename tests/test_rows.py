@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from alignattn.errors import AlignAttnError
-from alignattn.tasks import TASKS, Task
+from alignattn.tasks import TASKS, Task, TextClassification
 from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -36,7 +36,7 @@ COUNTS = {
     "agnews": (26218, {"validation": 2913, "test": 7600}),
     "amazonelectronics": (6385, {"validation": 800, "test": 800}),
 }
-TOY = Task(
+TOY = TextClassification(
     name="toy",
     text_columns=("a", "b"),
     labels=("no", "yes"),
@@ -157,16 +157,16 @@ def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(
 @pytest.mark.parametrize(
     ("task", "labels", "parts"),
     [
-        (TOY, [0, 2, 1], ["label 2 in row 2 of", "0 to 1"]),
-        (TOY, [0, 1, -2], ["label -2 in row 3 of"]),
-        (TOY, [0, 0.5, 1], ["label 0.5 in row 2 of"]),
-        (TOY, [0, None, 1], ["label None in row 2 of", "not a number"]),
-        (TOY, ["no", "yes", "yes"], ["label 'no' in row 1 of", "not a number"]),
+        (TOY, [0, 2, 1], ["row 2: label 2", "0 to 1"]),
+        (TOY, [0, 1, -2], ["row 3: label -2"]),
+        (TOY, [0, 0.5, 1], ["row 2: label 0.5"]),
+        (TOY, [0, None, 1], ["row 2: label None", "not a number"]),
+        (TOY, ["no", "yes", "yes"], ["row 1: label 'no'", "not a number"]),
         (TOY, [-1, -1, -1], ["no labelled row"]),
         (
             replace(TOY, labels=(), label_range=(0.0, 5.0)),
             [0.0, 5.0, 5.1],
-            ["label 5.1 in row 3 of", "0 to 5"],
+            ["row 3: label 5.1", "0 to 5"],
         ),
     ],
 )
@@ -182,7 +182,7 @@ def test_wrong_labels_name_file_row_and_value(
 def test_empty_text_names_the_row(toy_dir: Callable[..., Path], cache_dir: str, text: str | None) -> None:
     data_dir = toy_dir(validation=GOOD | {"b": ["p", "q", text]})
     message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
-    assert_mentions(message, "column 'b' is empty in row 3 of", "validation.parquet")
+    assert_mentions(message, "validation.parquet, row 3: column 'b' is empty (1 bad of 3 rows)", "--skip_bad_rows")
 
 
 def test_missing_column_lists_those_there(toy_dir: Callable[..., Path], cache_dir: str) -> None:
@@ -225,7 +225,7 @@ def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
     assert_mentions(done.stdout, "split 'train' of nyu-mll/glue (mrpc)", "--data_dir", "--train_file")
 
 
-def load_one(path: Path, text_columns: tuple[str, ...] = ("text",), label: str = "y") -> tuple[Task, Rows]:
+def load_one(path: Path, text_columns: tuple[str, ...] = ("text",), label: str = "y") -> Rows[TextClassification]:
     return load_user_rows(path, None, text_columns, label)
 
 
@@ -241,7 +241,8 @@ def test_every_format_reads_the_same(tmp_path: Path, cache_dir: str, suffix: str
         frame.to_parquet(path)
     else:
         frame.to_csv(path, index=False)
-    task, rows = load_user_rows(path, path, ("t", "s"), "y", cache_dir=cache_dir)
+    rows = load_user_rows(path, path, ("t", "s"), "y", cache_dir=cache_dir)
+    task = rows.task
     assert (task.text_columns, task.label_column, task.labels) == (("t", "s"), "y", ("neg", "pos"))
     assert rows.train is not None
     assert rows.train[:] == {"t": ["naïve\nline", "d"], "s": ['a, "b"', "c"], "y": [1, 0]}
@@ -251,7 +252,8 @@ def test_every_format_reads_the_same(tmp_path: Path, cache_dir: str, suffix: str
 def test_training_classes_number_the_validation_labels(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", "text,y", "u,b", "v,c", "w,a")
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,c", "v,c")
-    task, rows = load_user_rows(train, validation, ["text"], "y")
+    rows = load_user_rows(train, validation, ["text"], "y")
+    task = rows.task
     assert task.labels == ("a", "b", "c")
     assert rows.train is not None
     assert rows.train.features["y"].dtype == "int64"
@@ -263,7 +265,8 @@ def test_training_classes_number_the_validation_labels(tmp_path: Path) -> None:
 def test_integers_are_classes_and_minus_one_is_dropped(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", "text,y", "u,1", "v,-1", "w,0", "x,2")
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,-1", "v,2")
-    task, rows = load_user_rows(train, validation, ["text"], "y")
+    rows = load_user_rows(train, validation, ["text"], "y")
+    task = rows.task
     assert (task.labels, rows.dropped) == (("0", "1", "2"), {"train": 1, "validation": 1})
     assert rows.train is not None
     assert rows.train[:] == {"text": ["u", "w", "x"], "y": [1, 0, 2]}
@@ -273,7 +276,8 @@ def test_integers_are_classes_and_minus_one_is_dropped(tmp_path: Path) -> None:
 def test_real_numbers_are_a_regression_in_which_minus_one_is_a_score(tmp_path: Path) -> None:
     train = write_csv(tmp_path / "train.csv", "text,y", "u,0.5", "v,-1", "w,2e3")
     validation = write_csv(tmp_path / "val.csv", "text,y", "u,3")
-    task, rows = load_user_rows(train, validation, ["text"], "y")
+    rows = load_user_rows(train, validation, ["text"], "y")
+    task = rows.task
     assert task.is_regression
     assert task.metrics == ("pearson", "spearmanr")
     assert rows.train is not None
@@ -284,7 +288,8 @@ def test_real_numbers_are_a_regression_in_which_minus_one_is_a_score(tmp_path: P
 def test_booleans_are_two_classes(tmp_path: Path, cache_dir: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"text": "u", "y": true}\n{"text": "v", "y": false}\n')
-    task, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+    rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+    task = rows.task
     assert task.labels == ("False", "True")
     assert rows.train is not None
     assert rows.train["y"][:] == [1, 0]
@@ -293,7 +298,8 @@ def test_booleans_are_two_classes(tmp_path: Path, cache_dir: str) -> None:
 
 def test_csv_text_is_taken_as_written(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "t.csv", "\ufefftext,y", "NA,null", "007,none", "null,nan")
-    task, rows = load_one(path)
+    rows = load_one(path)
+    task = rows.task
     assert rows.train is not None
     assert rows.train["text"][:] == ["NA", "007", "null"]
     assert task.labels == ("nan", "none", "null")
@@ -306,7 +312,7 @@ def test_json_text_is_taken_as_written(tmp_path: Path) -> None:
         "".join(json.dumps({"text": t, "y": i}, ensure_ascii=False) + "\n" for i, t in enumerate(texts)),
         encoding="utf-8",
     )
-    _, rows = load_one(path)
+    rows = load_one(path)
     assert rows.train is not None
     assert rows.train["text"][:] == texts
 
@@ -315,7 +321,7 @@ def test_changed_file_is_read_anew(tmp_path: Path, cache_dir: str) -> None:
     path = tmp_path / "train.parquet"
     for texts in (["old", "older"], ["brand-new", "newer"]):
         pd.DataFrame({"text": texts, "y": [0, 1]}).to_parquet(path)
-        _, rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
+        rows = load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir)
         assert rows.train is not None
         assert rows.train["text"][:] == texts
 
@@ -334,7 +340,7 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
-        ("t.txt", b"text,y\nu,0\n", ["t.txt", ".csv, .json, .jsonl, .parquet"]),
+        ("t.txt", b"text,y\nu,0\n", ["t.txt", ".csv, .json, .jsonl, .conll, .parquet"]),
         ("t.csv", b"", ["t.csv is empty"]),
         ("t.csv", b"text,y\n", ["t.csv is empty"]),
         ("t.jsonl", b"", ["t.jsonl is empty"]),
@@ -353,16 +359,16 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
         ("t.csv", b"text,y,y\nu,0,1\n", ["names a column twice"]),
         ("t.csv", b"sentence,y\nu,0\n", ["no column 'text'", "sentence, y"]),
         ("t.csv", b"text,label\nu,0\n", ["no column 'y'", "text, label"]),
-        ("t.csv", b"text,y\nu,0\n,1\n", ["column 'text' is empty in row 2"]),
-        ("t.csv", b"text,y\nu,0\nv,\n", ["row 2 of", "has no label"]),
+        ("t.csv", b"text,y\nu,0\n,1\n", ["row 2: column 'text' is empty"]),
+        ("t.csv", b"text,y\nu,0\nv,\n", ["row 2: it has no label"]),
         ("t.csv", b"text,y\nu,a\nv,a\n", ["every label", "'a'", "two classes"]),
         ("t.csv", b"text,y\nu,1\nv,2\nw,3\n", ["label 3 in row 3", "0 to 2"]),
         ("t.csv", b"text,y\nu,0\nv,7\n", ["label 7 in row 2", "0 to 1"]),
         ("t.csv", b"text,y\nu,-1\nv,-1\n", ["no labelled row"]),
         ("t.csv", b"text,y\nu,0\nv,1\nw,two\n", ["mix numbers and names", "'two' in row 3"]),
         ("t.csv", b"text,y\nu,0.5\nv,nan\n", ["mix numbers and names", "'nan' in row 2"]),
-        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v"}\n', ["row 2 of", "has no label"]),
-        ("t.jsonl", b'{"text": 5, "y": 0}\n', ["column 'text'", "is no text (row 1: 5)"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v"}\n', ["row 2: it has no label"]),
+        ("t.jsonl", b'{"text": 5, "y": 0}\n', ["row 1: column 'text' is no text (5)"]),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, cache_dir: str, name: str, content: bytes, parts: list[str]) -> None:
@@ -377,7 +383,7 @@ def test_parquet_without_rows_or_with_a_missing_number(tmp_path: Path, cache_dir
     assert_mentions(refusal(lambda: load_one(path)), "t.parquet is empty")
     pd.DataFrame({"text": ["u", "v"], "y": [0.5, np.inf]}).to_parquet(path)
     message = refusal(lambda: load_user_rows(path, None, ["text"], "y", cache_dir=cache_dir))
-    assert_mentions(message, "label inf in row 2 of", "finite number")
+    assert_mentions(message, "row 2: label inf", "finite number")
 
 
 @pytest.mark.parametrize("missing", ["train", "validation"])
@@ -391,11 +397,11 @@ def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("train_labels", "label", "parts"),
     [
-        (("a", "b"), "c", ["label 'c' in row 1 of", "val.csv", "training file (a, b"]),
-        (("a", "b"), "0", ["label 0 in row 1 of", "training file (a, b"]),
-        (("0", "1"), "2", ["label 2 in row 1 of", "training file (0, 1"]),
-        (("0", "1"), "0.0", ["label 0.0 in row 1 of"]),
-        (("0.5", "1.5"), "high", ["label 'high' in row 1 of", "not a number"]),
+        (("a", "b"), "c", ["row 1: label 'c'", "val.csv", "training file (a, b"]),
+        (("a", "b"), "0", ["row 1: label 0", "training file (a, b"]),
+        (("0", "1"), "2", ["row 1: label 2", "training file (0, 1"]),
+        (("0", "1"), "0.0", ["row 1: label 0.0"]),
+        (("0.5", "1.5"), "high", ["row 1: label 'high'", "not a number"]),
         (tuple(f"class{n:02}" for n in range(12)), "x", ["class00", "class09 and 2 more"]),
     ],
 )

@@ -12,9 +12,9 @@ from tokenizers.processors import TemplateProcessing
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from alignattn.errors import AlignAttnError
-from alignattn.tasks import TASKS, Task, get_task
-from alignattn.tasks.encoding import encode
+from alignattn.tasks import TASKS, TextClassification, get_task
 from alignattn.tasks.glue import GLUE_TASKS
+from alignattn.tasks.kinds import TaskOptions, kind_of
 
 GLUE = {task.name: task for task in GLUE_TASKS}
 
@@ -29,8 +29,14 @@ FACTS = {
     "sst2": (("sentence",), 2, ("accuracy",)),
     "stsb": (("sentence1", "sentence2"), 1, ("pearson", "spearmanr")),
 }
-PAIR = Task(name="pair", text_columns=("a", "b"), labels=("no", "yes"), metrics=("accuracy",))
-SCORE = Task(name="score", text_columns=("a",), label_column="y", metrics=("pearson",))
+PAIR = TextClassification(name="pair", text_columns=("a", "b"), labels=("no", "yes"), metrics=("accuracy",))
+SCORE = TextClassification(name="score", text_columns=("a",), label_column="y", metrics=("pearson",))
+
+
+def encode(
+    rows: Dataset, task: TextClassification, tokenizer: PreTrainedTokenizerFast, max_length: int, num_proc: int = 1
+) -> Dataset:
+    return kind_of(task).encode(task, rows, tokenizer, TaskOptions(max_length, num_proc=num_proc))
 
 
 @pytest.fixture
@@ -106,7 +112,7 @@ def test_the_table_imports_nothing_heavy() -> None:
 
 def test_encode_joins_a_pair_and_does_not_pad(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one two three"], "label": [1, 0]})
-    encoded = encode(rows, PAIR, tokenizer, max_length=16)
+    encoded = encode(rows, PAIR, tokenizer, 16)
     assert encoded[:] == {
         "input_ids": [[1, 3, 4, 2, 6, 2], [1, 5, 2, 3, 4, 5, 2]],
         "token_type_ids": [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1, 1]],
@@ -117,12 +123,12 @@ def test_encode_joins_a_pair_and_does_not_pad(tokenizer: PreTrainedTokenizerFast
 
 def test_encode_cuts_the_longer_text_first(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one"], "b": ["one two three four"], "label": [1]})
-    assert encode(rows, PAIR, tokenizer, max_length=6)["input_ids"][0] == [1, 3, 2, 3, 4, 2]
+    assert encode(rows, PAIR, tokenizer, 6)["input_ids"][0] == [1, 3, 2, 3, 4, 2]
 
 
 def test_encoded_rows_suit_the_collator(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one two three"], "label": [1, 0]})
-    encoded = encode(rows, PAIR, tokenizer, max_length=16)
+    encoded = encode(rows, PAIR, tokenizer, 16)
     batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
     assert batch["input_ids"].shape == (2, 7)
     assert batch["attention_mask"].sum(dim=1).tolist() == [6, 7]
@@ -132,7 +138,7 @@ def test_encoded_rows_suit_the_collator(tokenizer: PreTrainedTokenizerFast) -> N
 
 def test_scores_stay_floats_even_when_written_as_integers(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one", "two"], "y": [1, 3]})
-    encoded = encode(rows, SCORE, tokenizer, max_length=16)
+    encoded = encode(rows, SCORE, tokenizer, 16)
     batch = DataCollatorWithPadding(tokenizer)([encoded[0], encoded[1]])
     assert batch["labels"].is_floating_point()
     assert batch["labels"].tolist() == [1.0, 3.0]
@@ -141,8 +147,8 @@ def test_scores_stay_floats_even_when_written_as_integers(tokenizer: PreTrainedT
 
 def test_encode_with_two_processes_gives_the_same(tokenizer: PreTrainedTokenizerFast) -> None:
     rows = Dataset.from_dict({"a": ["one two", "three"], "b": ["four", "one"], "label": [1, 0]})
-    alone = encode(rows, PAIR, tokenizer, max_length=16)
-    assert encode(rows, PAIR, tokenizer, max_length=16, num_proc=2)[:] == alone[:]
+    alone = encode(rows, PAIR, tokenizer, 16)
+    assert encode(rows, PAIR, tokenizer, 16, num_proc=2)[:] == alone[:]
 
 
 @pytest.mark.parametrize("max_length", [-1, 0, 4, 17])

@@ -11,23 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from alignattn.bad_rows import BadRow, list_bad_rows
 from alignattn.calibration.rows import find_bad_rows
 from alignattn.errors import AlignAttnError
 
 SPLIT_COLUMN = "split"
-
-
-@dataclass(frozen=True)
-class BadRow:
-    """A row that cannot be scored.
-
-    Attributes:
-        row: its number in the file, from 1.
-        problem: what is wrong with it.
-    """
-
-    row: int
-    problem: str
 
 
 @dataclass(frozen=True)
@@ -85,8 +73,7 @@ def read_predictions(
     problems |= {
         int(regular[index]): problem for index, problem in find_bad_rows(probabilities, labels[regular]).items()
     }
-    bad_rows = [BadRow(row + 1, problem) for row, problem in sorted(problems.items())]
-    _check_bad_rows(bad_rows, path, len(lists), skip_bad_rows)
+    bad_rows = list_bad_rows(problems, str(path), len(lists), skip=skip_bad_rows)
     good = np.array([row not in problems for row in regular.tolist()])
     return Predictions(
         path,
@@ -144,17 +131,3 @@ def _lengths(lists: pa.Array, name: str, path: Path) -> NDArray[np.int64]:
     if not lengths.any():
         raise AlignAttnError(f"column {name!r} of {path} is empty: give a file of predictions of classes")
     return np.asarray(lengths)
-
-
-def _check_bad_rows(bad_rows: Sequence[BadRow], path: Path, num_rows: int, skip_bad_rows: bool) -> None:
-    if not bad_rows:
-        return
-    first = bad_rows[0]
-    count = f"{len(bad_rows)} bad of {num_rows} rows"
-    if not skip_bad_rows:
-        raise AlignAttnError(
-            f"{path}, row {first.row}: {first.problem} ({count}); correct the file, or leave bad rows out with "
-            "--skip_bad_rows"
-        )
-    if len(bad_rows) == num_rows:
-        raise AlignAttnError(f"{path} has no good row, the first: {first.problem}; correct the file")

@@ -17,7 +17,9 @@ from alignattn.attention.values import VALUES
 from alignattn.config import PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
-from alignattn.tasks import TASKS
+from alignattn.models import BASELINES, PUBLISHED_TRAINING
+from alignattn.tasks import TASKS, Task
+from alignattn.tasks.kinds import TaskOptions
 from alignattn.trainer import AlignmentTrainingArguments
 
 CONFIG_FLAG = "--config"
@@ -31,7 +33,12 @@ LARGEST_SEED = 2**32 - 1
 class ModelArguments:
     """The model and its attention."""
 
-    model: str = field(metadata={"help": "Model folder or Hub id, such as albert-base-v2."})
+    model: str = field(
+        metadata={
+            "help": "Model folder or Hub id, such as albert-base-v2; or one that is not pretrained: "
+            f"{', '.join(BASELINES)}."
+        }
+    )
     attention: str | None = field(
         default=None,
         metadata={
@@ -67,6 +74,10 @@ class ModelArguments:
     layers: list[int] | None = field(
         default=None, metadata={"help": "Indices of the attention layers to patch, from 0 (default: all)."}
     )
+    embeddings: str | None = field(
+        default=None,
+        metadata={"help": f"GloVe vectors (text or .npz) for {' and '.join(BASELINES)} (default: random ones)."},
+    )
     model_config: list[str] | None = field(
         default=None, metadata={"help": "Fields of the model's config, such as hidden_dropout_prob=0.1."}
     )
@@ -84,7 +95,8 @@ class ModelArguments:
         for name in given:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
-        attention = self.attention or ("soft" if given.keys() & SLOTS.keys() else DEFAULT_ATTENTION)
+        fills_slots = bool(given.keys() & SLOTS.keys())
+        attention = self.attention or ("soft" if fills_slots or self.model in BASELINES else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         return AttentionConfig.resolve(attention, **given)
@@ -113,22 +125,35 @@ class DataArguments:
     """The task and its rows."""
 
     task: str | None = field(
-        default=None, metadata={"help": f"One of {', '.join(TASKS)}; not needed with --train_file."}
+        default=None, metadata={"help": f"One of {', '.join(TASKS)}; with --train_file, what its rows are of."}
     )
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder of <task>/<split>.parquet files to read instead of the Hub."}
     )
     train_file: str | None = field(
-        default=None, metadata={"help": "Your own training rows: CSV, JSON lines or Parquet."}
+        default=None, metadata={"help": "Your own training rows: CSV, JSON lines, Parquet or CoNLL."}
     )
     validation_file: str | None = field(default=None, metadata={"help": "Your own evaluation rows."})
     text_columns: list[str] | None = field(
         default=None, metadata={"help": "The one or two text columns of your files."}
     )
     label_column: str = field(default="label", metadata={"help": "The label column of your files."})
-    max_length: int = field(
-        default=128, metadata={"help": "Most tokens a row keeps; batches are padded to their longest row."}
+    tokens_column: str | None = field(
+        default=None, metadata={"help": "The column of lists of words of your files; --label_column has their tags."}
     )
+    skip_bad_rows: bool = field(default=False, metadata={"help": "Leave bad rows out, and list them in results.json."})
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Most tokens of a sequence; batches are padded to their longest (default: 128, of question "
+            "answering 384)."
+        },
+    )
+    doc_stride: int = field(
+        default=128, metadata={"help": "Question answering: tokens that neighbouring windows of a context share."}
+    )
+    n_best_size: int = field(default=20, metadata={"help": "Question answering: answers kept for each question."})
+    max_answer_length: int = field(default=30, metadata={"help": "Question answering: most tokens of an answer."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training rows."})
     max_eval_samples: int | None = field(
         default=None, metadata={"help": "Use the first N rows of each evaluation split."}
@@ -136,6 +161,23 @@ class DataArguments:
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenize (default: this one)."}
     )
+
+    def task_options(self, task: Task) -> TaskOptions:
+        """Return how the rows of `task` become tensors.
+
+        Raises:
+            AlignAttnError: if a value is out of range.
+        """
+        for name in ("n_best_size", "max_answer_length"):
+            if getattr(self, name) < 1:
+                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
+        return TaskOptions(
+            max_length=task.max_length if self.max_length is None else self.max_length,
+            doc_stride=self.doc_stride,
+            n_best_size=self.n_best_size,
+            max_answer_length=self.max_answer_length,
+            num_proc=self.preprocessing_num_workers,
+        )
 
 
 @dataclass
@@ -236,7 +278,7 @@ def parse_run_options(
     prog: str,
     *,
     more_groups: Sequence[type[Any]] = (),
-    defaults_of_model: Callable[[str], Mapping[str, Any]] | None = None,
+    defaults_of_model: Callable[[str], Mapping[str, Any]] = lambda model: {},
 ) -> RunOptions:
     """Parse the options of `finetune`; those of `--config FILE` hold where the command line says nothing.
 
@@ -252,9 +294,10 @@ def parse_run_options(
     parser = OneLineErrorParser([*more_groups, ModelArguments, DataArguments, RunArguments], prog=prog)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
     values = _parse(parser, argv)
-    if defaults_of_model is not None:
+    defaults = {**PUBLISHED_TRAINING.get(values["model"], {}), **defaults_of_model(values["model"])}
+    if defaults:
         # The model decides the defaults, and the config file or the command line decides the model: parse again.
-        parser.set_defaults(**defaults_of_model(values["model"]))
+        parser.set_defaults(**defaults)
         values = _parse(parser, argv)
     del values["config"]
     seeds = values["seeds"]

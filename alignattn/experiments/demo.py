@@ -15,7 +15,6 @@ import torch
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    DataCollatorWithPadding,
     PreTrainedModel,
 )
 
@@ -33,8 +32,8 @@ from alignattn.figures import BarPanel, Spread, plot_comparison
 from alignattn.files import write_text
 from alignattn.patching import collect, is_patched, patch
 from alignattn.tasks import get_task
-from alignattn.tasks.encoding import encode
-from alignattn.tasks.rows import load_rows
+from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.rows import load_rows, max_samples
 
 ATTENTIONS = ("soft", "aa-ct")
 GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
@@ -148,8 +147,9 @@ def _distance_of(path: str, data_dir: Path) -> float:
     model = from_pretrained(path, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(path)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
-    encoded = encode(rows.select(range(min(DISTANCE_ROWS, len(rows)))), task, tokenizer, MAX_LENGTH)
-    batch = DataCollatorWithPadding(tokenizer)(list(encoded.remove_columns("label")))
+    kind, first = kind_of(task), max_samples(rows, DISTANCE_ROWS)
+    encoded = kind.encode(task, first, tokenizer, TaskOptions(max_length=MAX_LENGTH))
+    batch = kind.collator(tokenizer)(list(encoded.remove_columns("label")))
     return query_key_distance(model if is_patched(model) else patch(model, "soft"), dict(batch))
 
 

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
+from transformers import AutoTokenizer, Trainer
 
+from alignattn.bad_rows import BadRow
 from alignattn.calibration import (
     ECE_BINS,
     apply_temperature,
@@ -44,15 +45,16 @@ from alignattn.experiments.domain_shift_report import (
 from alignattn.experiments.finetune import (
     check_output_dir,
     device_name,
+    encode_split,
     finetune_one,
     package_versions,
-    prediction_table,
+    with_split,
 )
 from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.figures import plot_reliability
 from alignattn.files import replacing, write_json, write_text
-from alignattn.tasks import TASKS, Task, get_task
-from alignattn.tasks.encoding import encode
+from alignattn.tasks import TASKS, LabelledTask, Task, get_task
+from alignattn.tasks.kinds import EncodedSplit, kind_of
 from alignattn.tasks.rows import load_rows, max_samples
 
 PROG = "alignattn domain-shift"
@@ -64,7 +66,7 @@ HALVING_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
 
 FEWEST_TO_HALVE = 2
-OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns")
+OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
 """Options of `finetune` that say what the pair says."""
 
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
@@ -93,8 +95,8 @@ class DomainShiftArguments:
     pair: str = field(
         metadata={
             "help": "Two tasks of the same labels joined by a hyphen, trained on and shifted to: snli-mnli, "
-            f"qqp-twitterppdb, … Without a value, {' and '.join(PUBLISHED_TRAINING)} train with the settings "
-            "of Desai and Durrett (2020), other models with those of finetune."
+            f"qqp-twitterppdb, swag-hellaswag, … Without a value, {' and '.join(PUBLISHED_TRAINING)} train with the "
+            "settings of Desai and Durrett (2020), other models with those of finetune."
         }
     )
     stratify: bool = field(
@@ -113,24 +115,27 @@ class DevelopmentSet:
         rows: all rows.
         halves: the indices of the rows of each half, by its name.
         dropped_rows: unlabelled rows left out, by split.
+        bad_rows: rows left out because something is wrong with them, by split.
         derived_splits: how a split came about that the data set does not have, by its name.
     """
 
     side: str
-    task: Task
+    task: LabelledTask
     split: str
     rows: datasets.Dataset
     halves: Mapping[str, NDArray[np.int64]]
     dropped_rows: Mapping[str, int]
+    bad_rows: Mapping[str, Sequence[BadRow]]
     derived_splits: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the model made of a development set: `logits [N, C]`, `probabilities [N, C]` and the `labels [N]`."""
+    """What the model made of a development set: `logits [N, C]`, the `labels [N]`, and the table of both."""
 
     logits: NDArray[np.float64]
     labels: NDArray[np.int64]
+    predictions: pa.Table
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -168,7 +173,7 @@ def published_training_of(model: str) -> Mapping[str, Any]:
     return PUBLISHED_TRAINING.get(Path(model).name.lower(), {})
 
 
-def parse_pair(pair: str) -> tuple[Task, Task]:
+def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
     """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them.
 
     Raises:
@@ -181,24 +186,24 @@ def parse_pair(pair: str) -> tuple[Task, Task]:
         except AlignAttnError:
             # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
             continue
-        _check_labels(pair, first, second)
-        return first, second
+        return _checked_pair(pair, first, second)
     raise AlignAttnError(
         f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
     )
 
 
-def _check_labels(pair: str, first: Task, second: Task) -> None:
-    for task in (first, second):
-        if task.is_regression:
-            raise AlignAttnError(
-                f"--pair {pair}: {task.name} is a regression, and calibration is of classes: choose another task"
-            )
-    if first.labels != second.labels:
+def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, LabelledTask]:
+    if not isinstance(first, LabelledTask) or not isinstance(second, LabelledTask) or not first.labels:
+        raise AlignAttnError(
+            f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
+            "none: choose other tasks"
+        )
+    if type(first) is not type(second) or first.labels != second.labels:
         described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
         raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
     if first == second:
         raise AlignAttnError(f"--pair {pair} names {first.name} twice: choose two tasks")
+    return first, second
 
 
 def halves(
@@ -243,7 +248,7 @@ def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
     return results
 
 
-def domain_shift_one(options: RunOptions, pair: tuple[Task, Task]) -> DomainShiftResult:
+def domain_shift_one(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> DomainShiftResult:
     """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
     finished = read_domain_shift(options.output_dir)
     if finished is not None:
@@ -261,14 +266,14 @@ def domain_shift_one(options: RunOptions, pair: tuple[Task, Task]) -> DomainShif
     return result
 
 
-def training_options(options: RunOptions, pair: tuple[Task, Task]) -> RunOptions:
+def training_options(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> RunOptions:
     """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
     own = {option.name for option in fields(DomainShiftArguments)}
     values = {name: value for name, value in options.values.items() if name not in own}
     return RunOptions(values | {"task": pair[0].name, "output_dir": str(options.output_dir / RUN_FOLDER)})
 
 
-def load_side(side: str, task: Task, options: RunOptions) -> DevelopmentSet:
+def load_side(side: str, task: LabelledTask, options: RunOptions) -> DevelopmentSet:
     """Load and halve the development set of a task: its first evaluation split.
 
     Raises:
@@ -276,16 +281,22 @@ def load_side(side: str, task: Task, options: RunOptions) -> DevelopmentSet:
     """
     data, split = options.data(), task.evaluation_splits[0]
     task = replace(task, evaluation_splits=(split,))
-    loaded = load_rows(task, need_train=False, data_dir=data.data_dir, cache_dir=options.model().cache_dir)
+    loaded = load_rows(
+        task,
+        need_train=False,
+        data_dir=data.data_dir,
+        cache_dir=options.model().cache_dir,
+        skip_bad_rows=data.skip_bad_rows,
+    )
     rows = max_samples(loaded.evaluation[split], data.max_eval_samples)
     if len(rows) < FEWEST_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
     drawn = halves(rows[task.label_column][:], HALVING_SEED, options.values["stratify"])
     by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
-    return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.derived)
+    return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.bad_rows, loaded.derived)
 
 
-def _check_folder(options: RunOptions, pair: tuple[Task, Task]) -> None:
+def _check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> None:
     """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
@@ -298,28 +309,28 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outp
     """The outputs of the run's saved model for the development set of each side."""
     folder, data = training.output_dir, training.data()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    encoded = [
-        encode(side.rows, side.task, tokenizer, data.max_length, num_proc=data.preprocessing_num_workers)
-        for side in sides
-    ]
+    splits = [encode_split(side.task, side.rows, tokenizer, data) for side in sides]
+    kind = kind_of(sides[0].task)
     trainer = Trainer(
-        model=from_pretrained(folder, AutoModelForSequenceClassification),
+        model=from_pretrained(folder, kind.auto_class),
         args=training.training(),
         # Not read: a Trainer whose options ask for evaluation in training insists on one.
-        eval_dataset=encoded[0],
-        data_collator=DataCollatorWithPadding(tokenizer),
+        eval_dataset=splits[0].encoded,
+        data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
-    predictions = [trainer.predict(dataset) for dataset in encoded]
-    return [
-        Outputs(np.asarray(prediction.predictions, dtype=np.float64), np.asarray(prediction.label_ids))
-        for prediction in predictions
-    ]
+    return [_outputs(trainer, side.task, split) for side, split in zip(sides, splits, strict=True)]
+
+
+def _outputs(trainer: Trainer, task: LabelledTask, split: EncodedSplit) -> Outputs:
+    output = trainer.predict(split.encoded)
+    logits, labels = np.asarray(output.predictions, dtype=np.float64), np.asarray(output.label_ids)
+    return Outputs(logits, labels, kind_of(task).evaluate(task, split, logits, labels).predictions)
 
 
 def _result(
     options: RunOptions,
-    pair: tuple[Task, Task],
+    pair: tuple[LabelledTask, LabelledTask],
     run: RunResult,
     sides: Sequence[DevelopmentSet],
     outputs: Sequence[Outputs],
@@ -348,6 +359,7 @@ def _result(
                 development_rows=len(side.halves[DEVELOPMENT]),
                 held_out_rows=len(side.halves[HELD_OUT]),
                 dropped_rows=side.dropped_rows,
+                bad_rows={split: [asdict(bad) for bad in listed] for split, listed in side.bad_rows.items()},
                 derived_splits=side.derived_splits,
                 figures=_figures(side, output, temperature),
             )
@@ -390,7 +402,7 @@ def _write(
 def _prediction_table(side: DevelopmentSet, outputs: Outputs) -> pa.Table:
     """The predictions of both halves, each a split by a name that no other side shares, as `calibrate` reads them."""
     halved = pa.concat_tables(
-        prediction_table(side.task, f"{side.side}-{name}", rows, outputs.logits[rows], outputs.labels[rows])
+        with_split(outputs.predictions.take(pa.array(rows)), f"{side.side}-{name}")
         for name, rows in side.halves.items()
     )
     return halved.add_column(0, "side", pa.array([side.side] * halved.num_rows))

@@ -32,6 +32,7 @@ class SideResult:
         development_rows: rows of the half that is not reported; in domain the temperature is fitted on it.
         held_out_rows: rows of the half that `figures` are of.
         dropped_rows: unlabelled rows left out, by split.
+        bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how a split came about that the data set does not have, by its name.
         figures: before and after temperature scaling; shares are fractions.
     """
@@ -42,6 +43,7 @@ class SideResult:
     development_rows: int
     held_out_rows: int
     dropped_rows: Mapping[str, int]
+    bad_rows: Mapping[str, list[dict[str, Any]]]
     derived_splits: Mapping[str, str]
     figures: Figures
 
@@ -182,6 +184,7 @@ def _describe(name: str, side: SideResult, result: DomainShiftResult) -> str:
     dropped = sum(side.dropped_rows.values())
     notes = [
         *([f"{dropped} unlabelled rows left out"] if dropped else []),
+        *(f"{len(bad)} bad rows of {split} left out, listed in {RESULTS_FILE}" for split, bad in side.bad_rows.items()),
         *(f"split {split} is {origin}" for split, origin in side.derived_splits.items()),
     ]
     return "; ".join(

@@ -2,38 +2,25 @@
 
 import platform
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import yaml
 from accelerate import PartialState
-from huggingface_hub.errors import StrictDataclassError
-from scipy.special import softmax
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    EvalPrediction,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Trainer, set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from alignattn.checkpoints import unloadable
-from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import DataArguments, ModelArguments, RunArguments, RunOptions
-from alignattn.experiments.parser import did_you_mean
+from alignattn.experiments.model_loading import LoadedModel, load_model
 from alignattn.experiments.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -44,11 +31,12 @@ from alignattn.experiments.results import (
     write_seed_summary,
 )
 from alignattn.files import replacing, write_json, write_text
-from alignattn.patching import CHILD_NAME, LOADING_HINT, alignment_parameters, function_parameters, patch
+from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task, get_task
-from alignattn.tasks.encoding import encode
-from alignattn.tasks.metrics import compute_metrics, predict
-from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
+from alignattn.tasks.conll import TAGS, TOKENS
+from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
+from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
+from alignattn.tasks.sources import CONLL
 from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
 
 OPTIONS_THAT_MAY_DIFFER = frozenset({"output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to"})
@@ -61,8 +49,8 @@ REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelera
 class EncodedData:
     """The tensors of a run: rows to train on and rows to evaluate on by split."""
 
-    train: datasets.Dataset
-    evaluation: dict[str, datasets.Dataset]
+    train: EncodedSplit
+    evaluation: dict[str, EncodedSplit]
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
@@ -89,31 +77,37 @@ def finetune_one(options: RunOptions) -> RunResult:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
         return finished
     model_args, data_args, args = options.model(), options.data(), options.training()
-    task, rows = _load_task(model_args, data_args)
+    rows = _limited(_load(model_args, data_args), data_args)
+    task = rows.task
     set_seed(args.seed)
-    model, tokenizer = load_model(model_args, task)
-    data = _encode(rows, task, tokenizer, data_args)
+    loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
+    data = _encode(rows, loaded.tokenizer, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
-    trainer = _build_trainer(model, tokenizer, task, data, args)
+    trainer = _build_trainer(loaded, task, data, args)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     trainer.save_model()
     trainer.save_state()
-    metrics = _evaluate(trainer, task, data, options.output_dir)
+    evaluations = _evaluate(trainer, task, data, options.output_dir)
     result = RunResult(
         task=task.name,
         model=model_args.model,
         attention=model_args.attention_config().name,
         attention_config=model_args.attention_config().to_dict(),
         seed=args.seed,
-        metrics=metrics,
-        train_rows=len(data.train),
-        evaluation_rows={split: len(dataset) for split, dataset in data.evaluation.items()},
+        metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
+        thresholds={
+            split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
+        },
+        train_rows=len(data.train.rows),
+        evaluation_rows={split: len(encoded.rows) for split, encoded in data.evaluation.items()},
         dropped_rows=rows.dropped,
+        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
         derived_splits=rows.derived,
         train_runtime=output.metrics["train_runtime"],
         train_samples_per_second=output.metrics["train_samples_per_second"],
         training=_last_logged(trainer),
-        parameters=_count_parameters(model),
+        parameters=_count_parameters(loaded.model),
+        embeddings=None if loaded.embeddings is None else asdict(loaded.embeddings),
         versions=package_versions(),
         device=device_name(args.device),
     )
@@ -162,114 +156,104 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None
     return str(checkpoint)
 
 
-def _load_task(model_args: ModelArguments, data_args: DataArguments) -> tuple[Task, Rows]:
+def _load(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+    reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
     if data_args.train_file is None:
         if data_args.task is None:
-            raise AlignAttnError("no data: give --task NAME, or --train_file FILE with --text_columns")
-        task = get_task(data_args.task)
-        return task, load_rows(task, data_dir=data_args.data_dir, cache_dir=model_args.cache_dir)
+            raise AlignAttnError(
+                "no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)"
+            )
+        return load_rows(get_task(data_args.task), data_dir=data_args.data_dir, **reading)
+    if data_args.data_dir is not None:
+        raise AlignAttnError("--data_dir and --train_file exclude each other: drop one of them")
+    files = (data_args.train_file, data_args.validation_file)
+    if data_args.task is not None and (data_args.text_columns or data_args.tokens_column):
+        raise AlignAttnError(
+            "--task and --text_columns (or --tokens_column) exclude each other: with --train_file the task says which "
+            "columns are read"
+        )
     if data_args.task is not None:
-        raise AlignAttnError("--task and --train_file exclude each other: drop one of them")
-    if not data_args.text_columns:
-        raise AlignAttnError("--train_file needs --text_columns: name its one or two text columns")
-    return load_user_rows(
-        data_args.train_file,
-        data_args.validation_file,
-        data_args.text_columns,
-        data_args.label_column,
-        cache_dir=model_args.cache_dir,
+        return load_task_files(get_task(data_args.task), *files, **reading)
+    if data_args.text_columns:
+        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    if Path(data_args.train_file).suffix.lower() == CONLL:
+        return load_user_tags(*files, TOKENS, TAGS, **reading)
+    if data_args.tokens_column is not None:
+        return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
+    raise AlignAttnError(
+        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of words, "
+        "or --task NAME where it holds rows of that task"
     )
 
 
-def load_model(arguments: ModelArguments, task: Task) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a pretrained model with a head for `task` and patch it; and its tokenizer.
-
-    Raises:
-        AlignAttnError: if there is no such model, a field of its config is unknown, or it cannot be patched.
-    """
-    hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
-    try:
-        config = AutoConfig.from_pretrained(arguments.model, **hub)
-        if config._attn_implementation == LOADING_HINT:
-            attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
-            raise AlignAttnError(
-                f"{arguments.model!r} was saved with an attention of its own ({attention.describe_slots()}), which "
-                "another run cannot start from: give the pretrained model it was made of"
-            )
-        config.num_labels = task.num_labels
-        if task.is_regression:
-            config.problem_type = "regression"
-        else:
-            config.id2label = dict(enumerate(task.labels))
-            config.label2id = {label: index for index, label in enumerate(task.labels)}
-        _set_config_fields(config, arguments.model_config_fields())
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model, **hub)
-        model = AutoModelForSequenceClassification.from_pretrained(arguments.model, config=config, **hub)
-    except AlignAttnError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(arguments.model, error) from error
-    patch(model, arguments.attention_config())
-    return model, tokenizer
+def _limited(rows: Rows[Any], arguments: DataArguments) -> Rows[Any]:
+    assert rows.train is not None
+    evaluation = {split: max_samples(dataset, arguments.max_eval_samples) for split, dataset in rows.evaluation.items()}
+    return replace(rows, train=max_samples(rows.train, arguments.max_train_samples), evaluation=evaluation)
 
 
-def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
-    for name, value in fields.items():
-        if not hasattr(config, name):
-            hint = did_you_mean(name, vars(config))
-            raise AlignAttnError(f"--model_config: {type(config).__name__} has no field {name!r}{hint}")
-        try:
-            setattr(config, name, value)
-        except (StrictDataclassError, ValueError, TypeError) as error:
-            reason = " ".join(str(error).split())
-            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {reason}") from error
-
-
-def _encode(rows: Rows, task: Task, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:
-    def encoded(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:
-        return encode(
-            max_samples(dataset, limit),
-            task,
-            tokenizer,
-            arguments.max_length,
-            num_proc=arguments.preprocessing_num_workers,
-        )
-
+def _encode(rows: Rows[Any], tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:
     assert rows.train is not None
     return EncodedData(
-        encoded(rows.train, arguments.max_train_samples),
-        {split: encoded(dataset, arguments.max_eval_samples) for split, dataset in rows.evaluation.items()},
+        encode_split(rows.task, rows.train, tokenizer, arguments),
+        {split: encode_split(rows.task, dataset, tokenizer, arguments) for split, dataset in rows.evaluation.items()},
     )
 
 
-def _build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    data: EncodedData,
-    args: RunArguments,
-) -> AlignmentTrainer:
-    def metrics_of(prediction: EvalPrediction) -> dict[str, float]:
-        return compute_metrics(task, np.asarray(prediction.predictions), np.asarray(prediction.label_ids))
+def encode_split(
+    task: Task, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
+) -> EncodedSplit:
+    """Return rows with what a model reads of them.
 
-    evaluation: Any = data.evaluation
-    if len(evaluation) == 1:
-        # A single set without a name keeps the names of metrics short: eval_accuracy.
-        evaluation = next(iter(evaluation.values()))
+    Raises:
+        AlignAttnError: if the options leave no room for a row.
+    """
+    options = arguments.task_options(task)
+    return EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
+
+
+class TaskTrainer(AlignmentTrainer):
+    """Scores each evaluation set by the metrics of its task and by its own rows."""
+
+    def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
+        self.scorers = {name: partial(_metrics_of, kind_of(task), task, split) for name, split in splits.items()}
+        evaluation: Any = {name: split.encoded for name, split in splits.items()}
+        if len(evaluation) == 1:
+            # A single set without a name keeps the names of metrics short: eval_accuracy.
+            evaluation = next(iter(evaluation.values()))
+        super().__init__(
+            *args,
+            eval_dataset=evaluation or None,
+            compute_metrics=next(iter(self.scorers.values()), None),
+            **kwargs,
+        )
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
+        if isinstance(eval_dataset, str):
+            self.compute_metrics = self.scorers[eval_dataset]
+        return super().evaluate(eval_dataset, *args, **kwargs)
+
+
+def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
+    return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
+
+
+def _build_trainer(loaded: LoadedModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         args.metric_for_best_model = task.main_metric
     _check_best_metric(args.metric_for_best_model, task, list(data.evaluation))
-    if not evaluation:
+    if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
     try:
-        return AlignmentTrainer(
-            model=model,
+        return TaskTrainer(
+            task=task,
+            splits=data.evaluation,
+            model=loaded.model,
             args=args,
-            train_dataset=data.train,
-            eval_dataset=evaluation or None,
-            data_collator=DataCollatorWithPadding(tokenizer),
-            processing_class=tokenizer,
-            compute_metrics=metrics_of,
+            train_dataset=data.train.encoded,
+            data_collator=kind_of(task).collator(loaded.tokenizer),
+            processing_class=loaded.tokenizer,
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
@@ -285,42 +269,29 @@ def _check_best_metric(name: str | None, task: Task, splits: Sequence[str]) -> N
         raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
 
 
-def _evaluate(trainer: AlignmentTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, dict[str, float]]:
-    metrics, tables = {}, []
-    for split, dataset in data.evaluation.items():
-        prediction = trainer.predict(dataset, metric_key_prefix=split)
-        logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-        metrics[split] = compute_metrics(task, logits, labels)
-        tables.append(prediction_table(task, split, np.arange(len(labels)), logits, labels))
-    if tables and trainer.is_world_process_zero():
-        with replacing(folder / PREDICTIONS_FILE) as temporary:
-            pq.write_table(pa.concat_tables(tables), temporary)
-    return metrics
+def _evaluate(trainer: TaskTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
+    trainer.compute_metrics = None
+    evaluations = {split: predict_split(trainer, task, encoded) for split, encoded in data.evaluation.items()}
+    if evaluations and trainer.is_world_process_zero():
+        write_predictions(folder, {split: evaluation.predictions for split, evaluation in evaluations.items()})
+    return evaluations
 
 
-def prediction_table(task: Task, split: str, rows: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> pa.Table:
-    """Return what `predictions.parquet` holds of a split; a regression has no column of probabilities.
+def predict_split(trainer: Trainer, task: Task, split: EncodedSplit) -> Evaluation:
+    """Return what the outputs of the trainer's model for a split are worth."""
+    outputs = trainer.predict(split.encoded)
+    return kind_of(task).evaluate(task, split, outputs.predictions, outputs.label_ids)
 
-    Args:
-        task: that the outputs are for.
-        split: its name.
-        rows: `[N]`, their numbers in the split, from 0.
-        logits: `[N, C]`, the model's outputs.
-        labels: `[N]`.
 
-    Raises:
-        AlignAttnError: if the outputs hold NaN or infinity.
-    """
-    columns = {
-        "split": pa.array([split] * len(labels)),
-        "row": pa.array(rows),
-        "label": pa.array(labels),
-        "prediction": pa.array(predict(task, logits)),
-    }
-    if not task.is_regression:
-        probabilities = softmax(logits.astype(np.float64), axis=1)
-        columns["probabilities"] = pa.array(list(probabilities))
-    return pa.table(columns)
+def write_predictions(folder: Path, tables: Mapping[str, pa.Table]) -> None:
+    """Write the predictions of the splits to `predictions.parquet`."""
+    with replacing(folder / PREDICTIONS_FILE) as temporary:
+        pq.write_table(pa.concat_tables(with_split(table, split) for split, table in tables.items()), temporary)
+
+
+def with_split(table: pa.Table, split: str) -> pa.Table:
+    """Return predictions with the name of their split in every line."""
+    return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
 
 
 def _last_logged(trainer: AlignmentTrainer) -> dict[str, float]:

@@ -29,11 +29,10 @@ from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.files import check_free
 from alignattn.head_study import RareTokens, Sample, study_heads
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.tasks import TASKS, get_task
-from alignattn.tasks.encoding import encode
+from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task
+from alignattn.tasks.kinds import TaskOptions, kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
-from alignattn.tasks.task import Task
 
 TEXT_FILE = ".txt"
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
@@ -182,7 +181,8 @@ def study_model(loaded: LoadedModel, rows: datasets.Dataset, task: Task, argumen
     Raises:
         AlignAttnError: if a row has more tokens than the model takes.
     """
-    encoded = encode(rows, task, loaded.tokenizer, arguments.max_length).remove_columns("label")
+    encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length=arguments.max_length))
+    encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
     ids = encoded["input_ids"][:]
     longest, positions = max(map(len, ids)), getattr(loaded.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:
@@ -237,8 +237,10 @@ def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]
         ) from error
     if arguments.text_columns:
         raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
-    splits = load_rows(task, need_train=False, data_dir=arguments.data_dir).evaluation
-    return task, splits[task.evaluation_splits[0]]
+    if isinstance(task, MultipleChoice):
+        raise AlignAttnError(f"--data {arguments.data!r} has several sequences a row: choose a task with one")
+    loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
+    return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
 
 def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
@@ -253,7 +255,7 @@ def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datas
         dataset = read_file(path)
         columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)
         rows = {column: _checked_texts(dataset[column][:], column, path) for column in columns}
-    task = Task(
+    task = TextClassification(
         name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
     )
     num_rows = len(rows[task.text_columns[0]])

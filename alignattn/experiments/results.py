@@ -29,14 +29,17 @@ class RunResult:
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.
         metrics: by evaluation split, by metric; fractions, not percentages.
+        thresholds: limits that some metrics were tuned to on the rows that they are of, by split, by metric.
         train_rows: rows trained on.
         evaluation_rows: rows by evaluation split.
         dropped_rows: unlabelled rows left out, by split.
+        bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how an evaluation split came about that the data set does not have, by its name.
         train_runtime: seconds.
         train_samples_per_second: rows trained on a second.
         training: the last logged loss, task_loss, align_loss, learning rate and diagnostics.
         parameters: how many: `total`, `trainable`, and those of the alignment's own networks.
+        embeddings: where the word vectors of a model that is not pretrained come from; None for others.
         versions: of Python and the packages.
         device: what it ran on.
     """
@@ -47,14 +50,17 @@ class RunResult:
     attention_config: dict[str, Any]
     seed: int
     metrics: dict[str, dict[str, float]]
+    thresholds: dict[str, dict[str, float]]
     train_rows: int
     evaluation_rows: dict[str, int]
     dropped_rows: dict[str, int]
+    bad_rows: dict[str, list[dict[str, Any]]]
     derived_splits: dict[str, str]
     train_runtime: float
     train_samples_per_second: float
     training: dict[str, float]
     parameters: dict[str, int]
+    embeddings: dict[str, Any] | None
     versions: dict[str, str]
     device: str
 
@@ -87,7 +93,13 @@ def render_metrics(result: RunResult) -> str:
         f"  {result.task} {split}: " + ", ".join(f"{name} {100 * value:.2f}" for name, value in scores.items())
         for split, scores in result.metrics.items()
     ]
-    return "\n".join([*lines, *(f"  split {split}: {how}" for split, how in result.derived_splits.items())])
+    lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]
+    lines += [
+        f"  left out of {split}: {len(bad)} bad row(s), listed in {RESULTS_FILE}; the first, row {bad[0]['row']}: "
+        f"{bad[0]['problem']}"
+        for split, bad in result.bad_rows.items()
+    ]
+    return "\n".join(lines)
 
 
 def over_seeds(values: Sequence[float]) -> SeedSpread:

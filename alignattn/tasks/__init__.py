@@ -1,17 +1,46 @@
 """Tasks: what they are, where their rows come from, how rows become tensors, how predictions are scored.
 
-This package imports nothing heavy; `rows`, `encoding` and `metrics` do, and are imported where they are used.
+This package imports nothing heavy; `rows`, `metrics` and `kinds` do, and are imported where they are used.
 """
 
 from alignattn.errors import AlignAttnError
 from alignattn.tasks.demo import DEMO_TASK
 from alignattn.tasks.glue import GLUE_TASKS
-from alignattn.tasks.task import Task
+from alignattn.tasks.multiple_choice import MULTIPLE_CHOICE_TASKS
+from alignattn.tasks.question_answering import QUESTION_ANSWERING_TASKS
+from alignattn.tasks.task import (
+    LabelledTask,
+    MultipleChoice,
+    QuestionAnswering,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
 from alignattn.tasks.text_classification import TEXT_CLASSIFICATION_TASKS
+from alignattn.tasks.token_classification import TOKEN_CLASSIFICATION_TASKS
 
-__all__ = ["TASKS", "Task", "get_task"]
+__all__ = [
+    "TASKS",
+    "LabelledTask",
+    "MultipleChoice",
+    "QuestionAnswering",
+    "Task",
+    "TextClassification",
+    "TokenClassification",
+    "get_task",
+]
 
-TASKS: dict[str, Task] = {task.name: task for task in (*GLUE_TASKS, *TEXT_CLASSIFICATION_TASKS, DEMO_TASK)}
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        *GLUE_TASKS,
+        *TEXT_CLASSIFICATION_TASKS,
+        *QUESTION_ANSWERING_TASKS,
+        *MULTIPLE_CHOICE_TASKS,
+        *TOKEN_CLASSIFICATION_TASKS,
+        DEMO_TASK,
+    )
+}
 
 
 def get_task(name: str) -> Task:

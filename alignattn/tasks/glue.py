@@ -3,7 +3,7 @@
 WNLI is left out, as by most work since BERT: its development set contradicts its training set.
 """
 
-from alignattn.tasks.task import MetricName, Task
+from alignattn.tasks.task import MetricName, TextClassification
 
 HUB_ID = "nyu-mll/glue"
 
@@ -16,8 +16,8 @@ def _glue(
     *,
     label_range: tuple[float, float] | None = None,
     evaluation_splits: tuple[str, ...] = ("validation",),
-) -> Task:
-    return Task(
+) -> TextClassification:
+    return TextClassification(
         name=name,
         text_columns=text_columns,
         labels=labels,

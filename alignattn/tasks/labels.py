@@ -1,17 +1,14 @@
-"""Labels: which of them are right for a task, and what a user's own labels mean.
-
-Rows are counted from 1 in every message; a CSV file's header is not a row.
-"""
+"""Labels: which of them are right for a task, and what a user's own labels mean."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alignattn.errors import AlignAttnError
-from alignattn.tasks.task import MetricName, Task
+from alignattn.tasks.task import LabelledTask, MetricName, TextClassification
 
 UNLABELLED = -1
 """The label of a row without one: SNLI's annotators disagreed, GLUE's test splits keep theirs secret."""
@@ -24,50 +21,52 @@ _LISTED_CLASSES = 10
 UserLabel = int | float | str
 
 
-def numeric_labels(values: Iterable[Any], origin: str) -> NDArray[np.float64]:
-    """The labels of a column of numbers, [N].
-
-    Raises:
-        AlignAttnError: A value is missing or is no number; the message names its row.
-    """
-    numbers = []
-    for row, value in enumerate(values, start=1):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise AlignAttnError(
-                f"label {value!r} in row {row} of {origin} is not a number: correct it, or leave the row out"
-            )
-        numbers.append(float(value))
-    return np.array(numbers, dtype=np.float64)
+def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
+    """What is wrong with each row, counted from 0, whose label is neither one of the task's nor -1."""
+    problems = {}
+    for index, value in enumerate(values):
+        number = _number(value)
+        if number is None:
+            problems[index] = f"label {value!r} is not a number"
+        elif number != UNLABELLED and not _is_label(task, number):
+            problems[index] = f"label {number:g} is not {_expected_labels(task)}"
+    return problems
 
 
-def labelled_rows(task: Task, labels: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
+def label_numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+    """The labels as numbers, [N]; none of them has a problem."""
+    return np.array([_number(value) for value in values], dtype=np.float64)
+
+
+def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
     """Which rows have a label, [N]: False where it is -1 and -1 is not a score of the task.
 
     Raises:
-        AlignAttnError: A label is neither one of the task's nor -1 (the message names the first such row),
-            or no row has a label.
+        AlignAttnError: No row has one.
     """
-    valid = _valid_labels(task, labels)
-    wrong = ~valid & (labels != UNLABELLED)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise AlignAttnError(
-            f"label {labels[row]:g} in row {row + 1} of {origin} is not {_expected_labels(task)}: "
-            "correct it, or leave the row out"
-        )
-    if not valid.any():
-        raise AlignAttnError(f"{origin} has no labelled row: every label is {UNLABELLED}")
-    return valid
+    labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
+    if not labelled.any():
+        raise _no_labelled_row(origin)
+    return labelled
 
 
-def _valid_labels(task: Task, labels: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _number(value: Any) -> float | None:
+    """A label as a number; the Hub's HellaSwag writes class numbers as text."""
+    if isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def _is_label(task: LabelledTask, number: float) -> bool:
     if not task.is_regression:
-        return np.isin(labels, np.arange(task.num_labels))
+        return number in range(task.num_labels)
     low, high = task.label_range or (-math.inf, math.inf)
-    return np.isfinite(labels) & (low <= labels) & (labels <= high)
+    return math.isfinite(number) and low <= number <= high
 
 
-def _expected_labels(task: Task) -> str:
+def _expected_labels(task: LabelledTask) -> str:
     if not task.is_regression:
         return f"a class number of 0 to {task.num_labels - 1}"
     if task.label_range is None:
@@ -76,25 +75,31 @@ def _expected_labels(task: Task) -> str:
     return f"a score of {low:g} to {high:g}"
 
 
-def parse_user_labels(values: Iterable[Any], origin: str) -> list[UserLabel]:
-    """A user's labels as what they say: integers, real numbers, or names without the blanks around them.
+def _no_labelled_row(origin: str) -> AlignAttnError:
+    return AlignAttnError(f"{origin} has no labelled row: every label is {UNLABELLED}")
 
-    Text that is a number counts as that number, since a CSV file holds nothing but text.
+
+def parse_user_labels(values: Iterable[Any], origin: str) -> dict[int, UserLabel]:
+    """A user's labels by row, counted from 0: integers, real numbers, or names without the blanks around them.
+
+    Text that is a number counts as that number, since a CSV file holds nothing but text. A row without a label is
+    left out.
 
     Raises:
-        AlignAttnError: A label is missing, or some are numbers and some are names; the message names the row.
+        AlignAttnError: Some labels are numbers and some are names; the message names a row.
     """
-    parsed = []
-    for row, value in enumerate(values, start=1):
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise AlignAttnError(f"row {row} of {origin} has no label: add it, or leave the row out")
-        parsed.append(_parse_label(value))
-    are_names = [isinstance(label, str) for label in parsed]
-    if any(are_names) and not all(are_names):
-        row = are_names.index(not are_names[0])
+    parsed = {
+        index: _parse_label(value)
+        for index, value in enumerate(values)
+        if value is not None and not (isinstance(value, str) and not value.strip())
+    }
+    are_names = {index: isinstance(label, str) for index, label in parsed.items()}
+    if len(set(are_names.values())) > 1:
+        first = next(iter(parsed))
+        other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
         raise AlignAttnError(
-            f"labels of {origin} mix numbers and names ({parsed[0]!r} in row 1, {parsed[row]!r} in row "
-            f"{row + 1}): use one kind throughout"
+            f"labels of {origin} mix numbers and names ({parsed[first]!r} in row {first + 1}, {parsed[other]!r} in "
+            f"row {other + 1}): use one kind throughout"
         )
     return parsed
 
@@ -117,22 +122,31 @@ def _parse_label(value: Any) -> UserLabel:
     return number if math.isfinite(number) else text
 
 
-def user_task(labels: Sequence[UserLabel], text_columns: Sequence[str], label_column: str, origin: str) -> Task:
+def user_task(
+    labels: Mapping[int, UserLabel], text_columns: Sequence[str], label_column: str, origin: str
+) -> TextClassification:
     """The task that a user's training labels pose: names or 0 to C-1 are classes, real numbers a regression.
+
+    Args:
+        labels: By row, counted from 0; at least one.
+        text_columns: The columns of text.
+        label_column: The column of the labels.
+        origin: The training file.
 
     Raises:
         AlignAttnError: Integers are not 0 to C-1 without a gap, or there are fewer than two classes.
     """
     classes: tuple[str, ...] = ()
-    if isinstance(labels[0], str):
-        classes = tuple(sorted({str(label) for label in labels}))
-    elif all(isinstance(label, int) for label in labels):
+    names = [label for label in labels.values() if isinstance(label, str)]
+    if names:
+        classes = tuple(sorted(set(names)))
+    elif all(isinstance(label, int) for label in labels.values()):
         classes = _numbered_classes(labels, origin)
     if len(classes) == 1:
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
-    return Task(
+    return TextClassification(
         name="user",
         text_columns=tuple(text_columns),
         label_column=label_column,
@@ -141,38 +155,48 @@ def user_task(labels: Sequence[UserLabel], text_columns: Sequence[str], label_co
     )
 
 
-def _numbered_classes(labels: Sequence[UserLabel], origin: str) -> tuple[str, ...]:
-    numbers = set(labels) - {UNLABELLED}
+def _numbered_classes(labels: Mapping[int, UserLabel], origin: str) -> tuple[str, ...]:
+    numbers = set(labels.values()) - {UNLABELLED}
     if not numbers:
-        raise AlignAttnError(f"{origin} has no labelled row: every label is {UNLABELLED}")
-    for row, label in enumerate(labels, start=1):
+        raise _no_labelled_row(origin)
+    for index, label in labels.items():
         if label != UNLABELLED and label not in range(len(numbers)):
             raise AlignAttnError(
-                f"label {label} in row {row} of {origin} is outside 0 to {len(numbers) - 1}, the "
+                f"label {label} in row {index + 1} of {origin} is outside 0 to {len(numbers) - 1}, the "
                 f"{len(numbers)} classes found: number them from 0 without a gap, use names, "
                 "or write 1.0 for 1 to learn a score"
             )
     return tuple(str(number) for number in range(len(numbers)))
 
 
-def user_label_numbers(task: Task, labels: Sequence[UserLabel], origin: str) -> NDArray[np.float64]:
-    """A user's labels as class numbers or scores, [N], by the classes of the training file.
+def user_label_numbers(
+    task: TextClassification, labels: Mapping[int, UserLabel], num_rows: int
+) -> tuple[list[UserLabel], dict[int, str]]:
+    """A user's labels as class numbers or scores by the classes of the training file, and what is wrong with others.
 
-    Raises:
-        AlignAttnError: A label is no class of the training file, or no number where numbers are learned.
+    Args:
+        task: What `user_task` made of the training file.
+        labels: By row, counted from 0.
+        num_rows: How many rows there are.
+
+    Returns:
+        The label of every row, -1 where there is none that is good; the problems by row.
     """
-    if task.is_regression:
-        return numeric_labels(labels, origin)
     numbers = {name: number for number, name in enumerate(task.labels)}
     if "0" in numbers:
         numbers[str(UNLABELLED)] = UNLABELLED
-    for row, label in enumerate(labels, start=1):
-        if str(label) not in numbers:
-            raise AlignAttnError(
-                f"label {label!r} in row {row} of {origin} is not a class of the training file "
-                f"({_listing(task.labels)}): correct it, or leave the row out"
-            )
-    return np.array([numbers[str(label)] for label in labels], dtype=np.float64)
+    column: list[UserLabel] = [UNLABELLED] * num_rows
+    problems = {}
+    for index, label in labels.items():
+        if task.is_regression and not isinstance(label, str):
+            column[index] = label
+        elif task.is_regression:
+            problems[index] = f"label {label!r} is not a number"
+        elif str(label) in numbers:
+            column[index] = numbers[str(label)]
+        else:
+            problems[index] = f"label {label!r} is not a class of the training file ({_listing(task.labels)})"
+    return column, problems
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.errors import AlignAttnError
-from alignattn.tasks.task import MetricName, Task
+from alignattn.tasks.task import LabelledTask, MetricName
 
 
 class _OneNumber(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
@@ -118,7 +118,7 @@ METRICS: dict[MetricName, type[_OneNumber]] = {
 }
 
 
-def compute_metrics(task: Task, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
+def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Scores a model's outputs by every metric of a task.
 
     Args:
@@ -144,7 +144,7 @@ def compute_metrics(task: Task, logits: ArrayLike, labels: ArrayLike) -> dict[st
     return scores
 
 
-def predict(task: Task, logits: NDArray[Any]) -> NDArray[Any]:
+def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
     """The predictions of a task from a model's outputs, [N]: the likeliest class, or the score as float64.
 
     Raises:

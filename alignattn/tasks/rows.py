@@ -3,25 +3,21 @@
 Rows are counted from 1 in every message; a CSV file's header is not a row.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import datasets
 import numpy as np
-from numpy.typing import NDArray
 
+from alignattn.bad_rows import BadRow, list_bad_rows
 from alignattn.errors import AlignAttnError
-from alignattn.tasks.labels import (
-    UserLabel,
-    labelled_rows,
-    numeric_labels,
-    parse_user_labels,
-    user_label_numbers,
-    user_task,
-)
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.kinds.text_classification import text_problems
+from alignattn.tasks.labels import UserLabel, parse_user_labels, user_label_numbers, user_task
 from alignattn.tasks.sources import hub_origin, read_file, read_hub, split_path
-from alignattn.tasks.task import Task
+from alignattn.tasks.task import Task, TextClassification, TokenClassification
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -32,27 +28,55 @@ DERIVED_SEED = 42
 
 _MOST_TEXTS = 2  # what a tokenizer joins into one sequence
 
+T = TypeVar("T", bound=Task)
+
 
 @dataclass(frozen=True)
-class Rows:
-    """The labelled rows of a task; each data set has the task's text columns and its label column.
+class Rows(Generic[T]):
+    """The good, labelled rows of a task.
 
     Attributes:
+        task: The task, with what its training rows tell and its files have.
         train: The rows to train on; None where they were not asked for.
         evaluation: The rows to evaluate on, by the name of the split.
         dropped: How many unlabelled rows (label -1) each split lost.
+        bad_rows: The rows left out because something is wrong with them, by split; splits without any have no entry.
         derived: How a split came about that the data set does not have, by its name.
     """
 
+    task: T
     train: datasets.Dataset | None
     evaluation: dict[str, datasets.Dataset]
     dropped: dict[str, int]
+    bad_rows: dict[str, list[BadRow]] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _RawSplit:
+    """The rows of a split as they were read.
+
+    Attributes:
+        dataset: the rows.
+        origin: where they are from, for messages.
+        is_published: whether a user cannot mend them.
+        problems: what is known to be wrong with rows, by index.
+    """
+
+    dataset: datasets.Dataset
+    origin: str
+    is_published: bool = False
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+
 def load_rows(
-    task: Task, *, need_train: bool = True, data_dir: str | Path | None = None, cache_dir: str | None = None
-) -> Rows:
+    task: T,
+    *,
+    need_train: bool = True,
+    data_dir: str | Path | None = None,
+    cache_dir: str | None = None,
+    skip_bad_rows: bool = False,
+) -> Rows[T]:
     """Loads the splits of a task from the Hub, or from `<data_dir>/<task.folder>/<split>.parquet`.
 
     Args:
@@ -60,43 +84,61 @@ def load_rows(
         need_train: False where the rows are only evaluated on; then no train split need exist.
         data_dir: A folder of Parquet files in the Hub's column names; the Hub when None.
         cache_dir: Where `datasets` keeps what it read; its own default when None.
+        skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Raises:
-        AlignAttnError: A split is missing or cannot be read, a column is missing, a label is out of range, or
-            a text of a file is empty. On the Hub an empty text is taken as published: a user cannot mend it.
+        AlignAttnError: A split is missing or cannot be read, a column is missing, or a row is bad. On the Hub an
+            empty text is taken as published: a user cannot mend it.
     """
     derived = (VALIDATION,) if task.derives_validation else ()
     names = ((TRAIN,) if need_train or derived else ()) + tuple(
         name for name in task.evaluation_splits if name not in derived
     )
-    splits: dict[str, datasets.Dataset] = {}
-    dropped: dict[str, int] = {}
-    for name in names:
-        if data_dir is None:
-            origin = hub_origin(task, name)
-            dataset = read_hub(task, name, cache_dir)
-        else:
-            path = split_path(task, name, data_dir)
-            origin = str(path)
-            dataset = read_file(path, cache_dir)
-        dataset = _select_columns(dataset, task.text_columns, task.label_column, origin)
-        _check_texts(dataset, task.text_columns, origin, may_be_empty=data_dir is None)
-        labels = numeric_labels(dataset[task.label_column][:], origin)
-        splits[name], dropped[name] = _labelled(task, dataset, labels, origin)
-    train = splits.pop(TRAIN, None)
+    raw = {name: _read_split(task, name, data_dir, cache_dir) for name in names}
+    rows = _checked(task, raw, skip_bad_rows)
     if not derived:
-        return Rows(train, splits, dropped)
-    assert train is not None
-    rest, tenth = _without_a_tenth(train)
-    how = f"{len(tenth)} of the {len(train)} training rows, drawn with seed {DERIVED_SEED}"
-    return Rows(rest if need_train else None, {VALIDATION: tenth} | splits, dropped, {VALIDATION: how})
+        return rows
+    assert rows.train is not None
+    rest, tenth = _without_a_tenth(rows.train)
+    how = f"{len(tenth)} of the {len(rows.train)} training rows, drawn with seed {DERIVED_SEED}"
+    return replace(
+        rows,
+        train=rest if need_train else None,
+        evaluation={VALIDATION: tenth} | rows.evaluation,
+        derived={VALIDATION: how},
+    )
 
 
-def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:
-    """The other nine tenths of the rows and a tenth drawn at random, each in the order of the data set."""
-    order = np.random.default_rng(DERIVED_SEED).permutation(len(dataset))
-    count = max(1, len(dataset) // DERIVED_SHARE)
-    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
+def load_task_files(
+    task: T,
+    train_file: str | Path,
+    validation_file: str | Path | None,
+    *,
+    cache_dir: str | None = None,
+    skip_bad_rows: bool = False,
+) -> Rows[T]:
+    """Loads a user's own files that hold rows of a task, in the columns of its record.
+
+    Args:
+        task: What the rows are of.
+        train_file: A CSV, JSON lines, Parquet or CoNLL file.
+        validation_file: Another, or None: then there is nothing to evaluate on.
+        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        skip_bad_rows: Leave out rows with which something is wrong, and list them.
+
+    Returns:
+        The rows; `evaluation` has the one split "validation" or none.
+
+    Raises:
+        AlignAttnError: A file cannot be read, a column is missing, or a row is bad.
+    """
+    raw = {
+        name: _RawSplit(read_file(Path(file), cache_dir), str(file))
+        for name, file in _files(train_file, validation_file).items()
+    }
+    evaluation_splits = tuple(name for name in raw if name != TRAIN)
+    own = replace(task, evaluation_splits=evaluation_splits, derives_validation=False)
+    return _checked(own, raw, skip_bad_rows)
 
 
 def load_user_rows(
@@ -106,8 +148,9 @@ def load_user_rows(
     label_column: str,
     *,
     cache_dir: str | None = None,
-) -> tuple[Task, Rows]:
-    """Loads a user's own files and the task that their labels pose.
+    skip_bad_rows: bool = False,
+) -> Rows[TextClassification]:
+    """Loads a user's own texts and labels, which pose the task.
 
     Integers 0 to C-1 are classes, names are classes in alphabetical order, real numbers are a regression. The
     training file decides; the validation file is read by its classes.
@@ -118,25 +161,48 @@ def load_user_rows(
         text_columns: One or two columns of text.
         label_column: The column of labels.
         cache_dir: Where `datasets` keeps what it read; its own default when None.
+        skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Returns:
-        The task, named "user", and its rows; `evaluation` has the one split "validation" or none.
+        The rows of a task named "user"; `evaluation` has the one split "validation" or none.
 
     Raises:
-        AlignAttnError: A file cannot be read, a column is missing, a text is empty, or a label is wrong.
+        AlignAttnError: A file cannot be read, a column is missing, or a row is bad.
     """
     _check_column_choice(text_columns, label_column)
-    files = {TRAIN: train_file} | ({} if validation_file is None else {VALIDATION: validation_file})
-    read = {name: _read_user_file(Path(file), text_columns, label_column, cache_dir) for name, file in files.items()}
-    _, train_labels = read[TRAIN]
-    task = user_task(train_labels, text_columns, label_column, str(train_file))
-    splits: dict[str, datasets.Dataset] = {}
-    dropped: dict[str, int] = {}
-    for name, (dataset, labels) in read.items():
-        origin = str(files[name])
-        numbers = user_label_numbers(task, labels, origin)
-        splits[name], dropped[name] = _labelled(task, dataset, numbers, origin)
-    return task, Rows(splits.pop(TRAIN), splits, dropped)
+    raw: dict[str, _RawSplit] = {}
+    labels: dict[str, dict[int, UserLabel]] = {}
+    for name, file in _files(train_file, validation_file).items():
+        origin = str(file)
+        dataset = select_columns(read_file(Path(file), cache_dir), [*text_columns, label_column], origin)
+        labels[name] = parse_user_labels(dataset[label_column][:], origin)
+        problems = {index: "it has no label" for index in range(len(dataset)) if index not in labels[name]}
+        problems |= text_problems(dataset, text_columns)
+        # The good labels of the training file pose the task: there must be some before it is asked for.
+        list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
+        labels[name] = {index: label for index, label in labels[name].items() if index not in problems}
+        raw[name] = _RawSplit(dataset, origin, problems=problems)
+    task = user_task(labels[TRAIN], text_columns, label_column, raw[TRAIN].origin)
+    task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
+    for name, split in raw.items():
+        column, problems = user_label_numbers(task, labels[name], len(split.dataset))
+        dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
+        raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
+    return _checked(task, raw, skip_bad_rows)
+
+
+def load_user_tags(
+    train_file: str | Path,
+    validation_file: str | Path | None,
+    tokens_column: str,
+    tags_column: str,
+    *,
+    cache_dir: str | None = None,
+    skip_bad_rows: bool = False,
+) -> Rows[TokenClassification]:
+    """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named "user"."""
+    task = TokenClassification(name="user", tokens_column=tokens_column, tags_column=tags_column)
+    return load_task_files(task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows)
 
 
 def max_samples(dataset: datasets.Dataset, count: int | None) -> datasets.Dataset:
@@ -152,13 +218,56 @@ def max_samples(dataset: datasets.Dataset, count: int | None) -> datasets.Datase
     return dataset.select(range(min(count, len(dataset))))
 
 
-def _read_user_file(
-    path: Path, text_columns: Sequence[str], label_column: str, cache_dir: str | None
-) -> tuple[datasets.Dataset, list[UserLabel]]:
-    origin = str(path)
-    dataset = _select_columns(read_file(path, cache_dir), text_columns, label_column, origin)
-    _check_texts(dataset, text_columns, origin)
-    return dataset, parse_user_labels(dataset[label_column][:], origin)
+def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:
+    """The data set with these columns alone.
+
+    Raises:
+        AlignAttnError: One is missing; the message lists those that are there.
+    """
+    for column in columns:
+        if column not in dataset.column_names:
+            there = ", ".join(dataset.column_names)
+            raise AlignAttnError(f"{origin} has no column {column!r}: choose among {there}")
+    return dataset.select_columns(list(columns))
+
+
+def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[str, str | Path]:
+    return {TRAIN: train_file} | ({} if validation_file is None else {VALIDATION: validation_file})
+
+
+def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
+    if data_dir is None:
+        return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
+    path = split_path(task, name, data_dir)
+    return _RawSplit(read_file(path, cache_dir), str(path))
+
+
+def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows[T]:
+    """The rows of the splits without those that are bad or have no label; the first split tells what is not known."""
+    kind = kind_of(task)
+    splits: dict[str, datasets.Dataset] = {}
+    dropped: dict[str, int] = {}
+    bad_rows: dict[str, list[BadRow]] = {}
+    selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
+    first = next(iter(raw))
+    task = kind.resolve(task, selected[first], raw[first].origin)
+    for name, split in raw.items():
+        dataset = selected[name]
+        problems = kind.problems(task, dataset, may_be_empty=split.is_published) | dict(split.problems)
+        bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
+        if bad:
+            bad_rows[name] = bad
+            dataset = dataset.select([index for index in range(len(dataset)) if index not in problems])
+        splits[name] = kind.labelled(task, dataset, split.origin)
+        dropped[name] = len(dataset) - len(splits[name])
+    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows)
+
+
+def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """The other nine tenths of the rows and a tenth drawn at random, each in the order of the data set."""
+    order = np.random.default_rng(DERIVED_SEED).permutation(len(dataset))
+    count = max(1, len(dataset) // DERIVED_SHARE)
+    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
 
 
 def _check_column_choice(text_columns: Sequence[str], label_column: str) -> None:
@@ -168,41 +277,3 @@ def _check_column_choice(text_columns: Sequence[str], label_column: str) -> None
         raise AlignAttnError(
             f"a column is named twice: --text_columns {' '.join(text_columns)} --label_column {label_column}"
         )
-
-
-def _select_columns(
-    dataset: datasets.Dataset, text_columns: Sequence[str], label_column: str, origin: str
-) -> datasets.Dataset:
-    columns = [*text_columns, label_column]
-    for column in columns:
-        if column not in dataset.column_names:
-            there = ", ".join(dataset.column_names)
-            raise AlignAttnError(f"{origin} has no column {column!r}: choose among {there}")
-    return dataset.select_columns(columns)
-
-
-def _check_texts(
-    dataset: datasets.Dataset, text_columns: Sequence[str], origin: str, *, may_be_empty: bool = False
-) -> None:
-    for column in text_columns:
-        for row, text in enumerate(dataset[column][:], start=1):
-            if text is not None and not isinstance(text, str):
-                raise AlignAttnError(
-                    f"column {column!r} of {origin} is no text (row {row}: {text!r}): choose another column"
-                )
-            if text is None or not (may_be_empty or text.strip()):
-                raise AlignAttnError(
-                    f"column {column!r} is empty in row {row} of {origin}: fill it in, or leave the row out"
-                )
-
-
-def _labelled(
-    task: Task, dataset: datasets.Dataset, labels: NDArray[np.float64], origin: str
-) -> tuple[datasets.Dataset, int]:
-    """The rows that have a label, which becomes float64 or int64, and how many have none."""
-    has_label = labelled_rows(task, labels, origin)
-    column = labels if task.is_regression else labels.astype(np.int64)
-    dataset = dataset.remove_columns(task.label_column).add_column(task.label_column, column)
-    if has_label.all():
-        return dataset, 0
-    return dataset.select(np.flatnonzero(has_label)), int((~has_label).sum())

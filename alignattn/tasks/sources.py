@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alignattn.errors import AlignAttnError
+from alignattn.tasks.conll import read_conll
 from alignattn.tasks.task import Task
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
@@ -33,7 +34,9 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
             f"task {task.name!r} is not on the Hub: give --data_dir DIR with {task.folder}/{split}.parquet"
         )
     try:
-        return datasets.load_dataset(task.hub_id, task.hub_config or None, split=split, cache_dir=cache_dir)
+        return datasets.load_dataset(
+            task.hub_id, task.hub_config or None, split=split, revision=task.hub_revision, cache_dir=cache_dir
+        )
     # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
     # those of `datasets`. Whatever stopped the download, the user has the same ways out.
     except Exception as error:
@@ -139,8 +142,9 @@ def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
         return datasets.load_dataset("parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir)
 
 
+CONLL = ".conll"
 _PARQUET = ".parquet"
-_TEXT_READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json}
+_TEXT_READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json, CONLL: read_conll}
 _EXTENSIONS = (*_TEXT_READERS, _PARQUET)
 
 

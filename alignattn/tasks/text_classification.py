@@ -1,11 +1,11 @@
 """Text classification beyond GLUE: the tasks of Zhang et al. 2021, table 2, and of Wu et al. 2020, table 1."""
 
-from alignattn.tasks.task import MetricName, Task
+from alignattn.tasks.task import MetricName, TextClassification
 
 _METRICS: tuple[MetricName, ...] = ("accuracy", "macro_f1")
 
 TEXT_CLASSIFICATION_TASKS = (
-    Task(
+    TextClassification(
         name="snli",
         text_columns=("premise", "hypothesis"),
         labels=("entailment", "neutral", "contradiction"),
@@ -13,7 +13,7 @@ TEXT_CLASSIFICATION_TASKS = (
         hub_id="stanfordnlp/snli",
         folder="snli",
     ),
-    Task(
+    TextClassification(
         name="twitterppdb",
         text_columns=("sentence1", "sentence2"),
         labels=("not_duplicate", "duplicate"),
@@ -21,7 +21,7 @@ TEXT_CLASSIFICATION_TASKS = (
         evaluation_splits=("test",),
         folder="twitter_ppdb",
     ),
-    Task(
+    TextClassification(
         name="agnews",
         text_columns=("text",),
         labels=("World", "Sports", "Business", "Sci/Tech"),
@@ -31,7 +31,7 @@ TEXT_CLASSIFICATION_TASKS = (
         hub_id="fancyzhx/ag_news",
         folder="ag_news",
     ),
-    Task(
+    TextClassification(
         name="amazonelectronics",
         text_columns=("text",),
         labels=("1 star", "2 stars", "3 stars", "4 stars", "5 stars"),

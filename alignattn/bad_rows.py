@@ -1,0 +1,45 @@
+"""Rows that cannot be used: named and refused, or counted, listed and left out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alignattn.errors import AlignAttnError
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used.
+
+    Attributes:
+        row: its number in the file, from 1; a CSV file's header is not a row.
+        problem: what is wrong with it.
+    """
+
+    row: int
+    problem: str
+
+
+def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool) -> list[BadRow]:
+    """Return the bad rows in their order, if they are to be left out.
+
+    Args:
+        problems: what is wrong with a row, by its index from 0.
+        origin: the file or the split of a data set that the rows are of, for the message.
+        num_rows: how many rows there are, good and bad.
+        skip: leave bad rows out, as the option --skip_bad_rows asks.
+
+    Raises:
+        AlignAttnError: if there are bad rows and they are not to be left out, or there are no others.
+    """
+    bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
+    if not bad:
+        return []
+    first = bad[0]
+    if not skip:
+        raise AlignAttnError(
+            f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it, or leave "
+            "bad rows out with --skip_bad_rows"
+        )
+    if len(bad) == num_rows:
+        raise AlignAttnError(f"{origin} has no good row, the first: {first.problem}; correct it")
+    return bad

@@ -1,0 +1,186 @@
+"""What a kind of task does with rows and outputs: the one interface that runs go through."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.task import Task
+
+T = TypeVar("T", bound=Task)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a user can choose of how rows become tensors, and outputs answers.
+
+    Attributes:
+        max_length: the most tokens of a sequence, special tokens included.
+        doc_stride: tokens that neighbouring windows of a long context share.
+        n_best_size: answers to keep for each question.
+        max_answer_length: the most tokens of an answer.
+        num_proc: processes that tokenize; this one when None.
+    """
+
+    max_length: int
+    doc_stride: int = 128
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    num_proc: int | None = None
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The rows of a split and what the model reads of them.
+
+    Attributes:
+        rows: as loaded.
+        encoded: one item a sequence: a row, or a window of one.
+        options: that it was encoded with.
+    """
+
+    rows: datasets.Dataset
+    encoded: datasets.Dataset
+    options: TaskOptions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model's outputs for a split are worth.
+
+    Attributes:
+        metrics: fractions, by name.
+        predictions: a table of one line a row: its number from 0, its label and what was predicted.
+        thresholds: limits that some of the metrics were tuned to on the very same rows, by the metric's name.
+    """
+
+    metrics: dict[str, float]
+    predictions: pa.Table
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+
+class TaskKind(ABC, Generic[T]):
+    """A kind of task."""
+
+    auto_class: ClassVar[Any]
+    """The class of transformers whose models have this kind's head."""
+
+    tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """How the tokenizer of a model must be loaded to serve."""
+
+    @abstractmethod
+    def columns(self, task: T) -> list[str]:
+        """Return the columns that are read of a row."""
+
+    def resolve(self, task: T, dataset: datasets.Dataset, origin: str) -> T:
+        """Return the task with what only its training rows tell.
+
+        Raises:
+            AlignAttnError: if they do not tell it.
+        """
+        return task
+
+    @abstractmethod
+    def problems(self, task: T, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return what is wrong with each bad row, by its index from 0.
+
+        Args:
+            task: that the rows are of.
+            dataset: with the columns of `columns`.
+            may_be_empty: whether a text may be: published ones are taken as they are, for a user cannot mend them.
+        """
+
+    def labelled(self, task: T, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
+        """Return the good rows that have a label.
+
+        Raises:
+            AlignAttnError: if none has.
+        """
+        return dataset
+
+    @abstractmethod
+    def configure(self, task: T, config: PreTrainedConfig) -> None:
+        """Set what a model's config says of the task."""
+
+    @abstractmethod
+    def encode(
+        self, task: T, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
+    ) -> datasets.Dataset:
+        """Return what a model reads of the rows; nothing is padded.
+
+        Raises:
+            AlignAttnError: if the options leave no room for a row, or the tokenizer does not serve.
+        """
+
+    @abstractmethod
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+        """Return what pads encoded rows to a batch."""
+
+    @abstractmethod
+    def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score a model's outputs for a split.
+
+        Args:
+            task: that the split is of.
+            split: its rows.
+            outputs: logits as `Trainer.predict` gives them, one array or several.
+            labels: the encoded labels, likewise.
+
+        Raises:
+            AlignAttnError: if the outputs hold NaN or infinity.
+        """
+
+
+def text_problem(column: str, text: Any, *, may_be_empty: bool = False) -> str | None:
+    """Return what is wrong with a text, or None."""
+    if text is not None and not isinstance(text, str):
+        return f"column {column!r} is no text ({text!r}); choose another column"
+    if text is None or not (may_be_empty or text.strip()):
+        return f"column {column!r} is empty"
+    return None
+
+
+def encode_rows(
+    encode_batch: Callable[..., dict[str, list[Any]]],
+    task: Task,
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    options: TaskOptions,
+) -> datasets.Dataset:
+    """Return `dataset` mapped by `encode_batch(batch, task, tokenizer, max_length)`, whose columns replace its own."""
+    return dataset.map(
+        encode_batch,
+        batched=True,
+        fn_kwargs={"task": task, "tokenizer": tokenizer, "max_length": options.max_length},
+        remove_columns=dataset.column_names,
+        num_proc=options.num_proc,
+        desc=f"tokenizing {task.name}",
+    )
+
+
+def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, num_texts: int) -> None:
+    """Refuse a length that leaves no room for a token of each text, or that the model does not take.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    # Below this the tokenizer does not cut at all, and does not say so.
+    smallest = tokenizer.num_special_tokens_to_add(pair=num_texts > 1) + num_texts
+    if not smallest <= max_length <= tokenizer.model_max_length:
+        raise AlignAttnError(
+            f"max_length {max_length} is no good: task {task.name!r} needs at least {smallest} tokens a row, "
+            f"and the model takes at most {tokenizer.model_max_length}"
+        )
+
+
+def row_numbers(dataset: datasets.Dataset) -> NDArray[np.int64]:
+    """Return the numbers of the rows from 0, `[N]`."""
+    return np.arange(len(dataset))

@@ -1,0 +1,95 @@
+"""Extraction of the answer to a question from a context."""
+
+from typing import Any
+
+import datasets
+import pyarrow as pa
+from transformers import (
+    AutoModelForQuestionAnswering,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, row_numbers
+from alignattn.tasks.spans import best_answers
+from alignattn.tasks.squad_metric import final_answers, squad_scores
+from alignattn.tasks.squad_rows import qa_problem
+from alignattn.tasks.task import QuestionAnswering
+from alignattn.tasks.windows import encode_windows
+
+
+class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
+    """One sequence a window of the context; the model scores where the answer starts and ends."""
+
+    auto_class = AutoModelForQuestionAnswering
+
+    def columns(self, task: QuestionAnswering) -> list[str]:
+        """Return SQuAD's columns."""
+        return ["id", "question", "context", "answers"]
+
+    def problems(self, task: QuestionAnswering, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows whose answers are not in their contexts, or missing where all questions have one."""
+        columns = (dataset[name][:] for name in ("context", "question", "answers"))
+        problems: dict[int, str] = {}
+        for index, (context, question, answers) in enumerate(zip(*columns, strict=True)):
+            problem = qa_problem(context, question, answers)
+            if problem is None and not (answers["text"] or task.has_unanswerable):
+                problem = f"its question has no answer, and all of {task.name} have one"
+            if problem is not None:
+                problems[index] = problem
+        return problems
+
+    def configure(self, task: QuestionAnswering, config: PreTrainedConfig) -> None:
+        """Set the two outputs a token, whatever the checkpoint was trained for."""
+        config.num_labels = 2
+
+    def encode(
+        self,
+        task: QuestionAnswering,
+        dataset: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        options: TaskOptions,
+    ) -> datasets.Dataset:
+        """Return the windows: the model's inputs, where the answer is, and the characters of each token."""
+        return encode_windows(
+            dataset,
+            tokenizer,
+            max_length=options.max_length,
+            doc_stride=options.doc_stride,
+            num_proc=options.num_proc,
+        )
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
+        """Return what pads to the longest window of a batch."""
+        return DataCollatorWithPadding(tokenizer)
+
+    def evaluate(self, task: QuestionAnswering, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score the best answers by SQuAD's metrics; the table holds the n best of each question."""
+        windows, rows = split.encoded, split.rows
+        start_logits, end_logits = outputs[:2]
+        candidates = best_answers(
+            windows["row"][:],
+            windows["span_start"][:],
+            windows["span_end"][:],
+            start_logits,
+            end_logits,
+            rows["context"][:],
+            n_best=split.options.n_best_size,
+            max_answer_length=split.options.max_answer_length,
+        )
+        golds = [answers["text"] for answers in rows["answers"][:]]
+        best = [candidate.texts[0] for candidate in candidates]
+        no_answer_scores = [candidate.no_answer_score for candidate in candidates]
+        scores = squad_scores(best, golds, no_answer_scores if task.has_unanswerable else None)
+        columns = {
+            "row": pa.array(row_numbers(rows)),
+            "id": pa.array(rows["id"][:]),
+            "label": pa.array(golds),
+            "prediction": pa.array(final_answers(best, no_answer_scores) if task.has_unanswerable else best),
+            "no_answer_score": pa.array(no_answer_scores),
+            "n_best": pa.array([candidate.texts for candidate in candidates]),
+            "n_best_starts": pa.array([candidate.starts for candidate in candidates]),
+            "n_best_probabilities": pa.array([candidate.probabilities for candidate in candidates]),
+        }
+        return Evaluation(scores.metrics, pa.table(columns), scores.thresholds)

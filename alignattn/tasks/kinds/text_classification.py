@@ -1,0 +1,81 @@
+"""Classification or regression of one text or a pair of texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.kinds.kind import TaskOptions, check_max_length, encode_rows, text_problem
+from alignattn.tasks.kinds.labelled import LabelledKind
+from alignattn.tasks.labels import label_problems
+from alignattn.tasks.task import TextClassification
+
+
+class TextClassificationKind(LabelledKind[TextClassification]):
+    """One sequence a row: the text, or the pair as the tokenizer joins pairs."""
+
+    auto_class = AutoModelForSequenceClassification
+
+    def columns(self, task: TextClassification) -> list[str]:
+        """Return the text columns and the label column."""
+        return [*task.text_columns, task.label_column]
+
+    def problems(self, task: TextClassification, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows whose text is missing or whose label is none of the task's."""
+        labels = label_problems(task, dataset[task.label_column][:])
+        return labels | text_problems(dataset, task.text_columns, may_be_empty=may_be_empty)
+
+    def configure(self, task: TextClassification, config: PreTrainedConfig) -> None:
+        """Set the number of outputs, and the names of the classes."""
+        config.num_labels = task.num_labels
+        if task.is_regression:
+            config.problem_type = "regression"
+        else:
+            config.id2label = dict(enumerate(task.labels))
+            config.label2id = {label: index for index, label in enumerate(task.labels)}
+
+    def encode(
+        self,
+        task: TextClassification,
+        dataset: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        options: TaskOptions,
+    ) -> datasets.Dataset:
+        """Return `input_ids`, `attention_mask`, `token_type_ids` where the model has them, and `label`.
+
+        Of a pair that is too long the longer text is cut first. The label is an integer for a class, a float for a
+        score.
+        """
+        check_max_length(task, tokenizer, options.max_length, len(task.text_columns))
+        return encode_rows(_encode_batch, task, dataset, tokenizer, options)
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorWithPadding:
+        """Return what pads to the longest row of a batch."""
+        return DataCollatorWithPadding(tokenizer)
+
+
+def text_problems(dataset: datasets.Dataset, columns: Sequence[str], *, may_be_empty: bool = False) -> dict[int, str]:
+    """Return what is wrong with the first bad text of each row that has one, by the row's index from 0."""
+    problems: dict[int, str] = {}
+    for column in reversed(columns):
+        for index, text in enumerate(dataset[column][:]):
+            problem = text_problem(column, text, may_be_empty=may_be_empty)
+            if problem is not None:
+                problems[index] = problem
+    return problems
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]], task: TextClassification, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[Any]]:
+    texts = [batch[column] for column in task.text_columns]
+    encoding = dict(tokenizer(*texts, truncation=True, max_length=max_length))
+    kind = float if task.is_regression else int
+    encoding["label"] = [kind(label) for label in batch[task.label_column]]
+    return encoding

@@ -1,0 +1,84 @@
+"""Tags of words, such as those of named entities."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from transformers import (
+    AutoModelForTokenClassification,
+    DataCollatorForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.entities import TOKEN_ACCURACY, entity_scores
+from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, row_numbers
+from alignattn.tasks.tagging import WORDS_READ, encode_tags, tag_names, tag_problem, tag_texts, word_tags
+from alignattn.tasks.task import TokenClassification
+
+
+class TokenClassificationKind(TaskKind[TokenClassification]):
+    """One sequence a row; the first piece of a word carries its tag."""
+
+    auto_class = AutoModelForTokenClassification
+    # Byte-level tokenizers would read each word of a list as if nothing stood before it.
+    tokenizer_options = MappingProxyType({"add_prefix_space": True})
+
+    def columns(self, task: TokenClassification) -> list[str]:
+        """Return the column of words and that of their tags."""
+        return [task.tokens_column, task.tags_column]
+
+    def resolve(self, task: TokenClassification, dataset: datasets.Dataset, origin: str) -> TokenClassification:
+        """Return the task with the tags that its rows have."""
+        if task.labels:
+            return task
+        items = getattr(dataset.features[task.tags_column], "feature", None)
+        names = tag_names(dataset[task.tags_column][:], getattr(items, "names", None), origin)
+        if all(name.isdecimal() for name in names):
+            # Numbers without names tell no entities.
+            return replace(task, labels=names, metrics=(TOKEN_ACCURACY,))
+        return replace(task, labels=names)
+
+    def problems(self, task: TokenClassification, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with more or fewer tags than words, an empty word, or a tag that the task does not have."""
+        rows = zip(dataset[task.tokens_column][:], dataset[task.tags_column][:], strict=True)
+        found = {index: tag_problem(tokens, tags, task.labels) for index, (tokens, tags) in enumerate(rows)}
+        return {index: problem for index, problem in found.items() if problem is not None}
+
+    def configure(self, task: TokenClassification, config: PreTrainedConfig) -> None:
+        """Set the names of the tags."""
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {label: index for index, label in enumerate(task.labels)}
+
+    def encode(
+        self,
+        task: TokenClassification,
+        dataset: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        options: TaskOptions,
+    ) -> datasets.Dataset:
+        """Return the model's inputs, `labels`, and which words the model reads."""
+        return encode_tags(
+            dataset,
+            tokenizer,
+            task.labels,
+            tokens_column=task.tokens_column,
+            tags_column=task.tags_column,
+            max_length=options.max_length,
+            num_proc=options.num_proc,
+        )
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorForTokenClassification:
+        """Return what pads inputs and labels to the longest row of a batch."""
+        return DataCollatorForTokenClassification(tokenizer)
+
+    def evaluate(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score the entities of the predicted tags; words that the model does not read are outside of all."""
+        predicted = word_tags(np.asarray(outputs), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:])
+        gold = [tag_texts(tags, task.labels) for tags in split.rows[task.tags_column][:]]
+        table = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(gold), "prediction": pa.array(predicted)}
+        scores = entity_scores(predicted, gold)
+        return Evaluation({name: scores[name] for name in task.metrics}, pa.table(table))

@@ -1,0 +1,8 @@
+"""Question answering: SQuAD 1.1 (Rajpurkar et al. 2016) and 2.0 (Rajpurkar et al. 2018)."""
+
+from alignattn.tasks.task import QuestionAnswering
+
+QUESTION_ANSWERING_TASKS = (
+    QuestionAnswering(name="squad", hub_id="rajpurkar/squad", folder="squad"),
+    QuestionAnswering(name="squadv2", has_unanswerable=True, hub_id="rajpurkar/squad_v2", folder="squad_v2"),
+)

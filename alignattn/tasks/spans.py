@@ -1,0 +1,207 @@
+"""Start and end scores of tokens to answers: exact substrings of the contexts, best first."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.windows import NULL_POSITION, OUTSIDE
+
+_WINDOWS_AT_ONCE = 1024  # with 20 × 20 pairs a window, some 10 MB
+
+
+@dataclass(frozen=True)
+class AnswerCandidates:
+    """The answers to one question, best first; at least one.
+
+    Attributes:
+        texts: Substrings of the context, no span twice; one empty text where no span is possible.
+        scores: The start logit plus the end logit of each, the best over windows.
+        starts: The character of the context at which each begins.
+        no_answer_score: How much "no answer" is better than the best of them: the least over windows of [CLS]'s
+            start logit plus end logit, minus the best score. Positive is "no answer" (Devlin et al. 2019, section 4.3).
+        probabilities: The softmax of `scores`.
+    """
+
+    texts: tuple[str, ...]
+    scores: tuple[float, ...]
+    starts: tuple[int, ...]
+    no_answer_score: float
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Candidates of many windows, [C] each."""
+
+    row: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    score: NDArray[np.float64]
+
+    def take(self, chosen: NDArray[Any] | slice) -> "_Spans":
+        return _Spans(self.row[chosen], self.start[chosen], self.end[chosen], self.score[chosen])
+
+
+def best_answers(
+    rows: ArrayLike,
+    span_start: Sequence[Sequence[int]],
+    span_end: Sequence[Sequence[int]],
+    start_logits: NDArray[Any],
+    end_logits: NDArray[Any],
+    contexts: Sequence[str],
+    *,
+    n_best: int = 20,
+    max_answer_length: int = 30,
+) -> list[AnswerCandidates]:
+    """The best answers to each question, from the windows of `encode_windows`.
+
+    Args:
+        rows: [W] which context each window is of; every context has a window.
+        span_start: [W] lists, the first character of each token, `OUTSIDE` beside the context; the length of a list
+            is the window's, and logits beyond it (padding) do not count.
+        span_end: [W] lists, the character after the last one of each token.
+        start_logits: [W, n] how well an answer starts at each token.
+        end_logits: [W, n] how well an answer ends at each token, that token included.
+        contexts: [N] texts.
+        n_best: How many starts and ends of a window are paired, and the most answers a question gets.
+        max_answer_length: The most tokens of an answer.
+
+    Returns:
+        One item a context. Where no span is possible (a context without tokens) its score is 0, as in
+        transformers' `run_qa.py`.
+
+    Raises:
+        AlignAttnError: A logit of a real token is NaN or infinite.
+        ValueError: The shapes do not fit each other, or a context has no window.
+    """
+    window_rows = np.asarray(rows, dtype=np.int64)
+    starts, ends = np.asarray(start_logits), np.asarray(end_logits)
+    _check_shapes(window_rows, span_start, span_end, starts, ends, len(contexts))
+    if not len(contexts):
+        return []
+    null_scores = np.full(len(contexts), np.inf)
+    found: list[_Spans] = []
+    for part in _parts(len(window_rows)):
+        spans = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
+        lengths = np.fromiter(map(len, span_start[part]), np.int64)
+        _check_finite(starts[part], ends[part], lengths)
+        null = starts[part, NULL_POSITION].astype(np.float64) + ends[part, NULL_POSITION]
+        np.minimum.at(null_scores, window_rows[part], null)
+        found.append(_window_candidates(window_rows[part], *spans, starts[part], ends[part], n_best, max_answer_length))
+    if not np.isfinite(null_scores).all():
+        raise ValueError(f"context {int(np.argmax(null_scores))} has no window")
+    candidates = _best_of_rows(_joined(found), n_best)
+    bounds = np.searchsorted(candidates.row, np.arange(len(contexts) + 1))
+    return [
+        _answers(context, candidates.take(slice(low, high)), float(null))
+        for context, low, high, null in zip(contexts, bounds[:-1], bounds[1:], null_scores, strict=True)
+    ]
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(low, low + _WINDOWS_AT_ONCE) for low in range(0, size, _WINDOWS_AT_ONCE))
+
+
+def _check_shapes(
+    rows: NDArray[np.int64],
+    span_start: Sequence[Sequence[int]],
+    span_end: Sequence[Sequence[int]],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    contexts: int,
+) -> None:
+    if starts.ndim != 2 or starts.shape != ends.shape:
+        raise ValueError(f"logits {starts.shape} and {ends.shape} are not both [W, n]")
+    if not len(rows) == len(span_start) == len(span_end) == len(starts):
+        raise ValueError(f"{len(rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
+    if len(rows) and not 0 <= rows.min() <= rows.max() < contexts:
+        raise ValueError(f"rows {rows.min()} to {rows.max()} are not all of {contexts} contexts")
+
+
+def _check_finite(starts: NDArray[Any], ends: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+    real = np.arange(starts.shape[1]) < lengths[:, np.newaxis]
+    if not (np.isfinite(starts) & np.isfinite(ends) | ~real).all():
+        raise AlignAttnError(
+            "the model's outputs for question answering hold NaN or infinity: the training diverged; "
+            "lower the learning rate or the alignment weight"
+        )
+
+
+def _padded(lists: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:
+    """[W, width], `OUTSIDE` beyond the lists."""
+    lengths = np.fromiter(map(len, lists), np.int64)
+    if len(lengths) and lengths.max() > width:
+        raise ValueError(f"a window of {lengths.max()} tokens has logits for {width}")
+    padded = np.full((len(lengths), width), OUTSIDE, dtype=np.int64)
+    padded[np.arange(width) < lengths[:, np.newaxis]] = np.fromiter(chain.from_iterable(lists), np.int64)
+    return padded
+
+
+def _window_candidates(
+    rows: NDArray[np.int64],
+    span_start: NDArray[np.int64],
+    span_end: NDArray[np.int64],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    n_best: int,
+    max_answer_length: int,
+) -> _Spans:
+    """The best `n_best` spans of each window (all arrays are [W, n]), out of its best starts and best ends."""
+    in_context = span_start != OUTSIDE
+    first, first_score = _top(np.where(in_context, starts, -np.inf), n_best)
+    last, last_score = _top(np.where(in_context, ends, -np.inf), n_best)
+    span = last[:, np.newaxis, :] - first[:, :, np.newaxis]
+    score = first_score[:, :, np.newaxis] + last_score[:, np.newaxis, :]
+    score[(span < 0) | (span >= max_answer_length)] = -np.inf
+
+    pair, score = _top(score.reshape(len(rows), -1), n_best)
+    begin = np.take_along_axis(span_start, np.take_along_axis(first, pair // last.shape[1], 1), 1)
+    end = np.take_along_axis(span_end, np.take_along_axis(last, pair % last.shape[1], 1), 1)
+    possible = np.isfinite(score) & (end > begin)
+    row = np.broadcast_to(rows[:, np.newaxis], score.shape)
+    return _Spans(row[possible], begin[possible], end[possible], score[possible])
+
+
+def _top(scores: NDArray[Any], size: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Where the highest `size` scores of each row are, in no order, and what they are: [W, size] each."""
+    size = min(size, scores.shape[1])
+    chosen = np.argpartition(scores, scores.shape[1] - size, axis=1)[:, scores.shape[1] - size :]
+    return chosen, np.take_along_axis(scores, chosen, 1).astype(np.float64)
+
+
+def _joined(parts: Sequence[_Spans]) -> _Spans:
+    return _Spans(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start", "end", "score"))
+    )
+
+
+def _best_of_rows(spans: _Spans, n_best: int) -> _Spans:
+    """The best `n_best` distinct spans of each row, sorted by row and from the best; equals by their place."""
+    spans = spans.take(np.lexsort((-spans.score, spans.end, spans.start, spans.row)))
+    keys = np.stack([spans.row, spans.start, spans.end])
+    is_new = np.ones(len(spans.row), dtype=bool)
+    is_new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    spans = spans.take(is_new)
+    spans = spans.take(np.lexsort((spans.end, spans.start, -spans.score, spans.row)))
+    rank = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
+    return spans.take(rank < n_best)
+
+
+def _answers(context: str, spans: _Spans, null_score: float) -> AnswerCandidates:
+    if not len(spans.score):
+        return AnswerCandidates(
+            texts=("",), scores=(0.0,), starts=(0,), no_answer_score=null_score, probabilities=(1.0,)
+        )
+    weights = np.exp(spans.score - spans.score[0])
+    return AnswerCandidates(
+        texts=tuple(context[start:end] for start, end in zip(spans.start, spans.end, strict=True)),
+        scores=tuple(spans.score.tolist()),
+        starts=tuple(spans.start.tolist()),
+        no_answer_score=null_score - float(spans.score[0]),
+        probabilities=tuple((weights / weights.sum()).tolist()),
+    )

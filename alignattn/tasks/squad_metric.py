@@ -1,0 +1,158 @@
+"""Exact match and F1 of extractive question answering, as the official SQuAD scripts define them.
+
+Sources: `evaluate-v1.1.py` (Rajpurkar et al. 2016) and `evaluate-v2.0.py` (Rajpurkar et al. 2018). The scripts differ
+only where a text normalises to nothing ("the", "..."): v1.1 gives F1 0 then; v2.0 drops such golds and compares.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alignattn.errors import AlignAttnError
+
+SquadVersion = Literal["1.1", "2.0"]
+
+NO_ANSWER_THRESHOLD = 0.0
+"""A question with a higher no-answer score is left unanswered: the null span beats the best answer."""
+NO_ANSWER = ""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclass(frozen=True)
+class SquadScores:
+    """What `squad_scores` found.
+
+    Attributes:
+        metrics: Each metric by its name, a fraction and not a percentage.
+        thresholds: The no-answer scores up to which questions are answered for `best_exact` and `best_f1`;
+            empty for SQuAD 1.1.
+    """
+
+    metrics: dict[str, float]
+    thresholds: dict[str, float] = field(default_factory=dict)
+
+
+def normalize_answer(text: str) -> str:
+    """The text in lower case without ASCII punctuation, English articles and superfluous white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, golds: Sequence[str], version: SquadVersion = "2.0") -> float:
+    """1.0 where the prediction is one of the golds after normalisation, else 0.0.
+
+    Args:
+        prediction: The answer; empty for "no answer".
+        golds: The right answers; none for an unanswerable question.
+        version: Whose rule holds for golds that normalise to nothing.
+    """
+    return _exact_and_f1(prediction, golds, version)[0]
+
+
+def f1(prediction: str, golds: Sequence[str], version: SquadVersion = "2.0") -> float:
+    """The best F1, over the golds, of the normalised words that prediction and gold share (as multisets).
+
+    Args:
+        prediction: The answer; empty for "no answer".
+        golds: The right answers; none for an unanswerable question.
+        version: Whose rule holds for texts that normalise to nothing.
+    """
+    return _exact_and_f1(prediction, golds, version)[1]
+
+
+def final_answers(answers: Sequence[str], no_answer_scores: Sequence[float]) -> list[str]:
+    """The answers, empty where the no-answer score is above `NO_ANSWER_THRESHOLD`."""
+    return [
+        NO_ANSWER if score > NO_ANSWER_THRESHOLD else answer
+        for answer, score in zip(answers, no_answer_scores, strict=True)
+    ]
+
+
+def squad_scores(
+    answers: Sequence[str], golds: Sequence[Sequence[str]], no_answer_scores: Sequence[float] | None = None
+) -> SquadScores:
+    """Scores answers by SQuAD 1.1, or by SQuAD 2.0 where there are no-answer scores.
+
+    Args:
+        answers: [N] the best answer to each question, which for SQuAD 2.0 is never "no answer".
+        golds: [N] the right answers to each question; none for an unanswerable one.
+        no_answer_scores: [N] how much better than its answer "no answer" is, for SQuAD 2.0; None for 1.1.
+
+    Returns:
+        `exact` and `f1`; for SQuAD 2.0 these are of the `final_answers`, and there are besides
+        `has_answer_exact`, `has_answer_f1`, `no_answer_exact`, `no_answer_f1` (of the answerable and of the
+        unanswerable questions, where there are any) and `best_exact`, `best_f1`: of the threshold tuned on these
+        very rows. As in the official script such a threshold is 0.0 where answering nothing is best, and rows of
+        equal no-answer score are passed one by one in their order.
+
+    Raises:
+        AlignAttnError: There are no rows.
+        ValueError: The arguments differ in length.
+    """
+    if not len(answers):
+        raise AlignAttnError("exact match and F1 need at least 1 row and got 0: evaluate on more rows")
+    if no_answer_scores is None:
+        exact, f1_ = _scores(answers, golds, "1.1")
+        return SquadScores({"exact": float(exact.mean()), "f1": float(f1_.mean())})
+    exact, f1_ = _scores(final_answers(answers, no_answer_scores), golds, "2.0")
+    metrics = {"exact": float(exact.mean()), "f1": float(f1_.mean())}
+    answerable = np.array([len(texts) > 0 for texts in golds])
+    for group, members in (("has_answer", answerable), ("no_answer", ~answerable)):
+        if members.any():
+            metrics |= {f"{group}_exact": float(exact[members].mean()), f"{group}_f1": float(f1_[members].mean())}
+
+    thresholds = {}
+    is_text = np.array([bool(answer) for answer in answers])
+    for name, scores in zip(("best_exact", "best_f1"), _scores(answers, golds, "2.0"), strict=True):
+        gains = np.where(answerable, scores, -is_text.astype(float))
+        metrics[name], thresholds[name] = _best_threshold(gains, np.asarray(no_answer_scores, float), ~answerable)
+    return SquadScores(metrics, thresholds)
+
+
+def _best_threshold(
+    gains: NDArray[np.float64], no_answer_scores: NDArray[np.float64], unanswerable: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """The best mean score over the thresholds, and the threshold (`find_best_thresh` of `evaluate-v2.0.py`).
+
+    Args:
+        gains: [N] what answering each question adds to the sum of scores.
+        no_answer_scores: [N].
+        unanswerable: [N] which questions score 1 while nothing is answered.
+    """
+    order = np.argsort(no_answer_scores, kind="stable")
+    sums = np.cumsum(np.concatenate([[float(unanswerable.sum())], gains[order]]))
+    best = int(sums.argmax())  # the first of equals, as the script's strict comparison finds it
+    threshold = float(no_answer_scores[order[best - 1]]) if best else NO_ANSWER_THRESHOLD
+    return float(sums[best]) / len(gains), threshold
+
+
+def _scores(
+    answers: Sequence[str], golds: Sequence[Sequence[str]], version: SquadVersion
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    pairs = [_exact_and_f1(answer, texts, version) for answer, texts in zip(answers, golds, strict=True)]
+    scores = np.array(pairs, dtype=np.float64)
+    return scores[:, 0], scores[:, 1]
+
+
+def _exact_and_f1(prediction: str, golds: Sequence[str], version: SquadVersion) -> tuple[float, float]:
+    answer = normalize_answer(prediction)
+    references = {normalize_answer(gold) for gold in golds} or {NO_ANSWER}
+    if version == "2.0":
+        references = references - {NO_ANSWER} or {NO_ANSWER}
+    exact = float(answer in references)
+    if exact and (answer or version == "2.0"):
+        return exact, 1.0
+    words = answer.split()
+    return exact, max(_shared_words_f1(words, reference.split()) for reference in references)
+
+
+def _shared_words_f1(words: list[str], reference: list[str]) -> float:
+    shared = (Counter(words) & Counter(reference)).total()
+    return 2 * shared / (len(words) + len(reference)) if shared else 0.0

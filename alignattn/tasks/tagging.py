@@ -1,0 +1,256 @@
+"""Tags of words (named entities, parts of speech): to labels of word pieces, and from a model's outputs back.
+
+Words are what a row's tokens column holds; a tokenizer cuts each into pieces, and the first piece carries its tag.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.entities import OUTSIDE
+
+IGNORED = -100
+"""The label of a piece that is not the first of its word: `torch.nn.functional.cross_entropy` passes over it."""
+
+WORDS_READ = "words_read"
+"""The column that says, a word, whether the model reads it: whether a piece of it is left after truncation."""
+
+_LISTED_TAGS = 10
+
+Tag = int | str
+
+
+def tag_names(
+    values: Iterable[Any], feature_names: Sequence[str] | None, origin: str = "the training split"
+) -> tuple[str, ...]:
+    """The tags of a training split, in the order of the model's outputs.
+
+    What is no tag, in a row that `tag_problem` will tell of, is passed over.
+
+    Args:
+        values: The tags of every row: texts, or class numbers.
+        feature_names: The names of the class numbers where the data set has them (`datasets.ClassLabel.names`).
+        origin: What the tags are of, for messages.
+
+    Returns:
+        `feature_names` where given; else the texts, sorted, `O` first where there is one; else the numbers as texts.
+
+    Raises:
+        AlignAttnError: There is no tag, texts and numbers are mixed, or numbers are not 0 to C-1 without a gap.
+    """
+    if feature_names is not None:
+        return tuple(feature_names)
+    found: set[Tag] = {tag for tags in values if _is_list(tags) for tag in tags if _is_tag(tag)}
+    if not found:
+        raise AlignAttnError(f"{origin} has no tag at all: give rows with words and their tags")
+    numbers = sorted(tag for tag in found if isinstance(tag, int))
+    names = sorted((tag for tag in found if isinstance(tag, str)), key=lambda name: (name != OUTSIDE, name))
+    if numbers and names:
+        raise AlignAttnError(
+            f"the tags of {origin} mix texts and numbers ({names[0]!r} and {numbers[0]}): use one kind throughout"
+        )
+    if numbers != list(range(len(numbers))):
+        raise AlignAttnError(
+            f"the numbers of the {len(numbers)} tags of {origin} go from {numbers[0]} to {numbers[-1]}: number them "
+            "from 0 without a gap, or give their names"
+        )
+    return tuple(names or map(str, numbers))
+
+
+def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
+    """What is wrong with a row, as the rest of a sentence after "row 3 of FILE:"; None when nothing is.
+
+    Args:
+        tokens: What the row holds for words.
+        tags: What it holds for tags: names, or their numbers.
+        names: The tags of the training split, of `tag_names`.
+    """
+    for column, values in (("tokens", tokens), ("tags", tags)):
+        if not _is_list(values):
+            return f"its {column} are {values!r} and no list"
+    if len(tokens) != len(tags):
+        return f"it has {len(tokens)} tokens and {len(tags)} tags"
+    if not tokens:
+        return "it has no tokens"
+    for position, (token, tag) in enumerate(zip(tokens, tags, strict=True), start=1):
+        if token == "":
+            return f"its token {position} is empty"
+        if not isinstance(token, str):
+            return f"its token {position} is {token!r} and no text"
+        if not _is_tag(tag) or tag not in _tag_numbers(names):
+            return f"its tag {position}, {tag!r}, is none of the training split's ({_listing(names)})"
+    return None
+
+
+def tag_texts(tags: Sequence[Tag], names: tuple[str, ...]) -> list[str]:
+    """The names of a row's tags, whether it holds names or their numbers."""
+    return [names[_tag_numbers(names)[tag]] for tag in tags]
+
+
+def _is_list(values: object) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+
+
+def _is_tag(value: object) -> bool:
+    if isinstance(value, str):
+        return value != ""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@cache
+def _tag_numbers(names: tuple[str, ...]) -> Mapping[Tag, int]:
+    """The output that a tag stands for, by its name and by its number."""
+    by_number: dict[Tag, int] = {number: number for number in range(len(names))}
+    return by_number | {name: number for number, name in enumerate(names)}
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED_TAGS
+    return ", ".join(names[:_LISTED_TAGS]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Checks that a tokenizer reads a list of words as it reads the text that they make.
+
+    Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) as published do not: without `add_prefix_space=True` they
+    read each word as if nothing stood before it, in other pieces than those the model was trained on, and
+    transformers 5.23 does not say so. Its `TokenizersBackend` (ModernBERT's) even takes that argument and ignores it.
+
+    Raises:
+        AlignAttnError: The tokenizer is not a fast one, or does not set words apart.
+    """
+    name = tokenizer.name_or_path or type(tokenizer).__name__
+    if not tokenizer.is_fast:
+        raise AlignAttnError(
+            f"tokenizer {name} is not a fast one, which tagging needs to know the word of a piece: "
+            "choose a model that has a fast tokenizer"
+        )
+    words = ["a", "a"]
+    if tokenizer(words, is_split_into_words=True)["input_ids"] != tokenizer(" ".join(words))["input_ids"]:
+        raise AlignAttnError(
+            f"tokenizer {name} does not set the words of a list apart: load RoBERTa's with add_prefix_space=True, set "
+            "backend_tokenizer.pre_tokenizer.add_prefix_space of another, or choose another model"
+        )
+
+
+def encode_tags(
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    names: tuple[str, ...],
+    *,
+    tokens_column: str,
+    tags_column: str,
+    max_length: int,
+    num_proc: int | None = None,
+) -> datasets.Dataset:
+    """Tokenizes tagged sentences, one sequence a row.
+
+    Nothing is padded: `transformers.DataCollatorForTokenClassification` pads each batch, labels with -100. It cannot
+    take the column `words_read`, which the Trainer takes away since no model reads it.
+
+    Args:
+        dataset: Rows in which `tag_problem` finds nothing.
+        tokenizer: The model's tokenizer.
+        names: The tags of the training split, of `tag_names`.
+        tokens_column: The column of the words.
+        tags_column: The column of their tags: names, or their numbers.
+        max_length: The most tokens a row keeps, special tokens included.
+        num_proc: How many processes tokenize; this one when None.
+
+    Returns:
+        `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `labels`, the number of a word's tag
+        at its first piece and -100 elsewhere; and `words_read`, a truth value for each word: False where `max_length`
+        cut it off, or where the tokenizer makes nothing of it (BERT's of a control character).
+
+    Raises:
+        AlignAttnError: The tokenizer cannot do it (`check_tokenizer`), or `max_length` leaves no room for a piece, or
+            is more than the model takes.
+    """
+    check_tokenizer(tokenizer)
+    # Below this the tokenizer does not cut at all, and does not say so.
+    smallest = tokenizer.num_special_tokens_to_add(pair=False) + 1
+    if not smallest <= max_length <= tokenizer.model_max_length:
+        raise AlignAttnError(
+            f"max_length {max_length} is no good: tagging needs at least {smallest} tokens a row, "
+            f"and the model takes at most {tokenizer.model_max_length}"
+        )
+    return dataset.map(
+        _encode_batch,
+        batched=True,
+        input_columns=[tokens_column, tags_column],
+        fn_kwargs={"tokenizer": tokenizer, "names": names, "max_length": max_length},
+        remove_columns=dataset.column_names,
+        num_proc=num_proc,
+        desc="tokenizing tagged words",
+    )
+
+
+def _encode_batch(
+    rows: list[list[str]],
+    row_tags: list[list[Tag]],
+    tokenizer: PreTrainedTokenizerBase,
+    names: tuple[str, ...],
+    max_length: int,
+) -> dict[str, list[Any]]:
+    encoding = tokenizer(rows, is_split_into_words=True, truncation=True, max_length=max_length)
+    numbers = _tag_numbers(names)
+    labels, words_read = [], []
+    for row, tags in enumerate(row_tags):
+        words = encoding.word_ids(row)
+        # From the end, so that of the pieces of a word the first one stays.
+        firsts = {words[at]: at for at in reversed(range(len(words))) if words[at] is not None}
+        row_labels = [IGNORED] * len(words)
+        for word, position in firsts.items():
+            row_labels[position] = numbers[tags[word]]
+        labels.append(row_labels)
+        words_read.append([word in firsts for word in range(len(tags))])
+    return {**encoding, "labels": labels, WORDS_READ: words_read}
+
+
+def word_tags(
+    logits: NDArray[np.floating[Any]],
+    labels: NDArray[np.integer[Any]],
+    names: tuple[str, ...],
+    words_read: Iterable[Sequence[bool]],
+) -> list[list[str]]:
+    """The predicted tag of every word of every row, in order.
+
+    A word that the model does not read is predicted `O`, so that an entity in it counts as missed. The example of
+    transformers (`run_ner.py`) leaves such words out of the gold tags too, and its recall is the higher for it.
+
+    Args:
+        logits: The model's outputs, [N, n, C], padded to the longest row.
+        labels: The labels of `encode_tags`, [N, n], -100 wherever no word begins and in the padding.
+        names: The tags, C of them.
+        words_read: The column `words_read` of `encode_tags`, N rows with a truth value for each word.
+
+    Raises:
+        AlignAttnError: The outputs at a word hold NaN or infinity, of which argmax would make a tag without a word.
+        ValueError: The shapes do not fit one another.
+    """
+    if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
+        raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")
+    at_words = labels != IGNORED
+    outputs = logits[at_words]
+    if not np.isfinite(outputs).all():
+        raise AlignAttnError(
+            "the model's outputs for the words hold NaN or infinity: the training diverged; "
+            "lower the learning rate or the alignment weight"
+        )
+    predicted = np.array(names, dtype=object)[outputs.argmax(axis=-1)]
+    counts = at_words.sum(axis=1)
+    ends = np.cumsum(counts)
+    rows: list[list[str]] = []
+    for read, end, count in zip(words_read, ends, counts, strict=True):
+        if sum(read) != count:
+            raise ValueError(f"row {len(rows)} has {count} labels and {sum(read)} words that are read")
+        tags = np.full(len(read), OUTSIDE, dtype=object)
+        tags[np.array(read, dtype=bool)] = predicted[end - count : end]
+        rows.append(tags.tolist())
+    return rows

@@ -1,0 +1,214 @@
+"""Questions and contexts to token ids: a context longer than a model takes becomes overlapping windows."""
+
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+
+MAX_QUESTION_TOKENS = 64
+"""A longer question is cut (as in BERT's `run_squad.py`)."""
+NULL_POSITION = 0
+"""Where the [CLS] token is, to which "no answer" points."""
+OUTSIDE = -1
+"""The span of a token that is not of the context."""
+
+_CONTEXT = 1  # the number of the second sequence
+_NEW_TOKENS_SHARE = 2
+# A question takes at most one in so many of the tokens that special ones and the overlap leave: a window that
+# moved on by a token or two would make hundreds of windows of one context.
+
+
+def encode_windows(
+    dataset: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    doc_stride: int,
+    num_proc: int | None = None,
+) -> datasets.Dataset:
+    """Tokenizes each question with its context, in as many windows of the context as it takes.
+
+    Nothing is padded: `transformers.DataCollatorWithPadding` pads each batch to its longest window. Questions lose
+    leading white space, and what is beyond `MAX_QUESTION_TOKENS` or beyond half of what `doc_stride` leaves free.
+
+    Args:
+        dataset: Rows with `question`, `context` and `answers` (`{"text": [...], "answer_start": [...]}`, characters
+            from 0; no answers for an unanswerable question).
+        tokenizer: A fast tokenizer whose sequences start with [CLS]; the context comes second.
+        max_length: The most tokens of a window, question and special tokens included.
+        doc_stride: How many context tokens neighbouring windows share.
+        num_proc: How many processes tokenize; this one when None.
+
+    Returns:
+        One row a window: `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `start_positions`
+        and `end_positions`, the first and the last token of the first answer, both `NULL_POSITION` where the window
+        does not hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the
+        first and the last + 1 character of the context that each token stands for, without white space around it
+        (`OUTSIDE` beside the context; a token of white space alone ends before it starts).
+
+    Raises:
+        AlignAttnError: The tokenizer will not do, or `max_length` and `doc_stride` do not fit each other or the model.
+    """
+    _check_tokenizer(tokenizer)
+    question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
+    return dataset.map(
+        _encode_batch,
+        batched=True,
+        with_indices=True,
+        fn_kwargs={
+            "tokenizer": tokenizer,
+            "max_length": max_length,
+            "doc_stride": doc_stride,
+            "question_tokens": question_tokens,
+        },
+        remove_columns=dataset.column_names,
+        features=_features(tokenizer),
+        num_proc=num_proc,
+        desc="tokenizing questions and contexts",
+    )
+
+
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    name = type(tokenizer).__name__
+    if not tokenizer.is_fast:
+        raise AlignAttnError(
+            f"question answering needs a fast tokenizer, which knows each token's characters, and {name} is slow: "
+            "choose another model"
+        )
+    if tokenizer.cls_token_id is None or tokenizer("a", "a")["input_ids"][NULL_POSITION] != tokenizer.cls_token_id:
+        raise AlignAttnError(
+            f"question answering needs sequences that start with a [CLS] token, and those of {name} do not: "
+            "choose another model"
+        )
+
+
+def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
+    """The most tokens that a question may take."""
+    if doc_stride < 0:
+        raise AlignAttnError(f"--doc_stride {doc_stride} is no good: it is how many tokens windows share, 0 or more")
+    if max_length > tokenizer.model_max_length:
+        raise AlignAttnError(
+            f"--max_length {max_length} is no good: the model takes at most {tokenizer.model_max_length} tokens"
+        )
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    smallest = special + doc_stride + _NEW_TOKENS_SHARE
+    if max_length < smallest:
+        raise AlignAttnError(
+            f"--max_length {max_length} leaves no room for question and context beside --doc_stride {doc_stride} "
+            f"shared tokens and {special} special ones: give --max_length {smallest} or more (384 and 128 are usual)"
+        )
+    return min(MAX_QUESTION_TOKENS, (max_length - special - doc_stride) // _NEW_TOKENS_SHARE)
+
+
+def _features(tokenizer: PreTrainedTokenizerBase) -> datasets.Features:
+    tokens = {"input_ids": "int32", "token_type_ids": "int8", "attention_mask": "int8"}
+    features = {
+        name: datasets.List(datasets.Value(kind))
+        for name, kind in tokens.items()
+        if name in tokenizer.model_input_names
+    }
+    number = datasets.Value("int32")
+    features |= dict.fromkeys(("start_positions", "end_positions", "row"), number)
+    features |= dict.fromkeys(("span_start", "span_end"), datasets.List(number))
+    return datasets.Features(features)
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]],
+    indices: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    doc_stride: int,
+    question_tokens: int,
+) -> dict[str, list[Any]]:
+    encoding = tokenizer(
+        _cut_questions([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
+        batch["context"],
+        truncation="only_second",
+        max_length=max_length,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        padding=False,
+    )
+    samples: Any = encoding.pop("overflow_to_sample_mapping")
+    spans = [
+        _context_spans(window, batch["context"][sample])
+        for window, sample in zip(encoding.encodings or (), samples, strict=True)
+    ]
+    positions = [
+        _answer_positions(*window, batch["answers"][sample]) for window, sample in zip(spans, samples, strict=True)
+    ]
+    return {
+        **encoding,
+        "start_positions": [start for start, _ in positions],
+        "end_positions": [end for _, end in positions],
+        "row": [indices[sample] for sample in samples],
+        "span_start": [starts for starts, _ in spans],
+        "span_end": [ends for _, ends in spans],
+    }
+
+
+def _cut_questions(questions: list[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
+    """The questions, each cut to at most `limit` tokens."""
+    windows = _tokens(questions, tokenizer)
+    return [
+        question if len(window) <= limit else _cut_question(question, tokenizer, limit)
+        for question, window in zip(questions, windows, strict=True)
+    ]
+
+
+def _cut_question(question: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> str:
+    # The tokens of a beginning need not be the beginning of the tokens: after a cut there may still be too many.
+    while len(window := _tokens([question], tokenizer)[0]) > limit:
+        question = question[: min(window.offsets[limit][0], len(question) - 1)]
+    return question
+
+
+def _tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Any:
+    """A `tokenizers.Encoding` of each text, without special tokens."""
+    return tokenizer(texts, add_special_tokens=False, truncation=False, padding=False, verbose=False).encodings
+
+
+def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:
+    """First and last + 1 character of each token of a `tokenizers.Encoding`, `OUTSIDE` beside the context."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for sequence, (start, end) in zip(window.sequence_ids, window.offsets, strict=True):
+        if sequence != _CONTEXT:
+            start, end = OUTSIDE, OUTSIDE
+        elif context[start : start + 1].isspace() or context[end - 1 : end].isspace():
+            start, end = _without_white_space(start, end, context)
+        starts.append(start)
+        ends.append(end)
+    return starts, ends
+
+
+def _without_white_space(start: int, end: int, context: str) -> tuple[int, int]:
+    # Byte-level tokenizers count the space before a word to its token (RoBERTa's only at the start of a window).
+    # The ends of white space alone cross, so that no answer takes it in, wherever it begins or ends.
+    while start < len(context) and context[start].isspace():
+        start += 1
+    while end > 0 and context[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _answer_positions(starts: list[int], ends: list[int], answers: dict[str, list[Any]]) -> tuple[int, int]:
+    """First and last token of the first answer in a window whose tokens have these spans."""
+    null = (NULL_POSITION, NULL_POSITION)
+    if not answers["text"]:
+        return null
+    text = answers["text"][0]
+    # White space belongs to no token, so a window's first token may begin after it.
+    answer_start = answers["answer_start"][0] + len(text) - len(text.lstrip())
+    answer_end = answer_start + len(text.strip())
+    inside = [position for position, start in enumerate(starts) if start != OUTSIDE]
+    if not inside or starts[inside[0]] > answer_start or ends[inside[-1]] < answer_end:
+        return null
+    low, high = inside[0], inside[-1] + 1
+    first = bisect_right(ends, answer_start, low, high)
+    last = bisect_left(starts, answer_end, low, high) - 1
+    return (first, last) if first <= last else null

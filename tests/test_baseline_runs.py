@@ -1,0 +1,110 @@
+"""The baselines that are not pretrained go the same way as the models that are: `finetune`, `domain-shift`."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.cli import main
+from alignattn.experiments.arguments import parse_run_options
+
+WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [(f"the {a} sees", f"{b} likes", a == b) for a in WORDS for b in WORDS]
+    path = tmp_path / "pairs.csv"
+    pd.DataFrame(rows, columns=["a", "b", "label"]).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def run(pairs: Path, tmp_path: Path):
+    def call(*words: str) -> int:
+        return main(
+            f"finetune --train_file {pairs} --validation_file {pairs} --text_columns a b --num_train_epochs 2 "
+            f"--output_dir {tmp_path / 'run'} --disable_tqdm true --use_cpu true".split()
+            + list(words)
+        )
+
+    return call
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """A GloVe file of three dimensions whose third line is broken."""
+    lines = [f"{word} {index} 0.5 -1" for index, word in enumerate(WORDS)]
+    lines[2] = "man 1 nonsense 3"
+    path = tmp_path / "vectors.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("model", ["da", "esim"])
+def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
+    assert run("--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8") == 0
+    result = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (result["model"], result["attention"], result["parameters"]["alignment"]) == (model, "soft", 0)
+    embeddings = result["embeddings"]
+    assert (embeddings["file"], embeddings["found"]) == (str(vectors), len(WORDS) - 1)
+    ((line, problem),) = embeddings["bad_lines"]
+    assert line == 3
+    assert "no number" in problem
+    loaded = alignattn.from_pretrained(tmp_path / "run", AutoModelForSequenceClassification)
+    assert loaded.config.id2label == {0: "False", 1: "True"}
+    assert AutoTokenizer.from_pretrained(tmp_path / "run")("Cat", "dog")["token_type_ids"] == [0, 1]
+
+
+def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) -> None:
+    assert run("--model", "da", "--embeddings", str(vectors)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]  # after the bar of the reading
+    assert f"{vectors}, line 3: the vector of 'man' holds something that is no number" in error
+    assert "--skip_bad_rows" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "da", "--attention", "aa-ct"], "--model da has no self-attention for 'aa-ct'"),
+        (["--model", "esim", "--text_columns", "a"], "--model esim compares the two texts of a pair"),
+        (["--model", "da", "--model_config", "no_such=1"], "has no field 'no_such'"),
+        (["--model", "da", "--embeddings", "missing.txt"], "missing.txt"),
+        (["--model", "./missing", "--embeddings", "missing.txt"], "--embeddings is for da and esim"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, run, tmp_path: Path, capsys) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_brings_the_training_settings_of_its_own() -> None:
+    words = ["--model", "esim", "--task", "snli", "--output_dir", "x"]
+    settings = parse_run_options(words, "test").training()
+    assert (settings.learning_rate, settings.per_device_train_batch_size) == (4e-4, 64)
+    assert parse_run_options([*words, "--learning_rate", "1e-5"], "test").training().learning_rate == 1e-5
+
+
+def test_domain_shift(pairs: Path, tmp_path: Path) -> None:
+    for task, columns in (("snli", ("premise", "hypothesis")), ("glue/mnli", ("premise", "hypothesis"))):
+        folder = tmp_path / "data" / task
+        folder.mkdir(parents=True)
+        frame = pd.read_csv(pairs).rename(columns=dict(zip("ab", columns, strict=True)))
+        frame["label"] = range(len(frame))
+        frame["label"] %= 3
+        for split in ("train", "validation", "validation_matched"):
+            frame.to_parquet(folder / f"{split}.parquet")
+    words = (
+        f"domain-shift --pair snli-mnli --model da --data_dir {tmp_path / 'data'} --output_dir {tmp_path / 'out'} "
+        "--num_train_epochs 1 --model_config hidden_dim=8 embedding_dim=4 --disable_tqdm true --use_cpu true"
+    )
+    assert main(words.split()) == 0
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert result["model"] == "da"
+    assert set(result["sides"]) == {"in-domain", "out-of-domain"}

@@ -1,0 +1,128 @@
+"""Entities in tag sequences, against hand-read ones and against seqeval."""
+
+import random
+
+import pytest
+
+from alignattn.tasks.entities import Entity, entities, entity_scores
+
+TWO_PEOPLE = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]
+
+# "Ann Lee Bob in Rome": two people side by side, then a place.
+SCHEMES = {
+    "IOB1": ["I-PER", "I-PER", "B-PER", "O", "I-LOC"],
+    "IOB2": ["B-PER", "I-PER", "B-PER", "O", "B-LOC"],
+    "IOE1": ["I-PER", "E-PER", "I-PER", "O", "I-LOC"],
+    "IOE2": ["I-PER", "E-PER", "E-PER", "O", "E-LOC"],
+    "BIOES": ["B-PER", "E-PER", "S-PER", "O", "S-LOC"],
+}
+
+ODD = {
+    "I after O": (["O", "I-PER", "I-PER"], [("PER", 1, 2)]),
+    "a new type without B": (["B-PER", "I-LOC", "I-LOC"], [("PER", 0, 0), ("LOC", 1, 2)]),
+    "E alone": (["O", "E-PER", "E-PER"], [("PER", 1, 1), ("PER", 2, 2)]),
+    "I after E": (["B-PER", "E-PER", "I-PER"], [("PER", 0, 1), ("PER", 2, 2)]),
+    "I after S": (["S-PER", "I-PER"], [("PER", 0, 0), ("PER", 1, 1)]),
+    "E after S": (["S-PER", "E-PER"], [("PER", 0, 0), ("PER", 1, 1)]),
+    "S within": (["B-PER", "S-PER", "O"], [("PER", 0, 0), ("PER", 1, 1)]),
+    "B without an end": (["B-PER", "B-PER"], [("PER", 0, 0), ("PER", 1, 1)]),
+    "a type with a hyphen": (["B-art-book", "I-art-book"], [("art-book", 0, 1)]),
+    "prefixes alone": (["B", "I", "O", "I"], [("_", 0, 1), ("_", 3, 3)]),
+    "a hyphen and no type": (["B-", "I-"], [("_", 0, 1)]),
+    "types alone": (["LOC", "LOC", "PER", "O"], [("OC", 0, 1), ("ER", 2, 2)]),
+    "a type that begins with O": (["ORG", "ORG"], []),
+    "no entity": (["O", "O"], []),
+    "no token": ([], []),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_is_read_alike(scheme: str) -> None:
+    assert entities(SCHEMES[scheme]) == TWO_PEOPLE
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_malformed_and_odd_sequences(case: str) -> None:
+    tags, expected = ODD[case]
+    assert entities(tags) == expected
+
+
+def test_entities_are_named() -> None:
+    (entity,) = entities(["O", "B-PER", "I-PER"])
+    assert entity == Entity(type="PER", first=1, last=2)
+
+
+def test_an_empty_tag_is_refused() -> None:
+    with pytest.raises(ValueError, match="a tag is empty"):
+        entities(["O", ""])
+
+
+def test_scores_of_a_worked_example() -> None:
+    gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O"]]
+    # Right: the place. Wrong: the person ends too soon; an organisation is taken for a place.
+    predicted = [["B-PER", "O", "O", "B-LOC"], ["B-LOC", "O"]]
+    assert entity_scores(predicted, gold) == pytest.approx(
+        {"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3, "token_accuracy": 4 / 6}
+    )
+
+
+def test_f1_is_the_harmonic_mean() -> None:
+    gold = [["B-PER", "O", "B-PER", "O", "B-PER", "B-PER"]]
+    predicted = [["B-PER", "O", "O", "B-LOC", "O", "O"]]
+    scores = entity_scores(predicted, gold)
+    assert (scores["precision"], scores["recall"]) == (1 / 2, 1 / 4)
+    assert scores["f1"] == pytest.approx(2 / (2 + 4))
+
+
+def test_another_scheme_for_the_same_entities_is_right_but_for_its_tokens() -> None:
+    scores = entity_scores([SCHEMES["IOE2"]], [SCHEMES["BIOES"]])
+    assert (scores["f1"], scores["token_accuracy"]) == (1.0, 2 / 5)
+
+
+def test_an_entity_counts_in_its_own_sentence_only() -> None:
+    scores = entity_scores([["B-PER"], ["O"]], [["O"], ["B-PER"]])
+    assert (scores["f1"], scores["token_accuracy"]) == (0.0, 0.0)
+
+
+def test_an_entity_does_not_run_on_into_the_next_sentence() -> None:
+    assert entity_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
+
+
+@pytest.mark.parametrize("sentences", [[], [[]], [["O", "O"]]])
+def test_scores_are_zero_where_undefined(sentences: list[list[str]]) -> None:
+    scores = entity_scores(sentences, sentences)
+    assert (scores["precision"], scores["recall"], scores["f1"]) == (0.0, 0.0, 0.0)
+    assert scores["token_accuracy"] == float(any(sentences))
+
+
+@pytest.mark.parametrize("predicted", [[["O"]], [["O"], ["O", "O"]]])
+def test_scores_refuse_other_shapes(predicted: list[list[str]]) -> None:
+    with pytest.raises(ValueError, match="differ in the number"):
+        entity_scores(predicted, [["O"], ["O"]])
+
+
+TAG_SETS = {
+    "prefixed": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "art-book"))],
+    "prefixes alone": list("OBIES"),
+    "types alone": ["O", "PER", "LOC", "MISC", "ORG"],
+    "all": ["O", "B", "I", "B-PER", "I-PER", "E-PER", "S-LOC", "LOC", "PER", "B-", "I-", "."],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*seems not to be NE tag")
+@pytest.mark.parametrize("name", TAG_SETS)
+def test_entities_and_scores_are_those_of_seqeval(name: str) -> None:
+    metrics = pytest.importorskip("seqeval.metrics", reason="needs seqeval (the extra 'test')")
+    draw = random.Random(0)
+    gold = [draw.choices(TAG_SETS[name], k=draw.randint(1, 9)) for _ in range(300)]
+    predicted = [[tag if draw.random() < 0.7 else draw.choice(TAG_SETS[name]) for tag in tags] for tags in gold]
+    for tags in gold + predicted:
+        assert entities(tags) == metrics.sequence_labeling.get_entities(tags)
+    expected = {
+        "precision": metrics.precision_score(gold, predicted),
+        "recall": metrics.recall_score(gold, predicted),
+        "f1": metrics.f1_score(gold, predicted),
+        "token_accuracy": metrics.accuracy_score(gold, predicted),
+    }
+    assert entity_scores(predicted, gold) == pytest.approx(expected)
+    assert 0 < expected["f1"] < 1

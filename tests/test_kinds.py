@@ -1,0 +1,274 @@
+"""Every kind of task goes the one way of `finetune`: its rows checked, its head trained, its predictions scored."""
+
+import json
+import random
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from conftest import WORDS
+from datasets import ClassLabel, Dataset, Features, List, Value
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+import alignattn
+from alignattn.cli import main
+from alignattn.tasks import TASKS
+from alignattn.tasks.entities import entity_scores
+from alignattn.tasks.kinds import KINDS, kind_of
+from alignattn.tasks.rows import load_task_files
+from alignattn.tasks.squad_metric import squad_scores
+
+ROWS = 24
+DRAW = random.Random(0)
+
+
+def sentence(length: int) -> list[str]:
+    return DRAW.choices(WORDS, k=length)
+
+
+def choice_row(number: int) -> dict:
+    return {"ctx": " ".join(sentence(5)), "endings": [" ".join(sentence(4)) for _ in range(4)], "label": number % 4}
+
+
+def swag_row(number: int) -> dict:
+    endings = {f"ending{index}": " ".join(sentence(3)) for index in range(4)}
+    return {"sent1": " ".join(sentence(5)), "sent2": "the man", **endings, "label": number % 4}
+
+
+def tagged_row(number: int) -> dict:
+    tokens = sentence(3 + number % 5)
+    return {"tokens": tokens, "ner_tags": ["B-ANIMAL" if word in ("cat", "dog", "bird") else "O" for word in tokens]}
+
+
+def question_row(number: int, *, answerable: bool = True) -> dict:
+    words = sentence(45)
+    context, first = " ".join(words), number % 40
+    start = len(" ".join(words[:first])) + (first > 0)
+    text = " ".join(words[first : first + 2])
+    answers = {"text": [text], "answer_start": [start]} if answerable else {"text": [], "answer_start": []}
+    return {"id": f"q{number}", "question": "who sees the cat", "context": context, "answers": answers}
+
+
+MAKERS = {
+    "hellaswag": choice_row,
+    "swag": swag_row,
+    "msra": tagged_row,
+    "squad": question_row,
+    "squadv2": lambda number: question_row(number, answerable=number % 3 > 0),
+}
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    def write(task: str, *changed: tuple[int, dict]) -> Path:
+        rows = [MAKERS[task](number) for number in range(ROWS)]
+        for index, values in changed:
+            rows[index] |= values
+        return write_rows(tmp_path / f"{task}.jsonl", rows)
+
+    return write
+
+
+@pytest.fixture
+def finetune(tiny_checkpoint, tmp_path):
+    def run(train: Path, *words: str) -> int:
+        return main(
+            f"finetune --model {tiny_checkpoint} --train_file {train} --validation_file {train} "
+            f"--output_dir {tmp_path / 'run'} --num_train_epochs 2 --per_device_train_batch_size 8 "
+            "--learning_rate 1e-3 --disable_tqdm true --use_cpu true".split()
+            + list(words)
+        )
+
+    return run
+
+
+def result_of(tmp_path: Path) -> dict:
+    return json.loads((tmp_path / "run" / "results.json").read_text())
+
+
+def predictions_of(tmp_path: Path) -> list[dict]:
+    return pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
+
+
+def test_every_task_has_a_kind() -> None:
+    assert {type(task) for task in TASKS.values()} == set(KINDS)
+
+
+@pytest.mark.parametrize("task", ["hellaswag", "swag"])
+def test_multiple_choice(task, rows_file, finetune, tmp_path) -> None:
+    assert finetune(rows_file(task), "--task", task, "--attention", "aa-ct", "--max_length", "32") == 0
+    result, rows = result_of(tmp_path), predictions_of(tmp_path)
+    assert result["metrics"]["validation"]["accuracy"] == pytest.approx(
+        sum(row["label"] == row["prediction"] for row in rows) / ROWS
+    )
+    assert [row["label"] for row in rows] == [number % 4 for number in range(ROWS)]
+    assert all(len(row["probabilities"]) == 4 for row in rows)
+    model = alignattn.from_pretrained(tmp_path / "run", AutoModelForMultipleChoice)
+    assert model.alignattn.config.alignment == "ct"
+
+
+def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint, tmp_path) -> None:
+    row = swag_row(0)
+    rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    kind = kind_of(rows.task)
+    encoded = kind.encode(rows.task, rows.train, tokenizer, options(64))
+    expected = [f"[CLS] {row['sent1']} [SEP] {row['sent2']} {row[f'ending{index}']} [SEP]" for index in range(4)]
+    assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected
+
+
+def options(max_length: int):
+    from alignattn.tasks.kinds import TaskOptions
+
+    return TaskOptions(max_length=max_length)
+
+
+def test_tagging(rows_file, finetune, tmp_path) -> None:
+    words = ("--task", "msra", "--max_length", "32", "--num_train_epochs", "20", "--attention", "soft")
+    assert finetune(rows_file("msra"), *words) == 0
+    result, rows = result_of(tmp_path), predictions_of(tmp_path)
+    scores = entity_scores([row["prediction"] for row in rows], [row["label"] for row in rows])
+    assert result["metrics"]["validation"] == pytest.approx(scores)
+    assert scores["f1"] > 0.5  # the tag is the word's
+    model = alignattn.from_pretrained(tmp_path / "run", AutoModelForTokenClassification)
+    assert model.config.id2label == {0: "O", 1: "B-ANIMAL"}
+
+
+def test_a_conll_file_needs_no_other_option(finetune, tmp_path) -> None:
+    path = tmp_path / "own.conll"
+    lines = [
+        "\n".join(f"{token} X {tag}" for token, tag in zip(row["tokens"], row["ner_tags"], strict=True))
+        for row in map(tagged_row, range(ROWS))
+    ]
+    path.write_text("-DOCSTART- X O\n\n" + "\n\n".join(lines) + "\n")
+    assert finetune(path, "--max_length", "32") == 0
+    result = result_of(tmp_path)
+    assert (result["task"], result["train_rows"]) == ("user", ROWS)
+    assert set(result["metrics"]["validation"]) == {"f1", "precision", "recall", "token_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "metrics"),
+    [
+        (["O", "B-X", "I-X"], ("O", "B-X", "I-X"), {"f1", "precision", "recall", "token_accuracy"}),
+        (None, ("0", "1", "2"), {"token_accuracy"}),
+    ],
+)
+def test_class_numbers_have_the_names_of_their_feature(names, expected, metrics, finetune, tmp_path) -> None:
+    tag = Value("int64") if names is None else ClassLabel(names=names)
+    rows = {"words": [sentence(3) for _ in range(ROWS)], "pos": [[0, 1, 2]] * ROWS}
+    features = Features({"words": List(Value("string")), "pos": List(tag)})
+    path = tmp_path / "own.parquet"
+    Dataset.from_dict(rows, features=features).to_parquet(path)
+    assert finetune(path, "--tokens_column", "words", "--label_column", "pos", "--max_length", "32") == 0
+    assert set(result_of(tmp_path)["metrics"]["validation"]) == metrics
+    model = alignattn.from_pretrained(tmp_path / "run", AutoModelForTokenClassification)
+    assert tuple(model.config.id2label.values()) == expected
+
+
+@pytest.mark.parametrize("task", ["squad", "squadv2"])
+def test_question_answering(task, rows_file, finetune, tmp_path) -> None:
+    file = rows_file(task)
+    words = ("--task", task, "--attention", "aa-ct", "--max_length", "32", "--doc_stride", "8", "--n_best_size", "5")
+    assert finetune(file, *words, "--eval_strategy", "epoch") == 0
+    result, rows = result_of(tmp_path), predictions_of(tmp_path)
+    assert (result["train_rows"], result["evaluation_rows"]) == (ROWS, {"validation": ROWS})
+    asked = [json.loads(line) for line in file.read_text().splitlines()]
+    for row, question in zip(rows, asked, strict=True):
+        assert row["id"] == question["id"]
+        assert row["label"] == question["answers"]["text"]
+        assert 1 <= len(row["n_best"]) <= 5
+        for text, start in zip(row["n_best"], row["n_best_starts"], strict=True):
+            assert question["context"].startswith(text, start)
+    best, golds = [row["n_best"][0] for row in rows], [row["label"] for row in rows]
+    no_answer = [row["no_answer_score"] for row in rows] if task == "squadv2" else None
+    scores = squad_scores(best, golds, no_answer)
+    assert result["metrics"]["validation"] == pytest.approx(scores.metrics)
+    assert result["thresholds"] == ({"validation": scores.thresholds} if scores.thresholds else {})
+    if no_answer:
+        assert all((row["prediction"] == "") == (row["no_answer_score"] > 0) for row in rows)
+    assert alignattn.from_pretrained(tmp_path / "run", AutoModelForQuestionAnswering).alignattn.config.alignment == "ct"
+
+
+BAD = {
+    "squad": [
+        ({"answers": {"text": ["no such words"], "answer_start": [0]}}, "its answer 'no such words' is not at"),
+        (
+            {"answers": {"text": ["the"], "answer_start": [9999]}},
+            "its answer starts at character 9999",
+        ),
+        ({"answers": {"text": [], "answer_start": []}}, "its question has no answer"),
+        ({"question": " "}, "its question is empty"),
+    ],
+    "msra": [
+        ({"tokens": ["a", "cat"], "ner_tags": ["O"]}, "it has 2 tokens and 1 tags"),
+        ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, "its token 2 is empty"),
+    ],
+    "hellaswag": [
+        ({"endings": ["a", "b", "c"]}, "it has 3 endings and must have 4"),
+        ({"endings": ["a", "b", "", "d"]}, "column 'ending 2' is empty"),
+        ({"label": 4}, "label 4 is not a class number of 0 to 3"),
+        ({"ctx": None}, "column 'ctx' is empty"),
+    ],
+}
+
+
+@pytest.mark.parametrize("task", BAD)
+def test_bad_rows_are_named_and_refused(task, rows_file, finetune, tmp_path, capsys) -> None:
+    for values, problem in BAD[task]:
+        file = rows_file(task, (6, values))
+        assert finetune(file, "--task", task) == 2
+        error = capsys.readouterr().err
+        assert f"{file}, row 7: {problem}" in error
+        assert "(1 bad of 24 rows); correct it, or leave bad rows out with --skip_bad_rows" in error
+        assert len(error.splitlines()) == 1
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", BAD)
+def test_bad_rows_are_left_out_counted_and_listed(task, rows_file, finetune, tmp_path, capsys) -> None:
+    changes = [(3 * index + 1, values) for index, (values, _) in enumerate(BAD[task])]
+    words = ("--task", task, "--skip_bad_rows", "--max_length", "32", "--doc_stride", "8", "--num_train_epochs", "1")
+    assert finetune(rows_file(task, *changes), *words) == 0
+    result = result_of(tmp_path)
+    assert result["train_rows"] == result["evaluation_rows"]["validation"] == ROWS - len(changes)
+    assert len(predictions_of(tmp_path)) == ROWS - len(changes)
+    for split in ("train", "validation"):
+        listed = result["bad_rows"][split]
+        assert [bad["row"] for bad in listed] == [index + 1 for index, _ in changes]
+        for bad, (_, problem) in zip(listed, BAD[task], strict=True):
+            assert problem in bad["problem"]
+    assert f"left out of train: {len(changes)} bad row(s), listed in results.json" in capsys.readouterr().out
+
+
+def test_bad_rows_of_own_texts_are_left_out(finetune, tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    rows = [(" ".join(sentence(4)), "yes" if number % 2 else "no") for number in range(ROWS)]
+    rows[2], rows[5] = ("", "maybe"), (rows[5][0], "")
+    pd.DataFrame(rows, columns=["text", "label"]).to_csv(path, index=False)
+    assert finetune(path, "--text_columns", "text", "--skip_bad_rows", "--max_length", "32") == 0
+    result = result_of(tmp_path)
+    assert result["bad_rows"]["train"] == [
+        {"row": 3, "problem": "column 'text' is empty"},
+        {"row": 6, "problem": "it has no label"},
+    ]
+    # The label of a row that is left out is no class.
+    assert all(len(row["probabilities"]) == 2 for row in predictions_of(tmp_path))
+
+
+def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("text,label\n,yes\n,no\n")
+    assert finetune(path, "--text_columns", "text", "--skip_bad_rows") == 2
+    assert f"{path} has no good row, the first: column 'text' is empty" in capsys.readouterr().err

@@ -1,0 +1,407 @@
+"""Decomposable Attention and ESIM against their equations, and in transformers' hands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn import AlignAttnError
+from alignattn.demo_data import IN_DOMAIN, generate
+from alignattn.models import BASELINES, PUBLISHED_TRAINING, build_baseline
+from alignattn.models.sentence_pair import masked_softmax, split_pair
+
+PAIRS = [
+    ("a man sees the red bird", "a bird"),
+    ("the dog sleeps", "the small dog does not sleep"),
+    ("every woman likes some cat", "a woman likes a cat and a dog"),
+    ("a", "a"),
+]
+TEXTS = [text for pair in PAIRS for text in pair]
+SMALL = {"embedding_dim": 6, "hidden_dim": 5}
+FURTHER = 3
+
+
+@pytest.fixture(params=BASELINES)
+def name(request):
+    return request.param
+
+
+def baseline(name, num_labels=3, dtype=torch.float64, **fields):
+    """A small model, in evaluation mode, and its tokenizer."""
+    model, tokenizer, _ = build_baseline(
+        name, TEXTS, num_labels=num_labels, embeddings=None, seed=0, config_fields=SMALL | fields
+    )
+    return model.to(dtype), tokenizer
+
+
+def batch_of(tokenizer, pairs, **options):
+    return tokenizer([a for a, _ in pairs], [b for _, b in pairs], padding=True, return_tensors="pt", **options)
+
+
+def pad_further(batch, columns=FURTHER):
+    """More padding on the right; as the ids there stand for a word, only the mask tells that it is padding."""
+    word = 2
+    return {
+        key: torch.nn.functional.pad(value, (0, columns), value=word if key == "input_ids" else 0)
+        for key, value in batch.items()
+    }
+
+
+def gradients(model, logits, weights):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.autograd.grad((logits * weights).sum(), trained)
+
+
+def assert_all_close(actual, expected):
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+# Splitting and masking
+
+
+def test_split_pair_returns_each_sentence_padded_to_its_own_longest():
+    ids = torch.tensor([[5, 6, 7, 8, 0], [9, 4, 3, 2, 1]])
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    types = torch.tensor([[0, 0, 0, 1, 0], [0, 1, 1, 1, 1]])
+    a, b = split_pair(ids, mask, types, pad=0)
+    assert a.tokens.tolist() == [[5, 6, 7], [9, 0, 0]]
+    assert b.tokens.tolist() == [[8, 0, 0, 0], [4, 3, 2, 1]]
+    assert torch.equal(a.mask, a.tokens != 0)
+    assert torch.equal(b.mask, b.tokens != 0)
+
+
+def test_split_pair_does_not_mind_where_the_padding_stands():
+    a, b = split_pair(
+        torch.tensor([[7, 7, 3, 4, 5]]), torch.tensor([[0, 0, 1, 1, 1]]), torch.tensor([[0, 0, 0, 1, 1]]), pad=0
+    )
+    assert (a.tokens.tolist(), b.tokens.tolist()) == ([[3]], [[4, 5]])
+
+
+def test_masked_softmax_gives_padding_exactly_nothing():
+    scores = torch.tensor([[1.0, 2.0, 50.0], [1e4, -1e4, 0.0], [0.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
+    weights = masked_softmax(scores, mask)
+    assert (weights[~mask] == 0).all()
+    torch.testing.assert_close(weights[0, :2], torch.softmax(scores[0, :2], 0))
+    assert weights.sum(dim=1).tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+# Padding
+
+
+def test_further_padding_changes_no_logit_and_no_gradient(name):
+    model, tokenizer = baseline(name)
+    batch = batch_of(tokenizer, PAIRS)
+    weights = torch.randn(len(PAIRS), 3, dtype=torch.float64)
+    logits, padded = model(**batch).logits, model(**pad_further(batch)).logits
+    assert_all_close([padded], [logits])
+    assert_all_close(gradients(model, padded, weights), gradients(model, logits, weights))
+
+
+def test_a_row_alone_gives_the_logits_and_gradients_it_gives_in_a_batch(name):
+    model, tokenizer = baseline(name)
+    together = model(**batch_of(tokenizer, PAIRS)).logits
+    for row, pair in enumerate(PAIRS):
+        alone = model(**batch_of(tokenizer, [pair])).logits
+        assert_all_close([alone[0]], [together[row]])
+        weights = torch.randn(1, 3, dtype=torch.float64)
+        expected = gradients(model, alone, weights)
+        assert_all_close(gradients(model, model(**batch_of(tokenizer, PAIRS)).logits[row : row + 1], weights), expected)
+
+
+def test_padding_on_the_left_changes_nothing(name):
+    model, tokenizer = baseline(name)
+    right = model(**batch_of(tokenizer, PAIRS)).logits
+    assert_all_close([model(**batch_of(tokenizer, PAIRS, padding_side="left")).logits], [right])
+
+
+def test_without_a_mask_the_padding_tokens_are_padding(name):
+    model, tokenizer = baseline(name)
+    batch = batch_of(tokenizer, PAIRS)
+    expected = model(**batch).logits
+    del batch["attention_mask"]
+    assert torch.equal(model(**batch).logits, expected)
+
+
+@pytest.mark.parametrize("pairs", [[("a man", ""), ("a", "a bird")], [("", "a bird")], [("a", "")], [("", "")]])
+def test_an_empty_sentence_gives_finite_logits_and_gradients(name, pairs):
+    model, tokenizer = baseline(name)
+    logits = model(**batch_of(tokenizer, pairs)).logits
+    assert logits.shape == (len(pairs), 3)
+    assert logits.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients(model, logits, torch.ones_like(logits)))
+
+
+# The equations
+
+
+def softmax(scores):
+    exponentials = [torch.exp(score - max(scores)) for score in scores]
+    return [exponential / sum(exponentials) for exponential in exponentials]
+
+
+def weighted(weights, vectors):
+    return sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
+
+
+def linear(layer, vector):
+    return layer.weight @ vector + layer.bias
+
+
+def relu_layers(network, vector):
+    for layer in network:
+        if isinstance(layer, torch.nn.Linear):
+            vector = linear(layer, vector).clamp(min=0)
+    return vector
+
+
+def words_of(model, tokenizer, text):
+    return [model.embedding.weight[index] for index in tokenizer(text)["input_ids"]]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_decomposable_attention_is_its_equations(pair):
+    model, tokenizer = baseline("da")
+    a, b = ([linear(model.projection, word) for word in words_of(model, tokenizer, text)] for text in pair)
+    e = [[relu_layers(model.attend, x) @ relu_layers(model.attend, y) for y in b] for x in a]
+    beta = [weighted(softmax(row), b) for row in e]
+    alpha = [weighted(softmax([row[j] for row in e]), a) for j in range(len(b))]
+    v1 = sum(relu_layers(model.compare, torch.cat(both)) for both in zip(a, beta, strict=True))
+    v2 = sum(relu_layers(model.compare, torch.cat(both)) for both in zip(b, alpha, strict=True))
+    first, last = (layer for layer in model.aggregate if isinstance(layer, torch.nn.Linear))
+    expected = linear(last, linear(first, torch.cat([v1, v2])).clamp(min=0))
+    assert_all_close([model(**batch_of(tokenizer, [pair, *PAIRS])).logits[0]], [expected])
+
+
+def lstm_states(lstm, vectors):
+    """Both directions of an LSTM, step by step (PyTorch's gates: input, forget, cell, output)."""
+
+    def run(inputs, suffix):
+        weights = [getattr(lstm, f"{kind}_l0{suffix}") for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
+        input_weight, input_bias, hidden_weight, hidden_bias = weights
+        hidden = cell = torch.zeros(lstm.hidden_size, dtype=torch.float64)
+        states = []
+        for vector in inputs:
+            gates = (input_weight @ vector + input_bias + hidden_weight @ hidden + hidden_bias).chunk(4)
+            cell = gates[1].sigmoid() * cell + gates[0].sigmoid() * gates[2].tanh()
+            hidden = gates[3].sigmoid() * cell.tanh()
+            states.append(hidden)
+        return states
+
+    forward, backward = run(vectors, ""), run(vectors[::-1], "_reverse")[::-1]
+    return [torch.cat(both) for both in zip(forward, backward, strict=True)]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_esim_is_its_equations(pair):
+    model, tokenizer = baseline("esim")
+    a, b = (lstm_states(model.encoder, words_of(model, tokenizer, text)) for text in pair)
+    e = [[x @ y for y in b] for x in a]
+    aligned_a = [weighted(softmax(row), b) for row in e]
+    aligned_b = [weighted(softmax([row[j] for row in e]), a) for j in range(len(b))]
+    pooled = []
+    for states, aligned in ((a, aligned_a), (b, aligned_b)):
+        enhanced = [torch.cat([x, y, x - y, x * y]) for x, y in zip(states, aligned, strict=True)]
+        composed = lstm_states(model.composition, [relu_layers(model.projection, vector) for vector in enhanced])
+        pooled += [sum(composed) / len(composed), torch.stack(composed).max(dim=0).values]
+    first, last = (layer for layer in model.classifier if isinstance(layer, torch.nn.Linear))
+    expected = linear(last, linear(first, torch.cat(pooled)).clamp(min=0))
+    assert_all_close([model(**batch_of(tokenizer, [pair, *PAIRS])).logits[0]], [expected])
+
+
+def test_each_sentence_may_change_the_logits(name):
+    model, tokenizer = baseline(name)
+    rows = [("a man", "a bird"), ("a dog", "a bird"), ("a man", "a cat")]
+    logits = model(**batch_of(tokenizer, rows)).logits
+    assert not torch.allclose(logits[0], logits[1])
+    assert not torch.allclose(logits[0], logits[2])
+
+
+# Training
+
+
+def test_gradients_flow_to_every_trained_parameter(name):
+    model, tokenizer = baseline(name)
+    model(**batch_of(tokenizer, PAIRS), labels=torch.tensor([0, 1, 2, 0])).loss.backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().sum() > 0, parameter_name
+    assert (model.embedding.weight.grad[tokenizer.pad_token_id] == 0).all()
+
+
+def test_fixed_word_vectors_get_no_gradient(name):
+    model, tokenizer = baseline(name, train_embeddings=False)
+    model(**batch_of(tokenizer, PAIRS), labels=torch.tensor([0, 1, 2, 0])).loss.backward()
+    assert model.embedding.weight.grad is None
+
+
+def test_the_loss_is_cross_entropy_for_classes_and_the_squared_error_for_a_score(name):
+    model, tokenizer = baseline(name)
+    labels = torch.tensor([0, 1, 2, 0])
+    output = model(**batch_of(tokenizer, PAIRS), labels=labels)
+    expected = -output.logits.log_softmax(dim=1)[range(4), labels].mean()
+    torch.testing.assert_close(output.loss, expected)
+    model, tokenizer = baseline(name, num_labels=1)
+    scores = torch.tensor([0.5, 1.0, 2.5, 4.0], dtype=torch.float64)
+    output = model(**batch_of(tokenizer, PAIRS), labels=scores)
+    torch.testing.assert_close(output.loss, ((output.logits[:, 0] - scores) ** 2).mean())
+
+
+def test_dropout_acts_in_training_alone(name):
+    model, tokenizer = baseline(name, dropout=0.5)
+    batch = batch_of(tokenizer, PAIRS)
+    assert torch.equal(model(**batch).logits, model(**batch).logits)
+    model.train()
+    assert not torch.equal(model(**batch).logits, model(**batch).logits)
+
+
+# Published rates at published sizes; the tests' models are smaller and take a larger step.
+LEARNING_RATES = {"da": 0.02, "esim": 4e-3}
+
+
+def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
+    rows = generate(210, IN_DOMAIN, seed=0)
+    texts = [text for row in rows for text in (row.premise, row.hypothesis)]
+    sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
+    model, tokenizer, _ = build_baseline(name, texts, num_labels=3, embeddings=None, seed=0, config_fields=sizes)
+    data = [{**tokenizer(row.premise, row.hypothesis), "label": row.label} for row in rows]
+    options = {**PUBLISHED_TRAINING[name], "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
+    options["per_device_train_batch_size"] = 21
+    args = transformers.TrainingArguments(
+        str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True
+    )
+    trainer = transformers.Trainer(
+        model=model, args=args, train_dataset=data, data_collator=transformers.DataCollatorWithPadding(tokenizer)
+    )
+    trainer.train()
+    prediction = trainer.predict(data)
+    assert np.mean(prediction.predictions.argmax(axis=1) == prediction.label_ids) > 0.9
+
+
+def test_published_training_options_are_options_of_transformers(name, tmp_path):
+    args = transformers.TrainingArguments(str(tmp_path), **PUBLISHED_TRAINING[name], use_cpu=True)
+    assert args.learning_rate == PUBLISHED_TRAINING[name]["learning_rate"]
+
+
+# Saving and loading
+
+
+@pytest.mark.parametrize("train_embeddings", [True, False])
+def test_saved_models_load_with_the_auto_classes(name, tmp_path, train_embeddings):
+    model, tokenizer = baseline(name, dtype=torch.float32, train_embeddings=train_embeddings)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    batch = batch_of(tokenizer, PAIRS)
+    loaded_batch = batch_of(AutoTokenizer.from_pretrained(tmp_path), PAIRS)
+    assert type(loaded) is BASELINES[name]
+    assert {key: value.tolist() for key, value in loaded_batch.items()} == {
+        key: value.tolist() for key, value in batch.items()
+    }
+    # An LSTM's weights lie elsewhere in memory after loading, which may change the last bit of a sum.
+    torch.testing.assert_close(loaded(**loaded_batch).logits, model(**batch).logits, rtol=1e-6, atol=1e-7)
+    saved = model.state_dict()
+    assert all(torch.equal(tensor, saved[key]) for key, tensor in loaded.state_dict().items())
+    assert loaded.embedding.weight.requires_grad is train_embeddings
+
+
+def test_loading_with_its_report_fixes_the_word_vectors_too(tmp_path):
+    model, _ = baseline("da", train_embeddings=False)
+    model.save_pretrained(tmp_path)
+    loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert not loaded.embedding.weight.requires_grad
+    assert not report["missing_keys"]
+
+
+def test_embeddings_are_where_transformers_looks_for_them(name):
+    model, _ = baseline(name)
+    assert model.get_input_embeddings() is model.embedding
+
+
+def test_the_package_does_not_import_the_models():
+    code = "import alignattn, sys; sys.exit('alignattn.models' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode == 0
+
+
+# Building
+
+
+def test_the_seed_alone_decides_the_weights(name):
+    def weights(seed):
+        model, *_ = build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=seed, config_fields=SMALL)
+        return torch.cat([parameter.flatten() for parameter in model.parameters()])
+
+    state = torch.get_rng_state()
+    first = weights(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(3)
+    assert torch.equal(weights(1), first)
+    assert not torch.equal(weights(2), first)
+
+
+def test_random_word_vectors_are_trained_and_given_ones_as_published(tmp_path):
+    file = tmp_path / "vectors.txt"
+    file.write_text("man 1 2\nbird 3 4\n")
+    for name, trained in (("da", False), ("esim", True)):
+        model, tokenizer, report = build_baseline(name, TEXTS, num_labels=3, embeddings=file, seed=0)
+        assert model.embedding.weight[tokenizer.get_vocab()["bird"]].tolist() == [3, 4]
+        assert model.embedding.weight.requires_grad is trained
+        assert (report.file, report.words, report.found) == (str(file), len(tokenizer) - 2, 2)
+        model, _, report = build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=0)
+        assert model.embedding.weight.requires_grad
+        assert (report.file, report.found) == (None, 0)
+
+
+def test_default_sizes_are_the_published_ones():
+    da, *_ = build_baseline("da", TEXTS, num_labels=3, embeddings=None, seed=0)
+    esim, *_ = build_baseline("esim", TEXTS, num_labels=3, embeddings=None, seed=0)
+    assert (da.projection.weight.shape, da.config.dropout) == ((200, 300), 0.2)
+    assert (esim.encoder.hidden_size, esim.encoder.input_size, esim.config.dropout) == (300, 300, 0.5)
+    bias = esim.encoder.bias_hh_l0_reverse.view(4, -1)
+    assert (bias[1] == 1).all()
+    assert (bias[[0, 2, 3]] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hiden_dim": 3}, "no field 'hiden_dim'"),
+        ({"hidden_dim": "many"}, "hidden_dim"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"hidden_dim": -1}, "cannot be built"),
+        ({"vocab_size": 3}, "follows from the data"),
+    ],
+)
+def test_a_wrong_config_field_is_named(name, fields, message):
+    with pytest.raises(AlignAttnError, match=message) as caught:
+        build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=0, config_fields=fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_names_and_sizes_are_refused(tmp_path):
+    with pytest.raises(AlignAttnError, match="unknown baseline 'lstm': choose one of da, esim"):
+        build_baseline("lstm", TEXTS, num_labels=3, embeddings=None, seed=0)
+    file = tmp_path / "vectors.txt"
+    file.write_text("man 1 2\n")
+    with pytest.raises(AlignAttnError, match=r"embedding_dim is 6, but the vectors of .*vectors\.txt have 2"):
+        build_baseline("da", TEXTS, num_labels=3, embeddings=file, seed=0, config_fields=SMALL)
+
+
+def test_a_batch_without_token_types_is_refused(name):
+    model, tokenizer = baseline(name)
+    with pytest.raises(AlignAttnError, match="needs token_type_ids"):
+        model(tokenizer("a man", return_tensors="pt")["input_ids"])
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_patch_has_nothing_to_reach(name: str) -> None:
+    model, _, _ = build_baseline(name, ["a b c"], num_labels=2, embeddings=None, seed=0)
+    with pytest.raises(AlignAttnError, match="no attention that a patch can reach"):
+        alignattn.patch(model, "soft")

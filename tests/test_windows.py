@@ -1,0 +1,363 @@
+"""Windows of question answering: what they hold, how they overlap, and that tokens map back to characters."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import tokenizers
+import transformers
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.squad_rows import qa_problem
+from alignattn.tasks.windows import MAX_QUESTION_TOKENS, NULL_POSITION, OUTSIDE, encode_windows
+
+CHINESE = "北京是中华人民共和国的首都，面积约一万六千平方公里，人口两千多万。" * 3
+EMOJI = "The 🐈‍⬛ likes 🍣 and 👩🏽‍🚀 flies to Übermorgen; café № 7 opens at 9:30 🎉. " * 4
+ENGLISH = "The red cat chases a small bird over the old wall, and every dog in Paris sleeps until noon. " * 5
+
+
+def rows(*examples: tuple[str, str, str | None], start_from: int = 0) -> datasets.Dataset:
+    """Rows of (context, question, answer); None is unanswerable."""
+    columns: dict[str, list[Any]] = {"id": [], "question": [], "context": [], "answers": []}
+    for number, (context, question, answer) in enumerate(examples):
+        starts = [] if answer is None else [context.index(answer, start_from)]
+        columns["id"].append(str(number))
+        columns["question"].append(question)
+        columns["context"].append(context)
+        columns["answers"].append({"text": [] if answer is None else [answer], "answer_start": starts})
+    features = {name: datasets.Value("string") for name in ("id", "question", "context")}
+    features["answers"] = {
+        "text": datasets.List(datasets.Value("string")),
+        "answer_start": datasets.List(datasets.Value("int32")),
+    }
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+EXAMPLES = (
+    (ENGLISH, "Who chases a bird?", "The red cat"),
+    (ENGLISH + "It ends in Rome.", "   Where does it end?", "Rome"),
+    (ENGLISH, "Who is king?", None),
+    (CHINESE, "面积多少？", "一万六千平方公里"),
+    (EMOJI, "Who flies?", "👩🏽‍🚀"),
+    (EMOJI, "Which café?", "№ 7"),
+    ("Short.", "What?", "Short"),
+)
+
+
+@pytest.fixture(scope="session")
+def word_pieces(minilm: str) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(minilm)
+
+
+@pytest.fixture(scope="session")
+def byte_pairs() -> Any:
+    """A tokenizer like RoBERTa's, trained on the texts above: characters of several bytes may be several tokens."""
+    backend = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    backend.train_from_iterator(
+        [ENGLISH, EMOJI[:30]], vocab_size=330, min_frequency=2, special_tokens=special, show_progress=False
+    )
+    backend._tokenizer.post_processor = tokenizers.processors.RobertaProcessing(
+        ("</s>", backend.token_to_id("</s>")), ("<s>", backend.token_to_id("<s>")), trim_offsets=True
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend._tokenizer,
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=512,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+@pytest.fixture(params=["word_pieces", "byte_pairs"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def windows(dataset: datasets.Dataset, tokenizer: Any, max_length: int = 64, doc_stride: int = 16) -> list[Any]:
+    return list(encode_windows(dataset, tokenizer, max_length=max_length, doc_stride=doc_stride))
+
+
+def test_columns(tokenizer: Any) -> None:
+    inputs = set(tokenizer.model_input_names)
+    assert ("token_type_ids" in inputs) == (len(inputs) == 3)
+    encoded = encode_windows(rows(*EXAMPLES), tokenizer, max_length=64, doc_stride=16)
+    own = {"start_positions", "end_positions", "row", "span_start", "span_end"}
+    assert set(encoded.column_names) == inputs | own
+    for window in encoded:
+        lengths = {len(window[name]) for name in (*inputs, "span_start", "span_end")}
+        assert len(lengths) == 1
+        assert lengths.pop() <= 64
+        assert set(window["attention_mask"]) == {1}
+
+
+def test_some_window_holds_each_answer_exactly(tokenizer: Any) -> None:
+    dataset = rows(*EXAMPLES)
+    found: dict[int, list[str]] = {row: [] for row in range(len(dataset))}
+    for window in windows(dataset, tokenizer):
+        start, end = window["start_positions"], window["end_positions"]
+        if start != NULL_POSITION:
+            context = dataset[window["row"]]["context"]
+            found[window["row"]].append(context[window["span_start"][start] : window["span_end"][end]])
+        else:
+            assert end == NULL_POSITION
+    for row, (_, _, answer) in enumerate(EXAMPLES):
+        assert set(found[row]) == ({answer} if answer else set())
+
+
+def context_tokens(window: dict[str, Any]) -> list[tuple[int, int, int]]:
+    tokens = zip(window["input_ids"], window["span_start"], window["span_end"], strict=True)
+    return [token for token in tokens if token[1] != OUTSIDE]
+
+
+@pytest.mark.parametrize("doc_stride", [0, 5, 16])
+def test_neighbouring_windows_share_doc_stride_tokens_and_cover_the_context(tokenizer: Any, doc_stride: int) -> None:
+    dataset = rows(*EXAMPLES)
+    by_row: dict[int, list[list[tuple[int, int, int]]]] = {row: [] for row in range(len(dataset))}
+    for window in windows(dataset, tokenizer, max_length=40, doc_stride=doc_stride):
+        by_row[window["row"]].append(context_tokens(window))
+    assert sum(len(parts) > 2 for parts in by_row.values()) >= 4
+    for row, parts in by_row.items():
+        context = dataset[row]["context"]
+        whole = list(parts[0])
+        for part in parts[1:]:
+            assert len(part) > doc_stride
+            assert whole[len(whole) - doc_stride :] == part[:doc_stride]
+            whole += part[doc_stride:]
+        encoding = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+        assert [token for token, _, _ in whole] == encoding["input_ids"]
+        texts = [context[start:end] for _, start, end in whole]
+        assert texts == [context[start:end].strip() for start, end in encoding["offset_mapping"]]
+
+
+def test_the_span_of_a_token_is_its_text(word_pieces: Any) -> None:
+    text = "北京 and Paris 🎉 are cities"
+    (window,) = windows(rows((text, "which?", None)), word_pieces)
+    spans = [text[start:end] for _, start, end in context_tokens(window)]
+    assert spans == ["北", "京", "and", "paris".title(), "🎉", "are", "cities"]
+
+
+def test_questions_and_special_tokens_have_no_span(word_pieces: Any) -> None:
+    (window,) = windows(rows(("Paris", "  where is it ?", None)), word_pieces)
+    tokens = word_pieces.convert_ids_to_tokens(window["input_ids"])
+    assert tokens == ["[CLS]", "where", "is", "it", "?", "[SEP]", "paris", "[SEP]"]
+    assert window["span_start"] == [*[OUTSIDE] * 6, 0, OUTSIDE]
+    assert window["span_end"] == [*[OUTSIDE] * 6, 5, OUTSIDE]
+
+
+def test_white_space_before_a_question_does_not_count(byte_pairs: Any) -> None:
+    plain, spaced = windows(rows((ENGLISH[:30], "who?", None), (ENGLISH[:30], " \n who?", None)), byte_pairs)
+    assert spaced["input_ids"] == plain["input_ids"]
+
+
+def test_an_answer_is_the_one_at_its_offset(tokenizer: Any) -> None:
+    text = "Paris and Paris and Paris"
+    dataset = rows((text, "where?", "Paris"), start_from=3)
+    (window,) = windows(dataset, tokenizer)
+    assert window["span_start"][window["start_positions"]] == 10
+    assert window["span_end"][window["end_positions"]] == 15
+
+
+def test_white_space_around_an_answer_belongs_to_no_token(tokenizer: Any) -> None:
+    dataset = rows(("  Paris  ", "where?", "  Paris  "))
+    (window,) = windows(dataset, tokenizer)
+    spans = [window[name][window[position]] for name, position in zip(*TO_CHARACTERS, strict=True)]
+    assert spans == [2, 7]
+
+
+TO_CHARACTERS: Sequence[Sequence[str]] = (("span_start", "span_end"), ("start_positions", "end_positions"))
+
+
+@pytest.mark.parametrize("trimmed", [True, False])
+def test_no_answer_begins_or_ends_with_white_space(byte_pairs: Any, trimmed: bool) -> None:
+    backend = tokenizers.Tokenizer.from_str(byte_pairs.backend_tokenizer.to_str())
+    backend.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=trimmed)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, cls_token="<s>", sep_token="</s>")
+    context = "  The red   cat \n\n chases a\tbird\u3000and \n 北京 🎉  . " * 3
+    texts = set()
+    for window in windows(rows((context, "who?", None)), tokenizer, max_length=24, doc_stride=5):
+        tokens = context_tokens(window)
+        pairs = [(start, end) for row, (_, start, _) in enumerate(tokens) for _, _, end in tokens[row:] if end > start]
+        texts |= {context[start:end] for start, end in pairs}
+    assert {"The", "red   cat", "cat \n\n chases", "🎉  ."} <= texts
+    assert all(text == text.strip() for text in texts)
+
+
+def test_a_window_that_holds_a_part_of_the_answer_points_at_cls(word_pieces: Any) -> None:
+    context = " ".join(f"word{chr(97 + number % 26)}" for number in range(60))
+    answer = " ".join(context.split()[10:40])
+    parts = windows(rows((context, "what?", answer)), word_pieces, max_length=40, doc_stride=4)
+    assert len(parts) > 2
+    assert all(part["start_positions"] == part["end_positions"] == NULL_POSITION for part in parts)
+
+
+def test_a_context_of_white_space_is_one_window_without_spans(tokenizer: Any) -> None:
+    (window,) = windows(rows((" \n ", "what?", None)), tokenizer)
+    text = "".join(" \n "[start:end] for _, start, end in context_tokens(window))
+    assert not text.strip()
+
+
+@pytest.mark.parametrize(("max_length", "doc_stride"), [(384, 128), (96, 32), (64, 16)])
+def test_a_long_question_is_cut_and_leaves_room(tokenizer: Any, max_length: int, doc_stride: int) -> None:
+    question = "why does the 👩🏽‍🚀 fly, 北京 " * 80
+    dataset = rows((ENGLISH * 2, question, "bird"))
+    encoded = windows(dataset, tokenizer, max_length=max_length, doc_stride=doc_stride)
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    free = max_length - special - doc_stride
+    for window in encoded:
+        asked = len(window["input_ids"]) - len(context_tokens(window)) - special
+        limit = min(MAX_QUESTION_TOKENS, free // 2)
+        assert limit - 12 <= asked <= limit  # a cut falls between characters, and an emoji is up to 11 bytes
+    assert all(len(context_tokens(window)) >= doc_stride + free - free // 2 for window in encoded[:-1])
+    assert any(window["start_positions"] for window in encoded)
+
+
+def test_a_question_of_just_the_limit_is_whole(word_pieces: Any) -> None:
+    question = " ".join(["why"] * MAX_QUESTION_TOKENS)
+    for text in (question, question + " why"):
+        (window,) = windows(rows(("Because.", text, None)), word_pieces, max_length=384, doc_stride=128)
+        assert word_pieces.convert_ids_to_tokens(window["input_ids"]).count("why") == MAX_QUESTION_TOKENS
+
+
+def test_several_batches_and_processes_number_the_rows_through(word_pieces: Any) -> None:
+    dataset = rows(*EXAMPLES[:3] * 500)
+    lengths = {"max_length": 64, "doc_stride": 16}
+    one = encode_windows(dataset, word_pieces, **lengths)
+    two = encode_windows(dataset, word_pieces, num_proc=2, **lengths)
+    assert set(one["row"]) == set(range(1500))
+    assert one[:] == two[:]
+
+
+@pytest.mark.parametrize(
+    ("max_length", "doc_stride", "names"),
+    [
+        (64, 64, ("--max_length 64", "--doc_stride 64", "--max_length 69")),
+        (20, 16, ("--max_length 20", "--doc_stride 16")),
+        (64, -1, ("--doc_stride -1",)),
+        (1024, 128, ("--max_length 1024", "at most 512")),
+    ],
+)
+def test_lengths_that_do_not_fit_raise(
+    word_pieces: Any, max_length: int, doc_stride: int, names: Sequence[str]
+) -> None:
+    with pytest.raises(AlignAttnError) as caught:
+        encode_windows(rows(*EXAMPLES), word_pieces, max_length=max_length, doc_stride=doc_stride)
+    assert all(name in str(caught.value) for name in names)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_smallest_length_that_the_message_names_works(tokenizer: Any) -> None:
+    smallest = tokenizer.num_special_tokens_to_add(pair=True) + 4 + 2
+    dataset = rows(("Paris is a city in the red wall of Rome", "where is the cat", None))
+    with pytest.raises(AlignAttnError, match=f"give --max_length {smallest} or more"):
+        encode_windows(dataset, tokenizer, max_length=smallest - 1, doc_stride=4)
+    encoded = windows(dataset, tokenizer, max_length=smallest, doc_stride=4)
+    assert max(window["span_end"][position] for window in encoded for position in range(smallest)) == 39
+
+
+def test_a_slow_tokenizer_raises() -> None:
+    with pytest.raises(AlignAttnError, match="fast tokenizer"):
+        encode_windows(rows(*EXAMPLES), transformers.ByT5Tokenizer(), max_length=64, doc_stride=16)
+
+
+def test_a_tokenizer_without_cls_first_raises(byte_pairs: Any) -> None:
+    backend = tokenizers.Tokenizer.from_str(byte_pairs.backend_tokenizer.to_str())
+    backend.post_processor = tokenizers.processors.ByteLevel()
+    bare = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, cls_token="<s>")
+    with pytest.raises(AlignAttnError, match=r"\[CLS\]"):
+        encode_windows(rows(*EXAMPLES), bare, max_length=64, doc_stride=16)
+
+
+@pytest.mark.parametrize("name", ["squad", "squad_v2"])
+def test_real_rows(shared_data: Path, word_pieces: Any, name: str) -> None:
+    dataset = datasets.Dataset.from_parquet(str(shared_data / name / "validation.parquet"), keep_in_memory=True)
+    dataset = dataset.select(range(300))
+    found: dict[int, str] = {}
+    for window in windows(dataset, word_pieces, max_length=128, doc_stride=64):
+        start, end = window["start_positions"], window["end_positions"]
+        if start != NULL_POSITION:
+            context = dataset[window["row"]]["context"]
+            found[window["row"]] = context[window["span_start"][start] : window["span_end"][end]]
+    texts = [answers["text"] for answers in dataset["answers"]]
+    assert all(qa_problem(row["context"], row["question"], row["answers"]) is None for row in dataset)
+    assert set(found) <= {row for row, golds in enumerate(texts) if golds}
+    exact = [found.get(row) == golds[0] for row, golds in enumerate(texts) if golds]
+    # A published answer may end within a token.
+    assert sum(exact) >= 0.97 * len(exact)
+
+
+@pytest.mark.parametrize(
+    ("context", "question", "answers", "problem"),
+    [
+        ("Paris", "Where?", {"text": ["Paris"], "answer_start": [0]}, None),
+        ("Paris", "Where?", {"text": [], "answer_start": []}, None),
+        ("北京 🎉 Rome", "Where?", {"text": ["Rome"], "answer_start": [5]}, None),
+        (" ", "Where?", {"text": [], "answer_start": []}, "its context is empty"),
+        ("Paris", "", {"text": [], "answer_start": []}, "its question is empty"),
+        ("Paris", None, {"text": [], "answer_start": []}, "its question is None, which is not text"),
+        (7, "Where?", {"text": [], "answer_start": []}, "its context is 7, which is not text"),
+        ("Paris", "Where?", None, "its answers are not of the form {'text': [...], 'answer_start': [...]}"),
+        ("Paris", "Where?", {"text": []}, "its answers are not of the form {'text': [...], 'answer_start': [...]}"),
+        (
+            "Paris",
+            "Where?",
+            {"text": "Paris", "answer_start": [0]},
+            "its answers' 'text' is 'Paris', which is not a list",
+        ),
+        (
+            "Paris",
+            "Where?",
+            {"text": ["Paris", "Paris"], "answer_start": [0]},
+            "its answers have 2 texts and 1 answer_start",
+        ),
+        ("Paris", "Where?", {"text": [None], "answer_start": [0]}, "its answer is None, which is not text"),
+        (
+            "Paris",
+            "Where?",
+            {"text": [""], "answer_start": [0]},
+            "its answer is empty; an unanswerable question has no answers at all",
+        ),
+        (
+            "Paris",
+            "Where?",
+            {"text": ["Paris"], "answer_start": ["0"]},
+            "its answer_start is '0', which is not a whole number",
+        ),
+        (
+            "x" * 512,
+            "Where?",
+            {"text": ["x"], "answer_start": [900]},
+            "its answer starts at character 900, and its context has 512",
+        ),
+        (
+            "Paris",
+            "Where?",
+            {"text": ["Paris"], "answer_start": [-1]},
+            "its answer starts at character -1, and its context has 5",
+        ),
+        (
+            "in Paris",
+            "Where?",
+            {"text": ["in", "Paris"], "answer_start": [0, 2]},
+            "its answer 'Paris' is not at character 2 of its context, but at character 3",
+        ),
+        (
+            "in Paris",
+            "Where?",
+            {"text": ["Rome"], "answer_start": [3]},
+            "its answer 'Rome' is not at character 3 of its context, nor anywhere else in it",
+        ),
+        (
+            "in Paris",
+            "Where?",
+            {"text": ["R" * 99], "answer_start": [3]},
+            f"its answer '{'R' * 40}…' is not at character 3 of its context, nor anywhere else in it",
+        ),
+    ],
+)
+def test_qa_problem(context: Any, question: Any, answers: Any, problem: str | None) -> None:
+    assert qa_problem(context, question, answers) == problem
