@@ -272,3 +272,30 @@ def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys) -> No
     path.write_text("text,label\n,yes\n,no\n")
     assert finetune(path, "--text_columns", "text", "--skip_bad_rows") == 2
     assert f"{path} has no good row, the first: column 'text' is empty" in capsys.readouterr().err
+
+
+def test_label_smoothing_needs_classes(rows_file, finetune, capsys) -> None:
+    assert finetune(rows_file("squad"), "--task", "squad", "--label_smoothing_factor", "0.1") == 2
+    assert "task 'squad' has no classes to smooth" in capsys.readouterr().err
+
+
+def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:
+    for task, splits in (("swag", ("train", "validation")), ("hellaswag", ("validation",))):
+        folder = tmp_path / "data" / task
+        folder.mkdir(parents=True)
+        for split in splits:
+            pd.DataFrame([MAKERS[task](number) for number in range(ROWS)]).to_parquet(folder / f"{split}.parquet")
+    words = (
+        f"domain-shift --pair swag-hellaswag --model {tiny_checkpoint} --data_dir {tmp_path / 'data'} --max_length 32 "
+        f"--output_dir {tmp_path / 'out'} --attention aa-ct --num_train_epochs 1 --disable_tqdm true --use_cpu true"
+    )
+    assert main(words.split()) == 0
+    result = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {name: side["held_out_rows"] for name, side in result["sides"].items()} == {
+        "in-domain": ROWS // 2,
+        "out-of-domain": ROWS // 2,
+    }
+    table = pq.read_table(tmp_path / "out" / "predictions.parquet").to_pylist()
+    assert len(table) == 2 * ROWS
+    assert all(sum(row["probabilities"]) == pytest.approx(1) for row in table)
+    assert (tmp_path / "out" / "reliability-out-of-domain.png").is_file()

@@ -77,6 +77,23 @@ def test_soft_trains_step_for_step_as_the_plain_trainer(family, is_patched, tmp_
         assert torch.equal(parameter, soft.model.get_parameter(name))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_labels_are_smoothed_and_the_alignment_is_not(smoothing, tmp_path):
+    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct", alignment_weight=0.5)
+    with torch.no_grad():
+        model.classifier.weight.mul_(50)  # spread logits, in which smoothing is seen
+    batch = TinyRows().batch
+    with torch.no_grad():
+        logits = model(**batch).logits
+    expected = nn.functional.cross_entropy(logits, batch["labels"], label_smoothing=smoothing)
+    sharp = nn.functional.cross_entropy(logits, batch["labels"])
+    trainer = train(model, tmp_path, max_steps=1, per_device_train_batch_size=ROWS, label_smoothing_factor=smoothing)
+    (loss,), (task_loss,), (aligned,) = (logged(trainer, name) for name in ("loss", "task_loss", "align_loss"))
+    assert task_loss == pytest.approx(float(expected), rel=1e-5)
+    assert (abs(task_loss - float(sharp)) > 0.01) == (smoothing > 0)
+    assert loss == pytest.approx(task_loss + 0.5 * aligned, rel=1e-5)
+
+
 @pytest.mark.parametrize("variant", ALIGNED)
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta"])
 def test_logs_the_parts_and_moves_the_losses_own_networks(family, variant, tmp_path):

@@ -79,6 +79,8 @@ def finetune_one(options: RunOptions) -> RunResult:
     model_args, data_args, args = options.model(), options.data(), options.training()
     rows = _limited(_load(model_args, data_args), data_args)
     task = rows.task
+    if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
+        raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     set_seed(args.seed)
     loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
     data = _encode(rows, loaded.tokenizer, data_args)

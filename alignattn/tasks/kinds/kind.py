@@ -106,6 +106,10 @@ class TaskKind(ABC, Generic[T]):
         """
         return dataset
 
+    def smooths_labels(self, task: T) -> bool:
+        """Return whether the labels are classes that the Trainer can smooth (`--label_smoothing_factor`)."""
+        return True
+
     @abstractmethod
     def configure(self, task: T, config: PreTrainedConfig) -> None:
         """Set what a model's config says of the task."""

@@ -30,6 +30,10 @@ class LabelledKind(TaskKind[L]):
         dataset = dataset.remove_columns(task.label_column).add_column(task.label_column, column)
         return dataset if is_labelled.all() else dataset.select(np.flatnonzero(is_labelled))
 
+    def smooths_labels(self, task: L) -> bool:
+        """Return whether the labels are classes."""
+        return not task.is_regression
+
     def evaluate(self, task: L, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits by the metrics of the task; a regression's table has no column of probabilities."""
         logits, references = np.asarray(outputs), np.asarray(labels)

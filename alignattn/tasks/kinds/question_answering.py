@@ -40,6 +40,10 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
                 problems[index] = problem
         return problems
 
+    def smooths_labels(self, task: QuestionAnswering) -> bool:
+        """Return False: the Trainer smooths one class an output, not a start and an end."""
+        return False
+
     def configure(self, task: QuestionAnswering, config: PreTrainedConfig) -> None:
         """Set the two outputs a token, whatever the checkpoint was trained for."""
         config.num_labels = 2
