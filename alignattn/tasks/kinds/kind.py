@@ -1,7 +1,7 @@
 """What a kind of task does with rows and outputs: the one interface that runs go through."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -183,6 +183,12 @@ def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length:
             f"max_length {max_length} is no good: task {task.name!r} needs at least {smallest} tokens a row, "
             f"and the model takes at most {tokenizer.model_max_length}"
         )
+
+
+def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
+    """Set the names of a model's outputs, which say how many there are."""
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
 
 
 def row_numbers(dataset: datasets.Dataset) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.kinds.kind import TaskOptions, check_max_length, encode_rows, text_problem
+from alignattn.tasks.kinds.kind import TaskOptions, check_max_length, encode_rows, name_classes, text_problem
 from alignattn.tasks.kinds.labelled import LabelledKind
 from alignattn.tasks.labels import label_problems
 from alignattn.tasks.task import TextClassification
@@ -33,12 +33,11 @@ class TextClassificationKind(LabelledKind[TextClassification]):
 
     def configure(self, task: TextClassification, config: PreTrainedConfig) -> None:
         """Set the number of outputs, and the names of the classes."""
-        config.num_labels = task.num_labels
         if task.is_regression:
+            config.num_labels = task.num_labels
             config.problem_type = "regression"
         else:
-            config.id2label = dict(enumerate(task.labels))
-            config.label2id = {label: index for index, label in enumerate(task.labels)}
+            name_classes(config, task.labels)
 
     def encode(
         self,

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from alignattn.tasks.entities import TOKEN_ACCURACY, entity_scores
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, row_numbers
+from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, name_classes, row_numbers
 from alignattn.tasks.tagging import WORDS_READ, encode_tags, tag_names, tag_problem, tag_texts, word_tags
 from alignattn.tasks.task import TokenClassification
 
@@ -50,8 +50,7 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
 
     def configure(self, task: TokenClassification, config: PreTrainedConfig) -> None:
         """Set the names of the tags."""
-        config.id2label = dict(enumerate(task.labels))
-        config.label2id = {label: index for index, label in enumerate(task.labels)}
+        name_classes(config, task.labels)
 
     def encode(
         self,
