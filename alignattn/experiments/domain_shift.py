@@ -32,6 +32,7 @@ from alignattn.checkpoints import from_pretrained
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.calibrate import reliability_panels
+from alignattn.experiments.domain_pair import parse_pair
 from alignattn.experiments.domain_shift_report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
@@ -53,7 +54,7 @@ from alignattn.experiments.finetune import (
 from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.figures import plot_reliability
 from alignattn.files import replacing, write_json, write_text
-from alignattn.tasks import TASKS, LabelledTask, Task, get_task
+from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import EncodedSplit, kind_of
 from alignattn.tasks.rows import load_rows, max_samples
 
@@ -171,39 +172,6 @@ def parse_domain_shift_options(argv: Sequence[str]) -> RunOptions:
 def published_training_of(model: str) -> Mapping[str, Any]:
     """Return the training options of `PUBLISHED_TRAINING` for a model's folder or Hub id; none for other models."""
     return PUBLISHED_TRAINING.get(Path(model).name.lower(), {})
-
-
-def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
-    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them.
-
-    Raises:
-        AlignAttnError: if these are not two classification tasks of the same labels.
-    """
-    words = pair.split("-")
-    for cut in range(1, len(words)):
-        try:
-            first, second = get_task("-".join(words[:cut])), get_task("-".join(words[cut:]))
-        except AlignAttnError:
-            # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
-            continue
-        return _checked_pair(pair, first, second)
-    raise AlignAttnError(
-        f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
-    )
-
-
-def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, LabelledTask]:
-    if not isinstance(first, LabelledTask) or not isinstance(second, LabelledTask) or not first.labels:
-        raise AlignAttnError(
-            f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
-            "none: choose other tasks"
-        )
-    if type(first) is not type(second) or first.labels != second.labels:
-        described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
-        raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
-    if first == second:
-        raise AlignAttnError(f"--pair {pair} names {first.name} twice: choose two tasks")
-    return first, second
 
 
 def halves(

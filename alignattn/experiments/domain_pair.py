@@ -1,0 +1,37 @@
+"""Two tasks of the same labels: one to train on, the other to shift to."""
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks import TASKS, LabelledTask, Task, get_task
+
+
+def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
+    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them.
+
+    Raises:
+        AlignAttnError: if these are not two classification tasks of the same labels.
+    """
+    words = pair.split("-")
+    for cut in range(1, len(words)):
+        try:
+            first, second = get_task("-".join(words[:cut])), get_task("-".join(words[cut:]))
+        except AlignAttnError:
+            # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
+            continue
+        return _checked_pair(pair, first, second)
+    raise AlignAttnError(
+        f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
+    )
+
+
+def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, LabelledTask]:
+    if not isinstance(first, LabelledTask) or not isinstance(second, LabelledTask) or not first.labels:
+        raise AlignAttnError(
+            f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
+            "none: choose other tasks"
+        )
+    if type(first) is not type(second) or first.labels != second.labels:
+        described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
+        raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
+    if first == second:
+        raise AlignAttnError(f"--pair {pair} names {first.name} twice: choose two tasks")
+    return first, second
