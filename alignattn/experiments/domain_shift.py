@@ -32,6 +32,7 @@ from alignattn.checkpoints import from_pretrained
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.calibrate import reliability_panels
+from alignattn.experiments.data_loading import encode_split
 from alignattn.experiments.domain_pair import parse_pair
 from alignattn.experiments.domain_shift_report import (
     IN_DOMAIN,
@@ -46,7 +47,6 @@ from alignattn.experiments.domain_shift_report import (
 from alignattn.experiments.finetune import (
     check_output_dir,
     device_name,
-    encode_split,
     finetune_one,
     package_versions,
     with_split,

@@ -3,23 +3,22 @@
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import yaml
 from accelerate import PartialState
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Trainer, set_seed
+from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import DataArguments, ModelArguments, RunArguments, RunOptions
+from alignattn.experiments.arguments import RunArguments, RunOptions
+from alignattn.experiments.data_loading import EncodedData, encode_rows, load_run_rows
 from alignattn.experiments.model_loading import LoadedModel, load_model
 from alignattn.experiments.results import (
     CONFIG_FILE,
@@ -30,27 +29,18 @@ from alignattn.experiments.results import (
     render_metrics,
     write_seed_summary,
 )
+from alignattn.experiments.task_trainer import TaskTrainer, predict_split
 from alignattn.files import replacing, write_json, write_text
 from alignattn.patching import alignment_parameters, function_parameters
-from alignattn.tasks import Task, get_task
-from alignattn.tasks.conll import TAGS, TOKENS
-from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
-from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
-from alignattn.tasks.sources import CONLL
+from alignattn.tasks import Task
+from alignattn.tasks.kinds import Evaluation, kind_of
+from alignattn.tasks.rows import Rows
 from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
 
 OPTIONS_THAT_MAY_DIFFER = frozenset({"output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to"})
 """Options that do not make another run of the same folder."""
 
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
-
-
-@dataclass(frozen=True)
-class EncodedData:
-    """The tensors of a run: rows to train on and rows to evaluate on by split."""
-
-    train: EncodedSplit
-    evaluation: dict[str, EncodedSplit]
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
@@ -76,47 +66,60 @@ def finetune_one(options: RunOptions) -> RunResult:
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
         return finished
-    model_args, data_args, args = options.model(), options.data(), options.training()
-    rows = _limited(_load(model_args, data_args), data_args)
+    args = options.training()
+    rows = load_run_rows(options.model(), options.data())
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     set_seed(args.seed)
-    loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
-    data = _encode(rows, loaded.tokenizer, data_args)
+    loaded = load_model(options.model(), rows, args.seed, skip_bad_rows=options.data().skip_bad_rows)
+    data = encode_rows(rows, loaded.tokenizer, options.data())
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     trainer.save_model()
     trainer.save_state()
     evaluations = _evaluate(trainer, task, data, options.output_dir)
-    result = RunResult(
-        task=task.name,
-        model=model_args.model,
-        attention=model_args.attention_config().name,
-        attention_config=model_args.attention_config().to_dict(),
-        seed=args.seed,
-        metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
-        thresholds={
-            split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
-        },
-        train_rows=len(data.train.rows),
-        evaluation_rows={split: len(encoded.rows) for split, encoded in data.evaluation.items()},
-        dropped_rows=rows.dropped,
-        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
-        derived_splits=rows.derived,
-        train_runtime=output.metrics["train_runtime"],
-        train_samples_per_second=output.metrics["train_samples_per_second"],
-        training=_last_logged(trainer),
-        parameters=_count_parameters(loaded.model),
-        embeddings=None if loaded.embeddings is None else asdict(loaded.embeddings),
-        versions=package_versions(),
-        device=device_name(args.device),
-    )
+    result = _result(options, rows, loaded, trainer, output.metrics, evaluations)
     if trainer.is_world_process_zero():
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
         print(f"{options.output_dir}\n{render_metrics(result)}")
     return result
+
+
+def _result(
+    options: RunOptions,
+    rows: Rows[Any],
+    loaded: LoadedModel,
+    trainer: TaskTrainer,
+    training: Mapping[str, float],
+    evaluations: Mapping[str, Evaluation],
+) -> RunResult:
+    attention = options.model().attention_config()
+    assert rows.train is not None
+    return RunResult(
+        task=rows.task.name,
+        model=options.model().model,
+        attention=attention.name,
+        attention_config=attention.to_dict(),
+        seed=trainer.args.seed,
+        metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
+        thresholds={
+            split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
+        },
+        train_rows=len(rows.train),
+        evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
+        dropped_rows=rows.dropped,
+        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
+        derived_splits=rows.derived,
+        train_runtime=training["train_runtime"],
+        train_samples_per_second=training["train_samples_per_second"],
+        training=_last_logged(trainer),
+        parameters=_count_parameters(loaded.model),
+        embeddings=None if loaded.embeddings is None else asdict(loaded.embeddings),
+        versions=package_versions(),
+        device=device_name(trainer.args.device),
+    )
 
 
 def check_output_dir(options: RunOptions) -> None:
@@ -158,89 +161,6 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None
     return str(checkpoint)
 
 
-def _load(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
-    reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
-    if data_args.train_file is None:
-        if data_args.task is None:
-            raise AlignAttnError(
-                "no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)"
-            )
-        return load_rows(get_task(data_args.task), data_dir=data_args.data_dir, **reading)
-    if data_args.data_dir is not None:
-        raise AlignAttnError("--data_dir and --train_file exclude each other: drop one of them")
-    files = (data_args.train_file, data_args.validation_file)
-    if data_args.task is not None and (data_args.text_columns or data_args.tokens_column):
-        raise AlignAttnError(
-            "--task and --text_columns (or --tokens_column) exclude each other: with --train_file the task says which "
-            "columns are read"
-        )
-    if data_args.task is not None:
-        return load_task_files(get_task(data_args.task), *files, **reading)
-    if data_args.text_columns:
-        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
-    if Path(data_args.train_file).suffix.lower() == CONLL:
-        return load_user_tags(*files, TOKENS, TAGS, **reading)
-    if data_args.tokens_column is not None:
-        return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
-    raise AlignAttnError(
-        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of words, "
-        "or --task NAME where it holds rows of that task"
-    )
-
-
-def _limited(rows: Rows[Any], arguments: DataArguments) -> Rows[Any]:
-    assert rows.train is not None
-    evaluation = {split: max_samples(dataset, arguments.max_eval_samples) for split, dataset in rows.evaluation.items()}
-    return replace(rows, train=max_samples(rows.train, arguments.max_train_samples), evaluation=evaluation)
-
-
-def _encode(rows: Rows[Any], tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:
-    assert rows.train is not None
-    return EncodedData(
-        encode_split(rows.task, rows.train, tokenizer, arguments),
-        {split: encode_split(rows.task, dataset, tokenizer, arguments) for split, dataset in rows.evaluation.items()},
-    )
-
-
-def encode_split(
-    task: Task, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
-) -> EncodedSplit:
-    """Return rows with what a model reads of them.
-
-    Raises:
-        AlignAttnError: if the options leave no room for a row.
-    """
-    options = arguments.task_options(task)
-    return EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
-
-
-class TaskTrainer(AlignmentTrainer):
-    """Scores each evaluation set by the metrics of its task and by its own rows."""
-
-    def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
-        self.scorers = {name: partial(_metrics_of, kind_of(task), task, split) for name, split in splits.items()}
-        evaluation: Any = {name: split.encoded for name, split in splits.items()}
-        if len(evaluation) == 1:
-            # A single set without a name keeps the names of metrics short: eval_accuracy.
-            evaluation = next(iter(evaluation.values()))
-        super().__init__(
-            *args,
-            eval_dataset=evaluation or None,
-            compute_metrics=next(iter(self.scorers.values()), None),
-            **kwargs,
-        )
-
-    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
-        if isinstance(eval_dataset, str):
-            self.compute_metrics = self.scorers[eval_dataset]
-        return super().evaluate(eval_dataset, *args, **kwargs)
-
-
-def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
-    return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
-
-
 def _build_trainer(loaded: LoadedModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         args.metric_for_best_model = task.main_metric
@@ -277,12 +197,6 @@ def _evaluate(trainer: TaskTrainer, task: Task, data: EncodedData, folder: Path)
     if evaluations and trainer.is_world_process_zero():
         write_predictions(folder, {split: evaluation.predictions for split, evaluation in evaluations.items()})
     return evaluations
-
-
-def predict_split(trainer: Trainer, task: Task, split: EncodedSplit) -> Evaluation:
-    """Return what the outputs of the trainer's model for a split are worth."""
-    outputs = trainer.predict(split.encoded)
-    return kind_of(task).evaluate(task, split, outputs.predictions, outputs.label_ids)
 
 
 def write_predictions(folder: Path, tables: Mapping[str, pa.Table]) -> None:

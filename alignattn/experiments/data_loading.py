@@ -1,0 +1,87 @@
+"""The rows of a run, and the tensors that a model reads of them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.arguments import DataArguments, ModelArguments
+from alignattn.tasks import Task, get_task
+from alignattn.tasks.conll import TAGS, TOKENS
+from alignattn.tasks.kinds import EncodedSplit, kind_of
+from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
+from alignattn.tasks.sources import CONLL
+
+
+@dataclass(frozen=True)
+class EncodedData:
+    """The tensors of a run: rows to train on and rows to evaluate on by split."""
+
+    train: EncodedSplit
+    evaluation: dict[str, EncodedSplit]
+
+
+def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+    """Return the rows that the options name, as many as they allow.
+
+    Raises:
+        AlignAttnError: if the options do not name rows, or as the functions of `alignattn.tasks.rows` do.
+    """
+    rows = _all_rows(model_args, data_args)
+    assert rows.train is not None
+    evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
+    return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
+
+
+def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+    reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
+    if data_args.train_file is None:
+        if data_args.task is None:
+            raise AlignAttnError(
+                "no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)"
+            )
+        return load_rows(get_task(data_args.task), data_dir=data_args.data_dir, **reading)
+    if data_args.data_dir is not None:
+        raise AlignAttnError("--data_dir and --train_file exclude each other: drop one of them")
+    files = (data_args.train_file, data_args.validation_file)
+    if data_args.task is not None and (data_args.text_columns or data_args.tokens_column):
+        raise AlignAttnError(
+            "--task and --text_columns (or --tokens_column) exclude each other: with --train_file the task says which "
+            "columns are read"
+        )
+    if data_args.task is not None:
+        return load_task_files(get_task(data_args.task), *files, **reading)
+    if data_args.text_columns:
+        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    if Path(data_args.train_file).suffix.lower() == CONLL:
+        return load_user_tags(*files, TOKENS, TAGS, **reading)
+    if data_args.tokens_column is not None:
+        return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
+    raise AlignAttnError(
+        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of words, "
+        "or --task NAME where it holds rows of that task"
+    )
+
+
+def encode_rows(rows: Rows[Any], tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:
+    """Return the rows of all splits with what a model reads of them; raises as `encode_split` does."""
+    assert rows.train is not None
+    return EncodedData(
+        encode_split(rows.task, rows.train, tokenizer, arguments),
+        {split: encode_split(rows.task, dataset, tokenizer, arguments) for split, dataset in rows.evaluation.items()},
+    )
+
+
+def encode_split(
+    task: Task, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
+) -> EncodedSplit:
+    """Return rows with what a model reads of them.
+
+    Raises:
+        AlignAttnError: if the options leave no room for a row.
+    """
+    options = arguments.task_options(task)
+    return EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)

@@ -1,0 +1,44 @@
+"""The Trainer of a run: it knows the task, and scores each evaluation set by it."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from transformers import EvalPrediction, Trainer
+
+from alignattn.tasks import Task
+from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
+from alignattn.trainer import AlignmentTrainer
+
+
+class TaskTrainer(AlignmentTrainer):
+    """Scores each evaluation set by the metrics of its task and by its own rows."""
+
+    def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
+        self.scorers = {name: partial(_metrics_of, kind_of(task), task, split) for name, split in splits.items()}
+        evaluation: Any = {name: split.encoded for name, split in splits.items()}
+        if len(evaluation) == 1:
+            # A single set without a name keeps the names of metrics short: eval_accuracy.
+            evaluation = next(iter(evaluation.values()))
+        super().__init__(
+            *args,
+            eval_dataset=evaluation or None,
+            compute_metrics=next(iter(self.scorers.values()), None),
+            **kwargs,
+        )
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
+        if isinstance(eval_dataset, str):
+            self.compute_metrics = self.scorers[eval_dataset]
+        return super().evaluate(eval_dataset, *args, **kwargs)
+
+
+def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
+    return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
+
+
+def predict_split(trainer: Trainer, task: Task, split: EncodedSplit) -> Evaluation:
+    """Return what the outputs of the trainer's model for a split are worth."""
+    outputs = trainer.predict(split.encoded)
+    return kind_of(task).evaluate(task, split, outputs.predictions, outputs.label_ids)
