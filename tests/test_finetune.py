@@ -53,6 +53,10 @@ def options(tiny_checkpoint, rows_file, tmp_path):
     }
 
 
+NO_FILES = dict.fromkeys(("train_file", "validation_file", "text_columns", "label_column"))
+"""Changes that take a user's own files out of the options."""
+
+
 def words_of(options, **changes):
     words = ["finetune"]
     for name, value in (options | {f"--{name}": value for name, value in changes.items()}).items():
@@ -248,14 +252,27 @@ class TestBadInput:
             ({"layers": ["5"]}, "layers=[5]: this model has layers 0 to 1"),
             ({"model_config": ["nonsense"]}, "is not NAME=VALUE"),
             ({"model_config": ["no_such_field=1"]}, "has no field 'no_such_field'"),
-            ({"task": "mrpc"}, "exclude each other"),
+            ({"task": "mrpc"}, "--text_columns does not go with --task with --train_file"),
             ({"text_columns": None}, "needs --text_columns"),
             ({"text_columns": ["a", "c"]}, "no column 'c'"),
             ({"label_column": "label"}, "no column 'label'"),
             ({"train_file": "missing.csv"}, "missing.csv"),
             ({"train_file": None, "validation_file": None}, "give --task"),
-            ({"train_file": None, "task": "xnli"}, "unknown task 'xnli'"),
-            ({"train_file": None, "task": "mrpc", "data_dir": "missing"}, "missing"),
+            (NO_FILES | {"task": "xnli"}, "unknown task 'xnli'"),
+            (NO_FILES | {"task": "mrpc", "data_dir": "missing"}, "missing"),
+            ({"train_file": None, "task": "mrpc"}, "--validation_file does not go with --task without --train_file"),
+            ({"tokens_column": "a"}, "--text_columns does not go with --tokens_column"),
+            ({"preprocessing_num_workers": "-1"}, "--preprocessing_num_workers -1 must be at least 1"),
+            ({"prediction_loss_only": "true"}, "--prediction_loss_only True: a run could not be scored"),
+            (
+                {
+                    "load_best_model_at_end": "true",
+                    "validation_file": None,
+                    "eval_strategy": "no",
+                    "save_strategy": "best",
+                },
+                "give --validation_file",
+            ),
             ({"max_length": "1"}, "max_length 1"),
             ({"max_train_samples": "0"}, "at least 1"),
             ({"learning_rate": "fast"}, "learning_rate"),

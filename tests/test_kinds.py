@@ -217,7 +217,7 @@ BAD = {
     ],
     "hellaswag": [
         ({"endings": ["a", "b", "c"]}, "it has 3 endings and must have 4"),
-        ({"endings": ["a", "b", "", "d"]}, "column 'ending 2' is empty"),
+        ({"endings": ["a", "b", "", "d"]}, "its ending 2 is empty"),
         ({"label": 4}, "label 4 is not a class number of 0 to 3"),
         ({"ctx": None}, "column 'ctx' is empty"),
     ],
@@ -299,3 +299,55 @@ def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:
     assert len(table) == 2 * ROWS
     assert all(sum(row["probabilities"]) == pytest.approx(1) for row in table)
     assert (tmp_path / "out" / "reliability-out-of-domain.png").is_file()
+
+
+@pytest.mark.parametrize("task", ["msra", "squad", "hellaswag"])
+def test_all_rows_are_scored_where_training_drops_its_last_batch(task, rows_file, finetune, tmp_path) -> None:
+    words = ("--max_length", "32", "--doc_stride", "8", "--num_train_epochs", "1", "--dataloader_drop_last", "true")
+    assert finetune(rows_file(task), "--task", task, *words, "--per_device_eval_batch_size", "7") == 0
+    assert len(predictions_of(tmp_path)) == ROWS
+
+
+def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsys) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [tagged_row(number) for number in range(ROWS)])
+    words = ("--tokens_column", "tokens", "--label_column", "ner_tags", "--max_length", "32")
+    numbered = write_rows(tmp_path / "numbered.jsonl", [{"tokens": ["a", "cat"], "ner_tags": [0, 1]}])
+    assert finetune(train, *words, "--validation_file", str(numbered)) == 2
+    assert "row 1: its tag 1, '0', is none of the training split's (O, B-ANIMAL)" in capsys.readouterr().err
+    many = [{"tokens": sentence(11), "ner_tags": list(range(11))} for _ in range(ROWS)]
+    rows = load_task_files(TASKS["msra"], write_rows(tmp_path / "many.jsonl", many), None)
+    assert rows.task.labels == tuple(str(number) for number in range(11))
+    assert rows.train["ner_tags"][0] == list(rows.task.labels)
+
+
+def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoint, tmp_path) -> None:
+    folder = tmp_path / "data" / "msra_ner"
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        pd.DataFrame([tagged_row(number) for number in range(40)]).to_parquet(folder / f"{split}.parquet")
+    words = (
+        f"finetune --model {tiny_checkpoint} --task msra --data_dir {tmp_path / 'data'} "
+        f"--output_dir {tmp_path / 'run'} --max_length 32 --num_train_epochs 2 --eval_strategy epoch "
+        "--save_strategy best --metric_for_best_model f1 "
+        "--disable_tqdm true --use_cpu true"
+    )
+    assert main(words.split()) == 0
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert state["best_metric"] == max(entry.get("eval_validation_f1", 0.0) for entry in state["log_history"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--tokens_column tokens --label_column tokens", "a column is named twice"),
+        ("--tokens_column tokens --label_column ctx", "has no column 'ctx'"),
+        ("--task squad --n_best_size 0", "--n_best_size 0 must be at least 1"),
+        ("--task squad --metric_for_best_model best_f1 --max_length 32 --doc_stride 8", "'best_f1' is not measured"),
+        ("--task squad --max_length 32 --doc_stride 32", "--doc_stride 32"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, rows_file, finetune, tmp_path, capsys) -> None:
+    file = rows_file("squad" if "squad" in words else "msra")
+    assert finetune(file, *words.split()) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run" / "results.json").exists()

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn import AlignAttnError
 from alignattn.demo_data import IN_DOMAIN, generate
-from alignattn.models import BASELINES, PUBLISHED_TRAINING, build_baseline
+from alignattn.models import BASELINE_TRAINING, BASELINES, build_baseline
 from alignattn.models.sentence_pair import masked_softmax, split_pair
 
 PAIRS = [
@@ -272,7 +272,7 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
     model, tokenizer, _ = build_baseline(name, texts, num_labels=3, embeddings=None, seed=0, config_fields=sizes)
     data = [{**tokenizer(row.premise, row.hypothesis), "label": row.label} for row in rows]
-    options = {**PUBLISHED_TRAINING[name], "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
+    options = {**BASELINE_TRAINING[name], "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
         str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True
@@ -286,8 +286,8 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
 
 
 def test_published_training_options_are_options_of_transformers(name, tmp_path):
-    args = transformers.TrainingArguments(str(tmp_path), **PUBLISHED_TRAINING[name], use_cpu=True)
-    assert args.learning_rate == PUBLISHED_TRAINING[name]["learning_rate"]
+    args = transformers.TrainingArguments(str(tmp_path), **BASELINE_TRAINING[name], use_cpu=True)
+    assert args.learning_rate == BASELINE_TRAINING[name]["learning_rate"]
 
 
 # Saving and loading

@@ -16,7 +16,7 @@ import pytest
 
 from alignattn.errors import AlignAttnError
 from alignattn.tasks import TASKS, Task, TextClassification
-from alignattn.tasks.rows import Rows, load_rows, load_user_rows, max_samples
+from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, max_samples
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}")
@@ -160,8 +160,8 @@ def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(
         (TOY, [0, 2, 1], ["row 2: label 2", "0 to 1"]),
         (TOY, [0, 1, -2], ["row 3: label -2"]),
         (TOY, [0, 0.5, 1], ["row 2: label 0.5"]),
-        (TOY, [0, None, 1], ["row 2: label None", "not a number"]),
-        (TOY, ["no", "yes", "yes"], ["row 1: label 'no'", "not a number"]),
+        (TOY, [0, None, 1], ["row 2: label None is not a class number of 0 to 1 (no, yes)"]),
+        (TOY, ["no", "maybe", "yes"], ["row 2: label 'maybe'", "0 to 1 (no, yes)"]),
         (TOY, [-1, -1, -1], ["no labelled row"]),
         (
             replace(TOY, labels=(), label_range=(0.0, 5.0)),
@@ -427,3 +427,19 @@ def test_max_samples_takes_the_first_rows() -> None:
     assert max_samples(dataset, 2)["n"][:] == [5, 6]
     assert max_samples(dataset, 9)["n"][:] == max_samples(dataset, None)["n"][:] == [5, 6, 7]
     assert_mentions(refusal(lambda: max_samples(dataset, 0)), "cannot take 0 rows")
+
+
+@pytest.mark.parametrize("labels", [["0", "1.0", " 1"], ["no", "yes", "yes"], [0, "yes", 1.0]])
+def test_a_tasks_own_labels_may_be_text(tmp_path: Path, cache_dir: str, labels: list[Any]) -> None:
+    path = tmp_path / "own.csv"
+    pd.DataFrame(GOOD | {"label": labels}).to_csv(path, index=False)
+    rows = load_task_files(TOY, path, None, cache_dir=cache_dir)
+    assert rows.train is not None
+    assert rows.train["label"][:] == [0, 1, 1]
+
+
+def test_real_scores_of_a_csv_file_are_numbers(tmp_path: Path, cache_dir: str) -> None:
+    path = write_csv(tmp_path / "own.csv", "a,b,label", "x,y,4.5", "x,z,5")
+    task = replace(TOY, labels=(), label_range=(0.0, 5.0))
+    rows = load_task_files(task, path, path, cache_dir=cache_dir)
+    assert rows.evaluation["validation"]["label"][:] == [4.5, 5.0]

@@ -355,7 +355,7 @@ def test_real_rows(shared_data: Path, word_pieces: Any, name: str) -> None:
             "in Paris",
             "Where?",
             {"text": ["R" * 99], "answer_start": [3]},
-            f"its answer '{'R' * 40}…' is not at character 3 of its context, nor anywhere else in it",
+            f"its answer '{'R' * 39}… is not at character 3 of its context, nor anywhere else in it",
         ),
     ],
 )

@@ -106,7 +106,7 @@ def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:
     if name not in table.column_names:
         raise AlignAttnError(
             f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option}; "
-            "the predictions of a regression have no probabilities and no calibration"
+            "only tasks whose rows have one class each have probabilities and a calibration"
         )
     column = table[name].combine_chunks()
     # A version-dependent return: one array, or chunks that are one array.

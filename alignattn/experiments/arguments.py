@@ -17,7 +17,7 @@ from alignattn.attention.values import VALUES
 from alignattn.config import PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
-from alignattn.models import BASELINES, PUBLISHED_TRAINING
+from alignattn.models import BASELINE_TRAINING, BASELINES
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.kinds import TaskOptions
 from alignattn.trainer import AlignmentTrainingArguments
@@ -25,6 +25,14 @@ from alignattn.trainer import AlignmentTrainingArguments
 CONFIG_FLAG = "--config"
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
+SCORING_OPTIONS: Mapping[str, Any] = {
+    "eval_do_concat_batches": True,
+    "prediction_loss_only": False,
+    "label_names": None,
+    "remove_unused_columns": True,
+}
+"""Options of the Trainer without whose defaults a run cannot be scored."""
+
 LARGEST_SEED = 2**32 - 1
 """NumPy takes no larger one."""
 
@@ -145,8 +153,7 @@ class DataArguments:
     max_length: int | None = field(
         default=None,
         metadata={
-            "help": "Most tokens of a sequence; batches are padded to their longest (default: 128, of question "
-            "answering 384)."
+            "help": "Most tokens of a sequence; batches are padded to their longest (default: the task's, mostly 128)."
         },
     )
     doc_stride: int = field(
@@ -171,6 +178,8 @@ class DataArguments:
         for name in ("n_best_size", "max_answer_length"):
             if getattr(self, name) < 1:
                 raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
+        if (self.preprocessing_num_workers or 1) < 1:
+            raise AlignAttnError(f"--preprocessing_num_workers {self.preprocessing_num_workers} must be at least 1")
         return TaskOptions(
             max_length=task.max_length if self.max_length is None else self.max_length,
             doc_stride=self.doc_stride,
@@ -206,6 +215,9 @@ class RunArguments(AlignmentTrainingArguments):
             if not low <= getattr(self, name) <= high:
                 limit = f" and at most {high}" if math.isfinite(high) else ""
                 raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least {low}{limit}")
+        for name, needed in SCORING_OPTIONS.items():
+            if getattr(self, name) != needed:
+                raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
         if not isinstance(self.lr_scheduler_kwargs or {}, dict):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
         if self.device.type == "cpu":
@@ -294,7 +306,7 @@ def parse_run_options(
     parser = OneLineErrorParser([*more_groups, ModelArguments, DataArguments, RunArguments], prog=prog)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
     values = _parse(parser, argv)
-    defaults = {**PUBLISHED_TRAINING.get(values["model"], {}), **defaults_of_model(values["model"])}
+    defaults = {**BASELINE_TRAINING.get(values["model"], {}), **defaults_of_model(values["model"])}
     if defaults:
         # The model decides the defaults, and the config file or the command line decides the model: parse again.
         parser.set_defaults(**defaults)

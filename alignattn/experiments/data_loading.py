@@ -37,33 +37,53 @@ def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[
 
 
 def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+    _check_options_fit(data_args)
     reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
+    task = None if data_args.task is None else get_task(data_args.task)
     if data_args.train_file is None:
-        if data_args.task is None:
-            raise AlignAttnError(
-                "no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)"
-            )
-        return load_rows(get_task(data_args.task), data_dir=data_args.data_dir, **reading)
-    if data_args.data_dir is not None:
-        raise AlignAttnError("--data_dir and --train_file exclude each other: drop one of them")
+        assert task is not None
+        return load_rows(task, data_dir=data_args.data_dir, **reading)
     files = (data_args.train_file, data_args.validation_file)
-    if data_args.task is not None and (data_args.text_columns or data_args.tokens_column):
-        raise AlignAttnError(
-            "--task and --text_columns (or --tokens_column) exclude each other: with --train_file the task says which "
-            "columns are read"
-        )
-    if data_args.task is not None:
-        return load_task_files(get_task(data_args.task), *files, **reading)
+    if task is not None:
+        return load_task_files(task, *files, **reading)
     if data_args.text_columns:
         return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
-    if Path(data_args.train_file).suffix.lower() == CONLL:
-        return load_user_tags(*files, TOKENS, TAGS, **reading)
     if data_args.tokens_column is not None:
         return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
-    raise AlignAttnError(
-        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of words, "
-        "or --task NAME where it holds rows of that task"
-    )
+    return load_user_tags(*files, TOKENS, TAGS, **reading)
+
+
+def _is_conll(data_args: DataArguments) -> bool:
+    return Path(data_args.train_file or "").suffix.lower() == CONLL
+
+
+def _check_options_fit(data_args: DataArguments) -> None:
+    """Refuse options that would be passed over, or too few of them.
+
+    Raises:
+        AlignAttnError: if there are such.
+    """
+    if data_args.train_file is None and data_args.task is None:
+        raise AlignAttnError("no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)")
+    if data_args.train_file is None:
+        source, fitting = "--task without --train_file", {"data_dir"}
+    elif data_args.task is not None:
+        source, fitting = "--task with --train_file, whose columns are the task's", {"validation_file"}
+    elif _is_conll(data_args):
+        source, fitting = "a CoNLL file, whose last column has the tags", {"validation_file"}
+    elif data_args.tokens_column is not None:
+        source, fitting = "--tokens_column", {"validation_file", "tokens_column", "label_column"}
+    elif data_args.text_columns:
+        source, fitting = "--text_columns", {"validation_file", "text_columns", "label_column"}
+    else:
+        raise AlignAttnError(
+            "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
+            "words, or --task NAME where it holds rows of that task"
+        )
+    untouched = DataArguments()
+    for name in ("data_dir", "validation_file", "text_columns", "tokens_column", "label_column"):
+        if name not in fitting and getattr(data_args, name) != getattr(untouched, name):
+            raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
 def encode_rows(rows: Rows[Any], tokenizer: PreTrainedTokenizerBase, arguments: DataArguments) -> EncodedData:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from transformers import AutoTokenizer, Trainer
+from transformers import AutoTokenizer
 
 from alignattn.bad_rows import BadRow
 from alignattn.calibration import (
@@ -52,6 +52,7 @@ from alignattn.experiments.finetune import (
     with_split,
 )
 from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.experiments.task_trainer import TaskTrainer
 from alignattn.figures import plot_reliability
 from alignattn.files import replacing, write_json, write_text
 from alignattn.tasks import LabelledTask
@@ -279,18 +280,19 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outp
     tokenizer = AutoTokenizer.from_pretrained(folder)
     splits = [encode_split(side.task, side.rows, tokenizer, data) for side in sides]
     kind = kind_of(sides[0].task)
-    trainer = Trainer(
+    trainer = TaskTrainer(
+        task=sides[0].task,
+        splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=from_pretrained(folder, kind.auto_class),
         args=training.training(),
-        # Not read: a Trainer whose options ask for evaluation in training insists on one.
-        eval_dataset=splits[0].encoded,
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
     return [_outputs(trainer, side.task, split) for side, split in zip(sides, splits, strict=True)]
 
 
-def _outputs(trainer: Trainer, task: LabelledTask, split: EncodedSplit) -> Outputs:
+def _outputs(trainer: TaskTrainer, task: LabelledTask, split: EncodedSplit) -> Outputs:
+    trainer.compute_metrics = None
     output = trainer.predict(split.encoded)
     logits, labels = np.asarray(output.predictions, dtype=np.float64), np.asarray(output.label_ids)
     return Outputs(logits, labels, kind_of(task).evaluate(task, split, logits, labels).predictions)

@@ -19,7 +19,7 @@ from transformers.trainer_utils import SaveStrategy
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunArguments, RunOptions
 from alignattn.experiments.data_loading import EncodedData, encode_rows, load_run_rows
-from alignattn.experiments.model_loading import LoadedModel, load_model
+from alignattn.experiments.model_loading import RunModel, load_model
 from alignattn.experiments.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -71,6 +71,7 @@ def finetune_one(options: RunOptions) -> RunResult:
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
+    options.data().task_options(task)
     set_seed(args.seed)
     loaded = load_model(options.model(), rows, args.seed, skip_bad_rows=options.data().skip_bad_rows)
     data = encode_rows(rows, loaded.tokenizer, options.data())
@@ -90,7 +91,7 @@ def finetune_one(options: RunOptions) -> RunResult:
 def _result(
     options: RunOptions,
     rows: Rows[Any],
-    loaded: LoadedModel,
+    loaded: RunModel,
     trainer: TaskTrainer,
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
@@ -161,10 +162,8 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None
     return str(checkpoint)
 
 
-def _build_trainer(loaded: LoadedModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
-    if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
-        args.metric_for_best_model = task.main_metric
-    _check_best_metric(args.metric_for_best_model, task, list(data.evaluation))
+def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
+    _choose_best_metric(args, task, list(data.evaluation))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
     try:
@@ -182,13 +181,24 @@ def _build_trainer(loaded: LoadedModel, task: Task, data: EncodedData, args: Run
         raise AlignAttnError(" ".join(str(error).split())) from error
 
 
-def _check_best_metric(name: str | None, task: Task, splits: Sequence[str]) -> None:
-    if name is None:
+def _choose_best_metric(args: RunArguments, task: Task, splits: Sequence[str]) -> None:
+    """Complete the name of the metric that selects a checkpoint, where one is selected."""
+    if not (args.save_strategy == SaveStrategy.BEST or args.load_best_model_at_end or args.metric_for_best_model):
         return
-    prefixes = [""] if len(splits) == 1 else [f"{split}_" for split in splits]
-    known = [f"{prefix}{metric}" for prefix in prefixes for metric in ("loss", *task.metrics)]
-    if name.removeprefix("eval_") not in known:
+    if not splits:
+        raise AlignAttnError(
+            "the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file"
+        )
+    name = (args.metric_for_best_model or task.main_metric).removeprefix("eval_")
+    choices = ("loss", *task.metrics)
+    if len(splits) > 1 and name in choices:
+        name = f"{splits[0]}_{name}"
+    known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
+    if name not in known:
         raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
+    args.metric_for_best_model = name
+    if args.greater_is_better is None:
+        args.greater_is_better = not name.endswith("loss")
 
 
 def _evaluate(trainer: TaskTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, Evaluation]:

@@ -1,8 +1,9 @@
 """What each attention head of a model does on given texts, or of two models side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import datasets
@@ -10,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
-from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from alignattn.checkpoints import from_pretrained, unloadable
 from alignattn.collector import LayerRecord
@@ -28,16 +36,17 @@ from alignattn.experiments.inspection_report import (
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.files import check_free
 from alignattn.head_study import RareTokens, Sample, study_heads
+from alignattn.models import BASELINES
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task
 from alignattn.tasks.kinds import TaskOptions, kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
+from alignattn.tasks.task import MOST_TEXTS
 
 TEXT_FILE = ".txt"
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
-MOST_TEXTS = 2
-"""Columns that a tokenizer joins into one sequence."""
+BASELINE_TYPES = frozenset(model.config_class.model_type for model in BASELINES.values())
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
@@ -63,7 +72,7 @@ class InspectionArguments:
     )
     output_dir: str = field(default="inspection", metadata={"help": f"Folder for {' and '.join(FILES)}."})
     max_samples: int = field(default=64, metadata={"help": "Most rows; of more, this many are drawn."})
-    max_length: int = field(default=128, metadata={"help": "Most tokens of a row."})
+    max_length: int | None = field(default=None, metadata={"help": "Most tokens of a row (default: the task's)."})
     batch_size: int = field(default=8, metadata={"help": "Rows of a forward pass."})
     seed: int = field(default=42, metadata={"help": "Seed that draws the rows."})
 
@@ -73,6 +82,10 @@ class InspectionArguments:
                 raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
         if self.compare == self.model:
             raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
+
+    def max_length_of(self, task: Task) -> int:
+        """Return the most tokens of a row of `task`."""
+        return task.max_length if self.max_length is None else self.max_length
 
     def models(self) -> list[str]:
         """Return the models to study: one, or the two to compare."""
@@ -123,10 +136,10 @@ def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)
-    models = [load_model(name) for name in arguments.models()]
+    models = [load_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
     _check_same_shape(models)
     studies = [study_model(loaded, rows, task, arguments) for loaded in models]
-    conditions = Conditions(arguments.data, len(rows), arguments.max_length, arguments.seed)
+    conditions = Conditions(arguments.data, len(rows), arguments.max_length_of(task), arguments.seed)
     write_table(folder / TABLE_FILE, studies, conditions)
     draw(folder / PICTURE_FILE, studies, conditions)
     print(f"{render(studies, conditions)}\nwritten to {folder}")
@@ -149,20 +162,23 @@ def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
     return task, rows
 
 
-def load_model(name: str) -> LoadedModel:
+def load_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> LoadedModel:
     """Load an encoder, with or without a head, in float32, with the attention it was trained with.
 
     Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
 
     Args:
         name: a folder or a Hub id.
+        tokenizer_options: as `TaskKind.tokenizer_options`.
 
     Raises:
         AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
     """
     try:
+        if PreTrainedConfig.get_config_dict(name)[0].get("model_type") in BASELINE_TYPES:
+            raise AlignAttnError(f"{name!r} has no attention heads: it is a baseline that is not pretrained")
         model = from_pretrained(name, AutoModel, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, **tokenizer_options)
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:
@@ -181,12 +197,14 @@ def study_model(loaded: LoadedModel, rows: datasets.Dataset, task: Task, argumen
     Raises:
         AlignAttnError: if a row has more tokens than the model takes.
     """
-    encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length=arguments.max_length))
+    max_length = arguments.max_length_of(task)
+    # A token is studied once: windows of a long context share none.
+    encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
     encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
     ids = encoded["input_ids"][:]
     longest, positions = max(map(len, ids)), getattr(loaded.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:
-        raise AlignAttnError(f"--max_length {arguments.max_length}: {loaded.name} takes at most {positions} tokens")
+        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {positions} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
     layers = patch_of(loaded.model).config.layers
@@ -251,6 +269,8 @@ def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datas
         if arguments.text_columns:
             raise AlignAttnError(f"--text_columns: {path} has no columns, every line is a text: drop it")
         rows = {"text": _lines(path)}
+    elif path.suffix.lower() not in DATA_FILES:
+        raise AlignAttnError(f"--data {path}: its name must end in {', '.join(DATA_FILES)}")
     else:
         dataset = read_file(path)
         columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)

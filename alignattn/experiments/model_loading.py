@@ -18,12 +18,11 @@ from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.tasks import Task, TextClassification
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-
-PAIR = 2
+from alignattn.tasks.task import MOST_TEXTS
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class RunModel:
     """A model to train.
 
     Attributes:
@@ -37,7 +36,7 @@ class LoadedModel:
     embeddings: EmbeddingsReport | None = None
 
 
-def load_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> LoadedModel:
+def load_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:
@@ -56,12 +55,15 @@ def load_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_ba
     return _load_pretrained(arguments, rows.task)
 
 
-def _build_baseline(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool) -> LoadedModel:
+def _build_baseline(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool) -> RunModel:
     name, task, attention = arguments.model, rows.task, arguments.attention_config()
-    if not isinstance(task, TextClassification) or len(task.text_columns) != PAIR:
+    if not isinstance(task, TextClassification) or len(task.text_columns) != MOST_TEXTS:
         raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
     if attention != AttentionConfig():
-        raise AlignAttnError(f"--model {name} has no self-attention for {attention.name!r}: leave --attention out")
+        raise AlignAttnError(
+            f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
+            "--layers and what fills its slots"
+        )
     assert rows.train is not None
     model, tokenizer, report = build_baseline(
         name,
@@ -73,10 +75,10 @@ def _build_baseline(arguments: ModelArguments, rows: Rows[Any], seed: int, *, sk
         config_fields=arguments.model_config_fields(),
     )
     kind_of(task).configure(task, model.config)
-    return LoadedModel(model, tokenizer, report)
+    return RunModel(model, tokenizer, report)
 
 
-def _load_pretrained(arguments: ModelArguments, task: Task) -> LoadedModel:
+def _load_pretrained(arguments: ModelArguments, task: Task) -> RunModel:
     kind = kind_of(task)
     hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
     try:
@@ -96,7 +98,7 @@ def _load_pretrained(arguments: ModelArguments, task: Task) -> LoadedModel:
     except (OSError, ValueError, KeyError) as error:
         raise unloadable(arguments.model, error) from error
     patch(model, arguments.attention_config())
-    return LoadedModel(model, tokenizer)
+    return RunModel(model, tokenizer)
 
 
 def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The Trainer of a run: it knows the task, and scores each evaluation set by it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,24 @@ class TaskTrainer(AlignmentTrainer):
             compute_metrics=next(iter(self.scorers.values()), None),
             **kwargs,
         )
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `Trainer`'s, with the last batch: all rows are scored, whatever is dropped in training."""
+        with self._keeping_the_last_batch():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `Trainer`'s, with the last batch."""
+        with self._keeping_the_last_batch():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _keeping_the_last_batch(self) -> Iterator[None]:
+        chosen, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = chosen
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""

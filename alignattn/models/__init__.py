@@ -6,7 +6,7 @@ Importing this package registers both with transformers: a folder that `save_pre
 
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from alignattn.models.build import BASELINES, PUBLISHED_TRAINING, EmbeddingsReport, build_baseline
+from alignattn.models.build import BASELINE_TRAINING, BASELINES, EmbeddingsReport, build_baseline
 from alignattn.models.decomposable_attention import (
     DecomposableAttentionConfig,
     DecomposableAttentionForSequenceClassification,
@@ -16,7 +16,7 @@ from alignattn.models.words import Embeddings, build_tokenizer, embedding_matrix
 
 __all__ = [
     "BASELINES",
-    "PUBLISHED_TRAINING",
+    "BASELINE_TRAINING",
     "DecomposableAttentionConfig",
     "DecomposableAttentionForSequenceClassification",
     "Embeddings",

@@ -25,7 +25,7 @@ BASELINES: dict[str, type[SentencePairClassifier]] = {
 # training_config/pair_classification): its Adagrad runs at PyTorch's learning rate, and Adam is AdamW without decay.
 # Ours are the numbers of epochs (theirs are 140 and 75, stopped early), the schedule of ESIM (theirs halves the rate
 # when the development set stalls) and DA's clipping by norm (theirs clips each number at 5).
-PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
+BASELINE_TRAINING: Mapping[str, Mapping[str, Any]] = {
     "da": {
         "optim": "adagrad",
         "learning_rate": 0.01,

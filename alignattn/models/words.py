@@ -77,8 +77,8 @@ def build_tokenizer(texts: Iterable[str], *, max_words: int = MAX_WORDS, min_cou
     )
 
 
-def read_embeddings(path: Path, words: Collection[str], *, skip_bad_rows: bool = False) -> Embeddings:
-    """Read the vectors of `words`.
+def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool = False) -> Embeddings:
+    """Read the vectors of `words`, or all of them where it is None.
 
     Args:
         path: a text file as GloVe's, `word v1 … vd` a line, UTF-8 (a first line `N d`, as word2vec writes it, is passed
@@ -102,14 +102,14 @@ def read_embeddings(path: Path, words: Collection[str], *, skip_bad_rows: bool =
         bad_lines.append((line, problem))
 
     read = _read_npz if path.suffix == ".npz" else _read_text
-    vectors, dim = read(path, frozenset(words), report)
+    vectors, dim = read(path, None if words is None else frozenset(words), report)
     return Embeddings(vectors, dim, tuple(bad_lines))
 
 
 Report = Callable[[int, str], None]
 
 
-def _read_text(path: Path, words: Collection[str], report: Report) -> tuple[dict[str, Vector], int]:
+def _read_text(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
     dim = _text_dim(path)
     vectors: dict[str, Vector] = {}
     with tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as progress:
@@ -153,7 +153,7 @@ def _header_dim(line: bytes) -> int | None:
     return None
 
 
-def _parse_line(line: bytes, dim: int, words: Collection[str]) -> tuple[str, Vector | None]:
+def _parse_line(line: bytes, dim: int, words: Collection[str] | None) -> tuple[str, Vector | None]:
     """A line's word and, if it is wanted, its vector; ValueError says what is wrong with the line."""
     # From the right, for a word of GloVe's 840B file may hold blanks.
     start, *numbers = line.rstrip(b"\r\n ").rsplit(b" ", dim)
@@ -163,7 +163,7 @@ def _parse_line(line: bytes, dim: int, words: Collection[str]) -> tuple[str, Vec
         word = start.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError("the word is not UTF-8") from error
-    if word not in words:
+    if words is not None and word not in words:
         return word, None
     try:
         vector = np.array(numbers, dtype=np.float32)
@@ -178,11 +178,11 @@ def _check_finite(word: str, vector: Vector) -> None:
         raise ValueError(f"the vector of {word!r} holds NaN or infinity")
 
 
-def _read_npz(path: Path, words: Collection[str], report: Report) -> tuple[dict[str, Vector], int]:
+def _read_npz(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
     names, table = _npz_arrays(path)
     vectors: dict[str, Vector] = {}
     for number, (word, vector) in enumerate(zip(names.tolist(), table, strict=True), 1):
-        if word not in words:
+        if words is not None and word not in words:
             continue
         try:
             _check_finite(word, vector)

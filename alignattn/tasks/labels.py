@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from alignattn.errors import AlignAttnError
 from alignattn.tasks.task import LabelledTask, MetricName, TextClassification
+from alignattn.tasks.wording import listing, shown
 
 UNLABELLED = -1
 """The label of a row without one: SNLI's annotators disagreed, GLUE's test splits keep theirs secret."""
 
 USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy",)
 USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr")
-
-_LISTED_CLASSES = 10
 
 UserLabel = int | float | str
 
@@ -25,17 +24,15 @@ def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
     """What is wrong with each row, counted from 0, whose label is neither one of the task's nor -1."""
     problems = {}
     for index, value in enumerate(values):
-        number = _number(value)
-        if number is None:
-            problems[index] = f"label {value!r} is not a number"
-        elif number != UNLABELLED and not _is_label(task, number):
-            problems[index] = f"label {number:g} is not {_expected_labels(task)}"
+        number = _number(task, value)
+        if number is None or (number != UNLABELLED and not _is_label(task, number)):
+            problems[index] = f"label {shown(value)} is not {_expected_labels(task)}"
     return problems
 
 
-def label_numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+def label_numbers(task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float64]:
     """The labels as numbers, [N]; none of them has a problem."""
-    return np.array([_number(value) for value in values], dtype=np.float64)
+    return np.array([_number(task, value) for value in values], dtype=np.float64)
 
 
 def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
@@ -50,10 +47,10 @@ def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> 
     return labelled
 
 
-def _number(value: Any) -> float | None:
-    """A label as a number; the Hub's HellaSwag writes class numbers as text."""
-    if isinstance(value, str) and value.removeprefix("-").isdecimal():
-        return float(value)
+def _number(task: LabelledTask, value: Any) -> float | None:
+    """A label as a number: the Hub's HellaSwag and every CSV file write numbers as text, a user may write the name."""
+    if isinstance(value, str):
+        value = task.labels.index(value) if value in task.labels else _parse_label(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value)
@@ -68,7 +65,7 @@ def _is_label(task: LabelledTask, number: float) -> bool:
 
 def _expected_labels(task: LabelledTask) -> str:
     if not task.is_regression:
-        return f"a class number of 0 to {task.num_labels - 1}"
+        return f"a class number of 0 to {task.num_labels - 1} ({listing(task.labels)})"
     if task.label_range is None:
         return "a finite number"
     low, high = task.label_range
@@ -195,10 +192,5 @@ def user_label_numbers(
         elif str(label) in numbers:
             column[index] = numbers[str(label)]
         else:
-            problems[index] = f"label {label!r} is not a class of the training file ({_listing(task.labels)})"
+            problems[index] = f"label {label!r} is not a class of the training file ({listing(task.labels)})"
     return column, problems
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED_CLASSES
-    return ", ".join(names[:_LISTED_CLASSES]) + (f" and {more} more" if more > 0 else "")

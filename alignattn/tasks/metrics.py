@@ -13,6 +13,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.errors import AlignAttnError
+from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.task import LabelledTask, MetricName
 
 
@@ -155,11 +156,7 @@ def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
         logits = logits[:, np.newaxis]
     if logits.ndim != 2 or logits.shape[1] != task.num_labels:
         raise ValueError(f"logits {logits.shape} are not [N, {task.num_labels}] of task {task.name!r}")
-    if not np.isfinite(logits).all():
-        raise AlignAttnError(
-            f"the model's outputs for task {task.name!r} hold NaN or infinity: the training diverged; "
-            "lower the learning rate or the alignment weight"
-        )
+    check_finite(logits)
     if task.is_regression:
         return logits[:, 0].astype(np.float64)
     return np.asarray(logits.argmax(axis=1))

@@ -4,5 +4,11 @@ from alignattn.tasks.task import QuestionAnswering
 
 QUESTION_ANSWERING_TASKS = (
     QuestionAnswering(name="squad", hub_id="rajpurkar/squad", folder="squad"),
-    QuestionAnswering(name="squadv2", has_unanswerable=True, hub_id="rajpurkar/squad_v2", folder="squad_v2"),
+    QuestionAnswering(
+        name="squadv2",
+        metrics=("f1", "exact", "best_f1", "best_exact"),
+        has_unanswerable=True,
+        hub_id="rajpurkar/squad_v2",
+        folder="squad_v2",
+    ),
 )

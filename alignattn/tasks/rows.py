@@ -17,7 +17,7 @@ from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.kinds.text_classification import text_problems
 from alignattn.tasks.labels import UserLabel, parse_user_labels, user_label_numbers, user_task
 from alignattn.tasks.sources import hub_origin, read_file, read_hub, split_path
-from alignattn.tasks.task import Task, TextClassification, TokenClassification
+from alignattn.tasks.task import MOST_TEXTS, Task, TextClassification, TokenClassification
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -25,8 +25,6 @@ DERIVED_SHARE = 10
 """One in so many training rows makes the validation split of a data set that has none."""
 DERIVED_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
-
-_MOST_TEXTS = 2  # what a tokenizer joins into one sequence
 
 T = TypeVar("T", bound=Task)
 
@@ -201,6 +199,8 @@ def load_user_tags(
     skip_bad_rows: bool = False,
 ) -> Rows[TokenClassification]:
     """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named "user"."""
+    if tokens_column == tags_column:
+        raise AlignAttnError(f"a column is named twice: --tokens_column {tokens_column} --label_column {tags_column}")
     task = TokenClassification(name="user", tokens_column=tokens_column, tags_column=tags_column)
     return load_task_files(task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows)
 
@@ -227,7 +227,7 @@ def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: st
     for column in columns:
         if column not in dataset.column_names:
             there = ", ".join(dataset.column_names)
-            raise AlignAttnError(f"{origin} has no column {column!r}: choose among {there}")
+            raise AlignAttnError(f"{origin} has no column {column!r} (it has {there})")
     return dataset.select_columns(list(columns))
 
 
@@ -252,7 +252,7 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
     first = next(iter(raw))
     task = kind.resolve(task, selected[first], raw[first].origin)
     for name, split in raw.items():
-        dataset = selected[name]
+        dataset = kind.normalise(task, selected[name])
         problems = kind.problems(task, dataset, may_be_empty=split.is_published) | dict(split.problems)
         bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
         if bad:
@@ -271,7 +271,7 @@ def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datas
 
 
 def _check_column_choice(text_columns: Sequence[str], label_column: str) -> None:
-    if not 1 <= len(text_columns) <= _MOST_TEXTS:
+    if not 1 <= len(text_columns) <= MOST_TEXTS:
         raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
     if len({*text_columns, label_column}) <= len(text_columns):
         raise AlignAttnError(

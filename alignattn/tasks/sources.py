@@ -68,7 +68,7 @@ def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
 
 
 def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
-    """Reads one CSV, JSON lines (or one JSON array) or Parquet file; the extension says which.
+    """Reads one CSV, JSON lines (or one JSON array), Parquet or CoNLL file; the extension says which.
 
     Raises:
         AlignAttnError: The file is missing, of another kind, empty, or not what its extension says.

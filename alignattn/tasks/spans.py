@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.errors import AlignAttnError
+from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.windows import NULL_POSITION, OUTSIDE
 
 _WINDOWS_AT_ONCE = 1024  # with 20 × 20 pairs a window, some 10 MB
@@ -89,7 +89,9 @@ def best_answers(
     for part in _parts(len(window_rows)):
         spans = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
         lengths = np.fromiter(map(len, span_start[part]), np.int64)
-        _check_finite(starts[part], ends[part], lengths)
+        is_real = np.arange(starts.shape[1]) < lengths[:, np.newaxis]
+        for logits in (starts[part], ends[part]):
+            check_finite(logits[is_real])
         null = starts[part, NULL_POSITION].astype(np.float64) + ends[part, NULL_POSITION]
         np.minimum.at(null_scores, window_rows[part], null)
         found.append(_window_candidates(window_rows[part], *spans, starts[part], ends[part], n_best, max_answer_length))
@@ -121,15 +123,6 @@ def _check_shapes(
         raise ValueError(f"{len(rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
     if len(rows) and not 0 <= rows.min() <= rows.max() < contexts:
         raise ValueError(f"rows {rows.min()} to {rows.max()} are not all of {contexts} contexts")
-
-
-def _check_finite(starts: NDArray[Any], ends: NDArray[Any], lengths: NDArray[np.int64]) -> None:
-    real = np.arange(starts.shape[1]) < lengths[:, np.newaxis]
-    if not (np.isfinite(starts) & np.isfinite(ends) | ~real).all():
-        raise AlignAttnError(
-            "the model's outputs for question answering hold NaN or infinity: the training diverged; "
-            "lower the learning rate or the alignment weight"
-        )
 
 
 def _padded(lists: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_SHOWN_CHARACTERS = 40
+from alignattn.tasks.wording import shown
 
 
 def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
@@ -20,7 +20,7 @@ def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
     """
     for name, text in (("context", context), ("question", question)):
         if not isinstance(text, str):
-            return f"its {name} is {text!r}, which is not text"
+            return f"its {name} is {shown(text)}, which is not text"
         if not text.strip():
             return f"its {name} is empty"
     if not isinstance(answers, Mapping) or not {"text", "answer_start"} <= answers.keys():
@@ -28,7 +28,7 @@ def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
     texts, starts = answers["text"], answers["answer_start"]
     for name, values in (("text", texts), ("answer_start", starts)):
         if isinstance(values, str) or not isinstance(values, Sequence):
-            return f"its answers' {name!r} is {values!r}, which is not a list"
+            return f"its answers' {name!r} is {shown(values)}, which is not a list"
     if len(texts) != len(starts):
         return f"its answers have {_count(len(texts), 'text')} and {_count(len(starts), 'answer_start')}"
     problems = (_answer_problem(context, text, start) for text, start in zip(texts, starts, strict=True))
@@ -37,23 +37,19 @@ def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
 
 def _answer_problem(context: str, text: Any, start: Any) -> str | None:
     if not isinstance(text, str):
-        return f"its answer is {text!r}, which is not text"
+        return f"its answer is {shown(text)}, which is not text"
     if not text.strip():
         return "its answer is empty; an unanswerable question has no answers at all"
     if not isinstance(start, int) or isinstance(start, bool):
-        return f"its answer_start is {start!r}, which is not a whole number"
+        return f"its answer_start is {shown(start)}, which is not a whole number"
     if not 0 <= start < len(context):
         return f"its answer starts at character {start}, and its context has {len(context)}"
     if context.startswith(text, start):
         return None
     found = context.find(text)
     elsewhere = "nor anywhere else in it" if found < 0 else f"but at character {found}"
-    return f"its answer {_shown(text)} is not at character {start} of its context, {elsewhere}"
+    return f"its answer {shown(text)} is not at character {start} of its context, {elsewhere}"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")

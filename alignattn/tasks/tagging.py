@@ -3,8 +3,7 @@
 Words are what a row's tokens column holds; a tokenizer cuts each into pieces, and the first piece carries its tag.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import datasets
@@ -14,6 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
 from alignattn.tasks.entities import OUTSIDE
+from alignattn.tasks.outputs import check_finite
+from alignattn.tasks.wording import listing, shown
 
 IGNORED = -100
 """The label of a piece that is not the first of its word: `torch.nn.functional.cross_entropy` passes over it."""
@@ -21,46 +22,46 @@ IGNORED = -100
 WORDS_READ = "words_read"
 """The column that says, a word, whether the model reads it: whether a piece of it is left after truncation."""
 
-_LISTED_TAGS = 10
 
-Tag = int | str
-
-
-def tag_names(
-    values: Iterable[Any], feature_names: Sequence[str] | None, origin: str = "the training split"
-) -> tuple[str, ...]:
+def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
     """The tags of a training split, in the order of the model's outputs.
 
     What is no tag, in a row that `tag_problem` will tell of, is passed over.
 
     Args:
-        values: The tags of every row: texts, or class numbers.
+        values: The tags of every row; class numbers written as texts.
         feature_names: The names of the class numbers where the data set has them (`datasets.ClassLabel.names`).
         origin: What the tags are of, for messages.
 
     Returns:
-        `feature_names` where given; else the texts, sorted, `O` first where there is one; else the numbers as texts.
+        `feature_names` where given; else the texts, sorted, `O` first where there is one, numbers as numbers.
 
     Raises:
-        AlignAttnError: There is no tag, texts and numbers are mixed, or numbers are not 0 to C-1 without a gap.
+        AlignAttnError: There is no tag, or numbers are not 0 to C-1 without a gap.
     """
     if feature_names is not None:
         return tuple(feature_names)
-    found: set[Tag] = {tag for tags in values if _is_list(tags) for tag in tags if _is_tag(tag)}
-    if not found:
-        raise AlignAttnError(f"{origin} has no tag at all: give rows with words and their tags")
-    numbers = sorted(tag for tag in found if isinstance(tag, int))
-    names = sorted((tag for tag in found if isinstance(tag, str)), key=lambda name: (name != OUTSIDE, name))
-    if numbers and names:
+    rows = list(values)
+    names = {tag for tags in rows if _is_list(tags) for tag in tags if _is_text(tag)}
+    if not names:
         raise AlignAttnError(
-            f"the tags of {origin} mix texts and numbers ({names[0]!r} and {numbers[0]}): use one kind throughout"
+            f"{origin} has no tag at all; its first row has {shown(rows[0])} for tags: give lists of words and of "
+            "tags, in Parquet, JSON lines or CoNLL"
         )
+    if not is_numbered(names):
+        return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
+    numbers = sorted(map(int, names))
     if numbers != list(range(len(numbers))):
         raise AlignAttnError(
             f"the numbers of the {len(numbers)} tags of {origin} go from {numbers[0]} to {numbers[-1]}: number them "
             "from 0 without a gap, or give their names"
         )
-    return tuple(names or map(str, numbers))
+    return tuple(map(str, numbers))
+
+
+def is_numbered(names: Collection[str]) -> bool:
+    """Whether tags are numbers without names, which tell no entities."""
+    return all(name.removeprefix("-").isdecimal() for name in names)
 
 
 def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
@@ -68,12 +69,12 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
 
     Args:
         tokens: What the row holds for words.
-        tags: What it holds for tags: names, or their numbers.
+        tags: What it holds for tags.
         names: The tags of the training split, of `tag_names`.
     """
     for column, values in (("tokens", tokens), ("tags", tags)):
         if not _is_list(values):
-            return f"its {column} are {values!r} and no list"
+            return f"its {column} are {shown(values)} and no list"
     if len(tokens) != len(tags):
         return f"it has {len(tokens)} tokens and {len(tags)} tags"
     if not tokens:
@@ -82,37 +83,18 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
         if token == "":
             return f"its token {position} is empty"
         if not isinstance(token, str):
-            return f"its token {position} is {token!r} and no text"
-        if not _is_tag(tag) or tag not in _tag_numbers(names):
-            return f"its tag {position}, {tag!r}, is none of the training split's ({_listing(names)})"
+            return f"its token {position} is {shown(token)} and no text"
+        if tag not in names:
+            return f"its tag {position}, {shown(tag)}, is none of the training split's ({listing(names)})"
     return None
-
-
-def tag_texts(tags: Sequence[Tag], names: tuple[str, ...]) -> list[str]:
-    """The names of a row's tags, whether it holds names or their numbers."""
-    return [names[_tag_numbers(names)[tag]] for tag in tags]
 
 
 def _is_list(values: object) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
 
 
-def _is_tag(value: object) -> bool:
-    if isinstance(value, str):
-        return value != ""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-@cache
-def _tag_numbers(names: tuple[str, ...]) -> Mapping[Tag, int]:
-    """The output that a tag stands for, by its name and by its number."""
-    by_number: dict[Tag, int] = {number: number for number in range(len(names))}
-    return by_number | {name: number for number, name in enumerate(names)}
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = len(names) - _LISTED_TAGS
-    return ", ".join(names[:_LISTED_TAGS]) + (f" and {more} more" if more > 0 else "")
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -159,7 +141,7 @@ def encode_tags(
         tokenizer: The model's tokenizer.
         names: The tags of the training split, of `tag_names`.
         tokens_column: The column of the words.
-        tags_column: The column of their tags: names, or their numbers.
+        tags_column: The column of their tags.
         max_length: The most tokens a row keeps, special tokens included.
         num_proc: How many processes tokenize; this one when None.
 
@@ -169,17 +151,9 @@ def encode_tags(
         cut it off, or where the tokenizer makes nothing of it (BERT's of a control character).
 
     Raises:
-        AlignAttnError: The tokenizer cannot do it (`check_tokenizer`), or `max_length` leaves no room for a piece, or
-            is more than the model takes.
+        AlignAttnError: The tokenizer cannot do it (`check_tokenizer`).
     """
     check_tokenizer(tokenizer)
-    # Below this the tokenizer does not cut at all, and does not say so.
-    smallest = tokenizer.num_special_tokens_to_add(pair=False) + 1
-    if not smallest <= max_length <= tokenizer.model_max_length:
-        raise AlignAttnError(
-            f"max_length {max_length} is no good: tagging needs at least {smallest} tokens a row, "
-            f"and the model takes at most {tokenizer.model_max_length}"
-        )
     return dataset.map(
         _encode_batch,
         batched=True,
@@ -193,13 +167,13 @@ def encode_tags(
 
 def _encode_batch(
     rows: list[list[str]],
-    row_tags: list[list[Tag]],
+    row_tags: list[list[str]],
     tokenizer: PreTrainedTokenizerBase,
     names: tuple[str, ...],
     max_length: int,
 ) -> dict[str, list[Any]]:
     encoding = tokenizer(rows, is_split_into_words=True, truncation=True, max_length=max_length)
-    numbers = _tag_numbers(names)
+    numbers = {name: number for number, name in enumerate(names)}
     labels, words_read = [], []
     for row, tags in enumerate(row_tags):
         words = encoding.word_ids(row)
@@ -238,11 +212,7 @@ def word_tags(
         raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")
     at_words = labels != IGNORED
     outputs = logits[at_words]
-    if not np.isfinite(outputs).all():
-        raise AlignAttnError(
-            "the model's outputs for the words hold NaN or infinity: the training diverged; "
-            "lower the learning rate or the alignment weight"
-        )
+    check_finite(outputs)
     predicted = np.array(names, dtype=object)[outputs.argmax(axis=-1)]
     counts = at_words.sum(axis=1)
     ends = np.cumsum(counts)

@@ -9,6 +9,9 @@ from typing import Literal
 MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr"]
 """The metrics of `alignattn.tasks.metrics.METRICS`; named here so that a record needs no heavy import."""
 
+MOST_TEXTS = 2
+"""Texts that a tokenizer joins into one sequence."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:

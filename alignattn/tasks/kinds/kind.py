@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
 from alignattn.tasks.task import Task
+from alignattn.tasks.wording import shown
 
 T = TypeVar("T", bound=Task)
 
@@ -80,6 +81,10 @@ class TaskKind(ABC, Generic[T]):
     def columns(self, task: T) -> list[str]:
         """Return the columns that are read of a row."""
 
+    def normalise(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows in the one form that all other methods take."""
+        return dataset
+
     def resolve(self, task: T, dataset: datasets.Dataset, origin: str) -> T:
         """Return the task with what only its training rows tell.
 
@@ -143,12 +148,12 @@ class TaskKind(ABC, Generic[T]):
         """
 
 
-def text_problem(column: str, text: Any, *, may_be_empty: bool = False) -> str | None:
-    """Return what is wrong with a text, or None."""
+def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
+    """Return what is wrong with a text, or None; `place` says where it stands, as "column 'a'"."""
     if text is not None and not isinstance(text, str):
-        return f"column {column!r} is no text ({text!r}); choose another column"
+        return f"{place} is no text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
-        return f"column {column!r} is empty"
+        return f"{place} is empty"
     return None
 
 

@@ -24,7 +24,7 @@ class LabelledKind(TaskKind[L]):
         Raises:
             AlignAttnError: if none has.
         """
-        numbers = label_numbers(dataset[task.label_column][:])
+        numbers = label_numbers(task, dataset[task.label_column][:])
         is_labelled = has_label(task, numbers, origin)
         column = numbers if task.is_regression else numbers.astype(np.int64)
         dataset = dataset.remove_columns(task.label_column).add_column(task.label_column, column)

@@ -14,9 +14,8 @@ from transformers import (
 from alignattn.tasks.kinds.kind import TaskOptions, check_max_length, encode_rows, text_problem
 from alignattn.tasks.kinds.labelled import LabelledKind
 from alignattn.tasks.labels import label_problems
-from alignattn.tasks.task import MultipleChoice
-
-_PAIR = 2  # of texts: the context and an ending
+from alignattn.tasks.task import MOST_TEXTS, MultipleChoice
+from alignattn.tasks.wording import shown
 
 
 class MultipleChoiceKind(LabelledKind[MultipleChoice]):
@@ -54,7 +53,7 @@ class MultipleChoiceKind(LabelledKind[MultipleChoice]):
 
         Of a pair that is too long the longer text is cut first.
         """
-        check_max_length(task, tokenizer, options.max_length, _PAIR)
+        check_max_length(task, tokenizer, options.max_length, MOST_TEXTS)
         return encode_rows(_encode_batch, task, dataset, tokenizer, options)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorForMultipleChoice:
@@ -70,13 +69,11 @@ def _endings(task: MultipleChoice, row: dict[str, Any]) -> Any:
 def _texts_problem(task: MultipleChoice, row: dict[str, Any], *, may_be_empty: bool) -> str | None:
     endings = _endings(task, row)
     if not isinstance(endings, list):
-        return f"column {task.ending_columns[0]!r} is no list of endings ({endings!r})"
+        return f"column {task.ending_columns[0]!r} is no list of endings ({shown(endings)})"
     if len(endings) != task.num_labels:
         return f"it has {len(endings)} endings and must have {task.num_labels}"
-    texts = [(task.context_column, row[task.context_column])]
-    if task.start_column:
-        texts.append((task.start_column, row[task.start_column]))
-    texts += [(f"ending {number}", ending) for number, ending in enumerate(endings)]
+    texts = [(f"column {name!r}", row[name]) for name in (task.context_column, task.start_column) if name]
+    texts += [(f"its ending {number}", ending) for number, ending in enumerate(endings)]
     problems = (text_problem(name, text, may_be_empty=may_be_empty) for name, text in texts)
     return next((problem for problem in problems if problem is not None), None)
 

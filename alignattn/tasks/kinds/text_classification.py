@@ -64,7 +64,7 @@ def text_problems(dataset: datasets.Dataset, columns: Sequence[str], *, may_be_e
     problems: dict[int, str] = {}
     for column in reversed(columns):
         for index, text in enumerate(dataset[column][:]):
-            problem = text_problem(column, text, may_be_empty=may_be_empty)
+            problem = text_problem(f"column {column!r}", text, may_be_empty=may_be_empty)
             if problem is not None:
                 problems[index] = problem
     return problems

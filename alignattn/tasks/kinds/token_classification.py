@@ -1,5 +1,6 @@
 """Tags of words, such as those of named entities."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +16,16 @@ from transformers import (
 )
 
 from alignattn.tasks.entities import TOKEN_ACCURACY, entity_scores
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, name_classes, row_numbers
-from alignattn.tasks.tagging import WORDS_READ, encode_tags, tag_names, tag_problem, tag_texts, word_tags
+from alignattn.tasks.kinds.kind import (
+    EncodedSplit,
+    Evaluation,
+    TaskKind,
+    TaskOptions,
+    check_max_length,
+    name_classes,
+    row_numbers,
+)
+from alignattn.tasks.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
 from alignattn.tasks.task import TokenClassification
 
 
@@ -31,16 +40,22 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
         """Return the column of words and that of their tags."""
         return [task.tokens_column, task.tags_column]
 
+    def normalise(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with their tags as names: a class number has that of its feature, or is its own."""
+        names = _feature_names(dataset, task.tags_column)
+        tags = [_named(row, names) for row in dataset[task.tags_column][:]]
+        if tags == dataset[task.tags_column][:]:
+            return dataset
+        return dataset.remove_columns(task.tags_column).add_column(task.tags_column, tags)
+
     def resolve(self, task: TokenClassification, dataset: datasets.Dataset, origin: str) -> TokenClassification:
         """Return the task with the tags that its rows have."""
         if task.labels:
             return task
-        items = getattr(dataset.features[task.tags_column], "feature", None)
-        names = tag_names(dataset[task.tags_column][:], getattr(items, "names", None), origin)
-        if all(name.isdecimal() for name in names):
-            # Numbers without names tell no entities.
-            return replace(task, labels=names, metrics=(TOKEN_ACCURACY,))
-        return replace(task, labels=names)
+        feature_names = _feature_names(dataset, task.tags_column)
+        tags = self.normalise(task, dataset)[task.tags_column][:]
+        names = tag_names(tags, feature_names, origin)
+        return replace(task, labels=names, metrics=(TOKEN_ACCURACY,) if is_numbered(names) else task.metrics)
 
     def problems(self, task: TokenClassification, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows with more or fewer tags than words, an empty word, or a tag that the task does not have."""
@@ -60,6 +75,7 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
         options: TaskOptions,
     ) -> datasets.Dataset:
         """Return the model's inputs, `labels`, and which words the model reads."""
+        check_max_length(task, tokenizer, options.max_length, num_texts=1)
         return encode_tags(
             dataset,
             tokenizer,
@@ -77,7 +93,21 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
     def evaluate(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score the entities of the predicted tags; words that the model does not read are outside of all."""
         predicted = word_tags(np.asarray(outputs), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:])
-        gold = [tag_texts(tags, task.labels) for tags in split.rows[task.tags_column][:]]
+        gold = split.rows[task.tags_column][:]
         table = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(gold), "prediction": pa.array(predicted)}
         scores = entity_scores(predicted, gold)
         return Evaluation({name: scores[name] for name in task.metrics}, pa.table(table))
+
+
+def _feature_names(dataset: datasets.Dataset, column: str) -> Sequence[str] | None:
+    return getattr(getattr(dataset.features[column], "feature", None), "names", None)
+
+
+def _named(tags: Any, names: Sequence[str] | None) -> Any:
+    if not isinstance(tags, list):
+        return tags
+    is_number = [isinstance(tag, int) and not isinstance(tag, bool) for tag in tags]
+    return [
+        (names[tag] if names is not None and 0 <= tag < len(names) else str(tag)) if known else tag
+        for tag, known in zip(tags, is_number, strict=True)
+    ]
