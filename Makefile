@@ -5,13 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := demo,lint,test
 
-.PHONY: demo test lint clean
+.PHONY: attack demo test lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo
 
 test: $(VENV)/installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+# TextAttack's flair cannot be installed beside transformers 5, and is not needed: see alignattn/robustness/library.py.
+attack: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[attack]"
+	$(BIN)/pip install --quiet --no-deps textattack==0.3.11
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

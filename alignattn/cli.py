@@ -14,6 +14,7 @@ USAGE = """usage: alignattn COMMAND [options]
 commands:
   finetune      fine-tune a pretrained encoder on a task, with or without alignment attention
   domain-shift  fine-tune on one task, report accuracy and calibration on it and on another task
+  robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show` and `train-mlm` go with it
   inspect       what each attention head of a model does, as a table and heat maps; or two models side by side
   calibrate     how far confidence is from accuracy in saved predictions, as a table and reliability diagrams
   benchmark     time and memory of a training and an evaluation step, as ratios to plain attention
@@ -31,6 +32,12 @@ def _finetune(argv: Sequence[str]) -> None:
 
 def _domain_shift(argv: Sequence[str]) -> None:
     from alignattn.experiments.domain_shift import main
+
+    main(argv)
+
+
+def _robustness(argv: Sequence[str]) -> None:
+    from alignattn.experiments.robustness import main
 
     main(argv)
 
@@ -62,6 +69,7 @@ def _demo(argv: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "finetune": _finetune,
     "domain-shift": _domain_shift,
+    "robustness": _robustness,
     "inspect": _inspect,
     "calibrate": _calibrate,
     "benchmark": _benchmark,

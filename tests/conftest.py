@@ -1,6 +1,7 @@
 """Small real models of each family, real checkpoints and data where they are at hand."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "alignattn-tests-textattack"))
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch

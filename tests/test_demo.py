@@ -6,7 +6,7 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.demo_data import IN_DOMAIN, OUT_OF_DOMAIN
-from alignattn.experiments.tables import render_table
+from alignattn.tables import render_table
 
 
 def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from alignattn.errors import AlignAttnError
+from alignattn.experiments.show_attacks import main, render_html, render_terminal
 from alignattn.robustness.examples import changed_words, summary_line
-from alignattn.robustness.show import main, read_shown, render_html, render_terminal
+from alignattn.robustness.shown_records import read_shown
 
 VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"

@@ -23,9 +23,9 @@ from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.experiments.tables import render_table
 from alignattn.figures import ReliabilityPanel, plot_reliability
 from alignattn.files import check_free, write_json
+from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, RESAMPLES, SEED
 
 RESULTS_FILE = "calibration.json"

@@ -27,10 +27,10 @@ from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.finetune import check_output_dir, finetune_one
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import PREDICTIONS_FILE, RunResult
-from alignattn.experiments.tables import render_table
 from alignattn.figures import BarPanel, Spread, plot_comparison
 from alignattn.files import write_text
 from alignattn.patching import collect, is_patched, patch
+from alignattn.tables import render_table
 from alignattn.tasks import get_task
 from alignattn.tasks.kinds import TaskOptions, kind_of
 from alignattn.tasks.rows import load_rows, max_samples

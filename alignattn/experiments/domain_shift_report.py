@@ -10,8 +10,8 @@ from alignattn.calibration import Estimate
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.calibrate import HEADINGS
 from alignattn.experiments.results import RESULTS_FILE, over_seeds, with_deviation
-from alignattn.experiments.tables import render_table
 from alignattn.files import write_json
+from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"

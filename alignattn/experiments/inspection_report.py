@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.experiments.tables import render_table
 from alignattn.figures import HeatMapPanel, plot_heat_maps
 from alignattn.files import write_csv
 from alignattn.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
+from alignattn.tables import render_table
 
 TABLE_FILE = "heads.csv"
 PICTURE_FILE = "heads.png"

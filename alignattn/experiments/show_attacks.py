@@ -1,0 +1,145 @@
+"""Adversarial examples to read: what was attacked, what came of it, and which words were changed."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.files import write_text
+from alignattn.robustness.examples import (
+    Kind,
+    Piece,
+    changed_columns,
+    heading,
+    predictions,
+    summary_line,
+    visible,
+)
+from alignattn.robustness.records import OUTCOMES, AttackRecord
+from alignattn.robustness.show_page import render_page
+from alignattn.robustness.shown_records import read_shown
+
+DEFAULT_LIMIT = 20
+"""Examples that the terminal shows; a page holds all."""
+
+Marks = Mapping[Kind, tuple[str, str]]
+
+MARKS: Marks = {"same": ("", ""), "deleted": ("[-", "-]"), "inserted": ("{+", "+}")}
+"""Around words where there is no colour; those of `git diff --word-diff`."""
+
+COLOURS: Marks = {
+    "same": ("", ""),
+    "deleted": ("\x1b[1;31m", "\x1b[0m"),
+    "inserted": ("\x1b[1;32m", "\x1b[0m"),
+}
+"""Around words in a terminal: the ANSI sequences of bold red and bold green."""
+
+ARROW = "→"
+
+
+@dataclass
+class ShowOptions:
+    """The options of `alignattn robustness show` that are given by name and value."""
+
+    html: str | None = field(default=None, metadata={"help": "Write one page of the examples to this new file."})
+    limit: int | None = field(
+        default=None, metadata={"help": f"Most examples (default: {DEFAULT_LIMIT} in the terminal, all in a page)."}
+    )
+    outcome: str | None = field(default=None, metadata={"help": f"Only those that {', '.join(OUTCOMES)}."})
+    labels: list[str] | None = field(default=None, metadata={"help": "Names of the classes 0, 1 and so on."})
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise AlignAttnError(f"--limit {self.limit} must be at least 1")
+        if self.outcome is not None and self.outcome not in OUTCOMES:
+            raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
+
+
+@dataclass(kw_only=True)
+class ShowArguments(ShowOptions):
+    """Everything that `alignattn robustness show` is given.
+
+    Attributes:
+        results: file of JSON lines that an attack wrote.
+    """
+
+    results: str
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `alignattn robustness show`: print the examples, or write a page of them.
+
+    Args:
+        argv: the words after the command's name.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend.
+    """
+    parser = OneLineErrorParser([ShowOptions], prog="alignattn robustness show")
+    parser.add_argument("results", metavar="RESULTS", help="JSON lines that an attack wrote.")
+    arguments = ShowArguments(**vars(parser.parse_args(list(argv))))
+    path = Path(arguments.results)
+    records = _wanted(read_shown(path), arguments.outcome, path)
+    labels = arguments.labels or ()
+    if arguments.html is None:
+        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(render_terminal(records, color=color, limit=arguments.limit or DEFAULT_LIMIT, labels=labels))
+        return
+    page = Path(arguments.html)
+    if page.exists():
+        raise AlignAttnError(f"{page} is there already: give another name to --html")
+    write_text(page, render_html(records[: arguments.limit], path.name, labels=labels))
+    print(f"{summary_line(records)}\nwritten to {page}")
+
+
+def render_terminal(
+    records: Sequence[AttackRecord], *, color: bool, limit: int | None, labels: Sequence[str] = ()
+) -> str:
+    """Return examples in lines, changed words marked, and a line that counts them.
+
+    Args:
+        records: the examples.
+        color: mark words with ANSI colours; otherwise as `[-word-]` and `{+word+}`.
+        limit: most examples that are shown; all are counted.
+        labels: names of the classes.
+    """
+    marks = COLOURS if color else MARKS
+    shown = records[:limit]
+    lines = [line for record in shown for line in (*_example_lines(record, marks, labels), "")]
+    if len(shown) < len(records):
+        lines += [f"{len(records) - len(shown)} more: see --limit and --html", ""]
+    return "\n".join([*lines, summary_line(records)])
+
+
+def render_html(records: Sequence[AttackRecord], title: str, *, labels: Sequence[str] = ()) -> str:
+    """Return one page that needs no other file: the examples, changed words marked, to be filtered by outcome.
+
+    Args:
+        records: the examples.
+        title: of the page.
+        labels: names of the classes.
+    """
+    return render_page(records, title, labels)
+
+
+def _example_lines(record: AttackRecord, marks: Marks, labels: Sequence[str]) -> list[str]:
+    lines = [heading(record), *(f"  {line}" for line in predictions(record, labels))]
+    for column, original, perturbed in changed_columns(record):
+        lines.append(f"  {visible(column)}: {_marked(original, marks)}")
+        if perturbed is not None:
+            lines.append(f"  {' ' * len(visible(column))}{ARROW} {_marked(perturbed, marks)}")
+    return lines
+
+
+def _marked(pieces: Sequence[Piece], marks: Marks) -> str:
+    return " ".join(f"{marks[kind][0]}{words}{marks[kind][1]}" for kind, words in pieces)
+
+
+def _wanted(records: Sequence[AttackRecord], outcome: str | None, path: Path) -> Sequence[AttackRecord]:
+    wanted = [record for record in records if outcome in (None, record.outcome)]
+    if not wanted:
+        raise AlignAttnError(f"{path} has no example that is {outcome}: {summary_line(records)}")
+    return wanted

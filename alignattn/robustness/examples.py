@@ -1,0 +1,91 @@
+"""Attacked examples in words: which words were changed, and what came of it."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from alignattn.robustness.records import OUTCOMES, AttackRecord
+
+Kind = Literal["same", "deleted", "inserted"]
+Piece = tuple[Kind, str]
+"""Neighbouring words of a text, and whether the other text has them."""
+
+
+def changed_words(original: str, perturbed: str) -> tuple[list[Piece], list[Piece]]:
+    """Return the pieces of both texts: of the first `same` or `deleted`, of the second `same` or `inserted`.
+
+    A word is what stands between blanks; how many blanks is not compared. Characters that cannot be seen, such as a
+    zero-width space or the start of a terminal's escape sequence, come as their Python escapes.
+    """
+    before, after = original.split(), perturbed.split()
+    # Without autojunk=False a word that fills more than 1 % of a long text is never matched.
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    left: list[Piece] = []
+    right: list[Piece] = []
+    for operation, start, end, other_start, other_end in matcher.get_opcodes():
+        is_same = operation == "equal"
+        if end > start:
+            left.append(("same" if is_same else "deleted", visible(" ".join(before[start:end]))))
+        if other_end > other_start:
+            right.append(("same" if is_same else "inserted", visible(" ".join(after[other_start:other_end]))))
+    return left, right
+
+
+def visible(text: str) -> str:
+    """Return a text in one line, with the Python escapes of the characters that cannot be seen."""
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(text.split()))
+    return "".join(shown)
+
+
+def changed_columns(record: AttackRecord) -> Iterator[tuple[str, list[Piece], list[Piece] | None]]:
+    """Yield each column's name and the pieces of its text, before and after; nothing after where nothing was tried."""
+    for column, original in record.original.items():
+        if record.perturbed is None:
+            yield column, [("same", visible(original))], None
+        else:
+            yield column, *changed_words(original, record.perturbed.get(column, original))
+
+
+def heading(record: AttackRecord) -> str:
+    """Return a line with the row, the recipe, the outcome and what the attack took."""
+    return visible(
+        f"row {record.index} · {record.recipe} · {record.outcome} · {record.queries} queries · "
+        f"{record.words_changed} of {record.words} words changed"
+    )
+
+
+def predictions(record: AttackRecord, labels: Sequence[str]) -> list[str]:
+    """Return lines with the label, the scores of the classes before and after the attack, and an error if there is one.
+
+    Args:
+        record: the example.
+        labels: names of the classes; a class without one is its number.
+    """
+    lines = [f"label {_class_name(record.label, labels)}"]
+    if record.original_scores:
+        lines.append(f"predicted {_scores(record.original_scores, labels)}")
+    if record.perturbed_scores:
+        lines.append(f"attacked {_scores(record.perturbed_scores, labels)}")
+    if record.error is not None:
+        lines.append(f"error {visible(record.error)}")
+    return lines
+
+
+def summary_line(records: Sequence[AttackRecord]) -> str:
+    """Return how many examples there are of each outcome, and the failed share of those that were attacked."""
+    counts = Counter(record.outcome for record in records)
+    attacked = counts["failed"] + counts["succeeded"]
+    share = f"{counts['failed'] / attacked:.1%} of {attacked}" if attacked else "none was attacked"
+    each = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    return f"{len(records)} example(s): {each}; attacks that failed: {share}"
+
+
+def _class_name(label: int, labels: Sequence[str]) -> str:
+    return visible(labels[label]) if 0 <= label < len(labels) else str(label)
+
+
+def _scores(scores: Sequence[float], labels: Sequence[str]) -> str:
+    predicted = max(range(len(scores)), key=scores.__getitem__)
+    each = ", ".join(f"{_class_name(label, labels)} {score:.3f}" for label, score in enumerate(scores))
+    return f"{_class_name(predicted, labels)} ({each})"

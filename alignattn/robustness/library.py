@@ -1,0 +1,145 @@
+"""The only door to TextAttack: what its import does to a process is undone, and what it lacks is given to it.
+
+Importing textattack 0.3.11 as it is
+
+* needs flair, which cannot be installed beside transformers 5; the three recipes never call it. Where flair is absent,
+  and only there, a stand-in has the names that are imported;
+* downloads NLTK data, and tries again at every import that found no network, unless a marker file says that it did;
+* needs NLTK's stop words, for the defaults of an augmenter;
+* with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
+* configures logging anew, which disables every logger of the process that exists by then.
+"""
+
+import logging
+import logging.config
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.nltk_data import prepare_nltk
+
+VERSION = "0.3.11"
+INSTALL = f"run `make attack`, or: pip install 'alignattn[attack]' && pip install --no-deps textattack=={VERSION}"
+
+CACHE_VARIABLE = "TA_CACHE_DIR"
+DEFAULT_CACHE = "~/.cache/textattack"
+OVERWRITTEN = (
+    "HF_HOME",
+    "PYTORCH_TRANSFORMERS_CACHE",
+    "TFHUB_CACHE_DIR",
+    "TOKENIZERS_PARALLELISM",
+    "XDG_CACHE_HOME",
+)
+"""The environment variables that importing TextAttack sets."""
+
+DOWNLOAD_MARKER = "post_install_check_3"
+"""The file in TextAttack's cache that says that its NLTK data were downloaded."""
+
+LOGGER = "textattack.shared.utils.install"
+"""The one logger of TextAttack."""
+
+
+def load_textattack(nltk_data: Path | None = None) -> ModuleType:
+    """Import TextAttack, and leave environment variables and loggers as they were.
+
+    Args:
+        nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
+
+    Raises:
+        AlignAttnError: TextAttack, a package it needs or NLTK's stop words are missing; its cache cannot be written.
+    """
+    if "textattack" not in sys.modules and find_spec("textattack") is None:
+        raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
+    try:
+        prepare_nltk(nltk_data, ("stopwords",))
+        if "textattack" not in sys.modules:
+            _import_textattack()
+    except ModuleNotFoundError as error:
+        raise AlignAttnError(f"TextAttack needs the package {error.name!r}, which is missing: {INSTALL}") from error
+    return sys.modules["textattack"]
+
+
+def _import_textattack() -> None:
+    # These read HF_HOME once, when they are imported: before TextAttack overwrites it.
+    for name in ("datasets", "transformers"):
+        import_module(name)
+    if find_spec("flair") is None:
+        _add_flair_stand_in()
+    cache = _prepare_cache()
+    with _environment_kept(), replaced(logging.config, dictConfig=lambda config: None):
+        import_module("textattack")
+    logging.getLogger(LOGGER).setLevel(logging.ERROR)
+    jieba = import_module("jieba")
+    jieba.setLogLevel(logging.ERROR)
+    # Its own choice, a file of a fixed name in the common /tmp that anyone may put there, is read with marshal.
+    jieba.dt.tmp_dir = str(cache)
+
+
+def _prepare_cache() -> Path:
+    """Make TextAttack's cache folder, marked as if its downloads were done: what is needed, `nltk_data` fetches."""
+    folder = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DOWNLOAD_MARKER).touch()
+    except OSError as error:
+        raise AlignAttnError(
+            f"TextAttack's cache {folder} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"
+        ) from error
+    return folder
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in OVERWRITTEN}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Give an object or module other attributes for a while; each must exist."""
+    before = {name: getattr(owner, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+class FlairStandIn:
+    """A class of flair that is only imported, subclassed or asked about: using it is an error."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.load()
+
+    @classmethod
+    def load(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise: there is no tagger to load."""
+        raise AlignAttnError("this part of TextAttack needs flair, which is not installed: use the NLTK tagger")
+
+
+def _add_flair_stand_in() -> None:
+    classes = {"flair": (), "flair.data": ("Sentence", "Tokenizer"), "flair.models": ("SequenceTagger",)}
+    for name, members in classes.items():
+        module = module_from_spec(ModuleSpec(name, None, is_package=True))
+        for member in members:
+            setattr(module, member, type(member, (FlairStandIn,), {}))
+        sys.modules[name] = module
+        if "." in name:
+            setattr(sys.modules["flair"], name.partition(".")[2], module)

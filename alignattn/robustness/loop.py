@@ -1,0 +1,282 @@
+"""Attack the rows of a split one by one, in an order and with random numbers that no interruption changes."""
+
+import os
+import random
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from alignattn.errors import AlignAttnError
+from alignattn.files import write_text
+from alignattn.robustness.library import load_textattack
+from alignattn.robustness.records import (
+    WHOLE,
+    AttackHeader,
+    AttackRecord,
+    AttackRun,
+    AttackSettings,
+    Outcome,
+    Shard,
+    cut_torn_line,
+    header_path,
+    read_run,
+    write_header,
+)
+
+ROWS_SCORED_AT_ONCE = 256
+NUMPY_SEEDS = 2**32
+
+# What the machine, an installation or a setting is to blame for, and no text: it would befall every row.
+FATAL = (AlignAttnError, OSError, ImportError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+
+
+@dataclass(frozen=True)
+class AttackRow:
+    """A row to attack.
+
+    Attributes:
+        index: its number in the split, from 0.
+        texts: by column, in the order in which the model reads them.
+        label: the right class.
+    """
+
+    index: int
+    texts: Mapping[str, str]
+    label: int
+
+
+def attack_rows(
+    attack: Any,
+    rows: Sequence[AttackRow],
+    records_path: Path,
+    settings: AttackSettings,
+    *,
+    shard: Shard = WHOLE,
+    show_progress: bool = True,
+) -> AttackRun:
+    """Attack rows in their order until `settings.num_examples` were attacked, and write each record as it comes.
+
+    Rows that the model gets wrong are skipped and do not count. Which rows these are is asked first, so that every
+    shard knows where to stop: a merge of all shards is what one run writes, byte by byte. Called again after a kill, it
+    goes on behind the last whole record.
+
+    Random numbers are seeded for each row with the run's seed plus its index, and nothing that was computed for one
+    row is kept for another: a score may differ in its last bits with what else is in the batch.
+
+    Args:
+        attack: a `textattack.Attack` whose goal asks a `TaskModelWrapper`, which is left to cut batches itself.
+        rows: those of the split in order.
+        records_path: the file to write or to go on with, ending in `.jsonl`; its header is written beside it.
+        settings: what the records are said to be of.
+        shard: which part of the rows to attack.
+        show_progress: draw a bar on stderr, with the share of failed attacks.
+
+    Returns:
+        The header and all records of the file.
+
+    Raises:
+        AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged; if there are no
+            rows, or `num_examples` is below 1.
+    """
+    # The goal hands over all texts of a step, for the wrapper to sort by length.
+    attack.goal_function.batch_size = sys.maxsize
+    header, done = _begin(attack, rows, records_path, settings, shard)
+    todo = shard.deal(rows[: header.rows])
+    _check_same_rows(done, todo, records_path)
+    counts = Counter(record.outcome for record in done)
+    with (
+        records_path.open("ab") as file,
+        tqdm(total=len(todo), initial=len(done), disable=not show_progress, desc=_describe(settings)) as bar,
+    ):
+        for row in todo[len(done) :]:
+            record = attack_row(attack, row, settings)
+            # One write, on the disk before the next attack begins: a kill loses this row or nothing.
+            file.write(record.to_line().encode())
+            file.flush()
+            os.fsync(file.fileno())
+            counts[record.outcome] += 1
+            bar.set_postfix_str(_running_rate(counts), refresh=False)
+            bar.update()
+    return read_run(records_path)
+
+
+def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackRecord:
+    """Attack one row; what a strange text or label raises ends in a record, skipped and with its error.
+
+    Raises:
+        AlignAttnError: if data that the attack needs are missing, or for what is wrong with every row.
+    """
+    textattack = load_textattack()
+    goal = attack.goal_function
+    seed = settings.seed + row.index
+    _seed(seed)
+    attack.clear_cache()
+    goal.model.clear_cache()
+    record = AttackRecord(
+        index=row.index,
+        recipe=settings.recipe,
+        outcome="skipped",
+        label=row.label,
+        original=dict(row.texts),
+        perturbed=None,
+        original_scores=(),
+        perturbed_scores=None,
+        queries=0,
+        words=0,
+        words_changed=0,
+        seed=seed,
+    )
+    try:
+        text = textattack.shared.AttackedText(OrderedDict(row.texts))
+        scores = goal.model([text.tokenizer_input])[0].tolist()
+        record = replace(record, words=text.num_words, original_scores=scores, queries=1)
+        if not 0 <= row.label < len(scores):
+            return replace(record, error=f"label {row.label} is none of the model's {len(scores)} classes")
+        return _with_result(record, attack.attack(text, row.label), textattack.attack_results)
+    except FATAL:
+        raise
+    except Exception as error:
+        # NLTK's way to say that its data are missing; subclasses (KeyError, IndexError) are a text's doing.
+        if type(error) is LookupError:
+            raise AlignAttnError(f"the attack lacks data of NLTK: {_one_line(error)}") from error
+        return replace(record, error=f"{type(error).__name__}: {_one_line(error)}")
+
+
+def merge(paths: Sequence[Path], out: Path) -> AttackRun:
+    """Write the records of all shards of a run to one file, as if it had been run in one.
+
+    Args:
+        paths: the files of records, in any order, each with its header beside it.
+        out: the file to write, ending in `.jsonl`.
+
+    Raises:
+        AlignAttnError: if they are of different runs, a shard is missing, given twice or unfinished, or `out` exists.
+    """
+    if not paths:
+        raise AlignAttnError("there is nothing to merge: give the files of all shards")
+    for taken in (out, header_path(out)):
+        if taken.exists():
+            raise AlignAttnError(f"{taken} exists: give another file to merge into")
+    runs = [read_run(path) for path in paths]
+    whole = replace(runs[0].header, shard=WHOLE)
+    for run in runs:
+        if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != runs[0].header.shard.count:
+            raise AlignAttnError(f"{run.path} and {runs[0].path} are of different runs: {_difference(run, runs[0])}")
+        if not run.is_finished:
+            raise AlignAttnError(
+                f"{run.path} holds {len(run.records)} of the {run.header.rows_of_shard} rows of shard "
+                f"{run.header.shard}: start it again to finish it"
+            )
+    count = runs[0].header.shard.count
+    if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
+        given = ", ".join(str(run.header.shard) for run in runs)
+        raise AlignAttnError(f"a merge needs each of the {count} shards once, and these are {given}")
+    records = sorted((record for run in runs for record in run.records), key=lambda record: record.index)
+    write_header(out, whole)
+    write_text(out, "".join(record.to_line() for record in records))
+    return read_run(out)
+
+
+def _begin(
+    attack: Any, rows: Sequence[AttackRow], records_path: Path, settings: AttackSettings, shard: Shard
+) -> tuple[AttackHeader, tuple[AttackRecord, ...]]:
+    """The header of the file, written unless it is there, and the records that are there already."""
+    if not rows or settings.num_examples < 1:
+        raise AlignAttnError(f"there is nothing to attack: {len(rows)} rows, {settings.num_examples} examples wanted")
+    if not records_path.exists() and not header_path(records_path).exists():
+        header = AttackHeader(settings, shard, _rows_to_walk(attack, rows, settings.num_examples), len(rows))
+        records_path.parent.mkdir(parents=True, exist_ok=True)
+        write_header(records_path, header)
+        return header, ()
+    run = read_run(records_path)
+    wanted = replace(run.header, settings=settings, shard=shard, rows_available=len(rows))
+    if wanted != run.header:
+        difference = _difference(run, replace(run, header=wanted))
+        raise AlignAttnError(f"{records_path} is of another run: {difference}; give another file, or move it away")
+    cut_torn_line(records_path)
+    return run.header, run.records
+
+
+def _rows_to_walk(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
+    """How many of the first rows it takes to attack `num_examples`: those that the model gets right."""
+    attacked = 0
+    for start in range(0, len(rows), ROWS_SCORED_AT_ONCE):
+        some = rows[start : start + ROWS_SCORED_AT_ONCE]
+        scores = attack.goal_function.model([tuple(row.texts.values()) for row in some])
+        for walked, (row, prediction) in enumerate(zip(some, scores.argmax(dim=-1).tolist(), strict=True), start + 1):
+            attacked += prediction == row.label
+            if attacked == num_examples:
+                return walked
+    return len(rows)
+
+
+def _check_same_rows(done: Sequence[AttackRecord], todo: Sequence[AttackRow], path: Path) -> None:
+    for number, (record, row) in enumerate(zip(done, todo, strict=False), 1):
+        if (record.index, record.original, record.label) != (row.index, dict(row.texts), row.label):
+            raise AlignAttnError(f"{path}, line {number} is of another row than {row.index}: move the file away")
+    if len(done) > len(todo):
+        raise AlignAttnError(f"{path} holds {len(done)} records of {len(todo)} rows: move it away to run again")
+
+
+def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> AttackRecord:
+    """The record with what TextAttack's result, of a class of `results`, tells."""
+    outcomes: dict[type, Outcome] = {
+        results.SuccessfulAttackResult: "succeeded",
+        results.FailedAttackResult: "failed",
+        results.SkippedAttackResult: "skipped",
+    }
+    record = replace(record, outcome=outcomes[type(result)], queries=int(result.num_queries))
+    if record.outcome == "skipped":
+        return record
+    before, after = result.original_result.attacked_text, result.perturbed_result.attacked_text
+    columns = after.column_labels
+    inputs = (after.tokenizer_input,) if len(columns) == 1 else after.tokenizer_input
+    return replace(
+        record,
+        perturbed=dict(zip(columns, inputs, strict=True)),
+        perturbed_scores=result.perturbed_result.raw_output.tolist(),
+        words_changed=int(before.words_diff_num(after)),
+    )
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % NUMPY_SEEDS)
+    torch.manual_seed(seed)
+
+
+def _difference(run: AttackRun, other: AttackRun) -> str:
+    """The first thing in which two headers differ."""
+    for name, value, other_value in _facts(run.header, other.header):
+        if value != other_value:
+            return f"{name} {value!r} and {other_value!r}"
+    return "nothing"
+
+
+def _facts(header: AttackHeader, other: AttackHeader) -> Iterator[tuple[str, Any, Any]]:
+    for name in vars(header.settings):
+        yield name, getattr(header.settings, name), getattr(other.settings, name)
+    yield "rows available", header.rows_available, other.rows_available
+    yield "rows walked", header.rows, other.rows
+    yield "shard", str(header.shard), str(other.shard)
+
+
+def _describe(settings: AttackSettings) -> str:
+    return f"{settings.recipe} {settings.task} {settings.attention}"
+
+
+def _running_rate(counts: Mapping[Outcome, int]) -> str:
+    attacked = counts["failed"] + counts["succeeded"]
+    return f"{100 * counts['failed'] / attacked:.1f} % of {attacked} failed" if attacked else "none attacked"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,152 @@
+"""Texts to train a masked-language head on: read, divided, as tokens, and with tokens masked to be guessed."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+from alignattn.tasks.sources import read_file
+
+HELD_OUT_SHARE = 0.05
+FEWEST_TEXTS = 2
+TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+"""Files of these names hold columns; any other file holds one text a line."""
+
+IGNORED_LABEL = -100
+"""What transformers writes for a token that was not masked."""
+
+
+def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str]:
+    """Return the different texts of files in their order, without blank ones.
+
+    Args:
+        paths: tables, by their names' ends, or files of one text a line.
+        columns: of the tables.
+
+    Raises:
+        AlignAttnError: if a file or a column is missing, a value is no text, or there are fewer than two texts.
+    """
+    tables = [path for path in paths if path.suffix.lower() in TABLE_SUFFIXES]
+    if columns and not tables:
+        raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLE_SUFFIXES)}): drop it for lines of text")
+    parts = [_table_texts(path, columns) if path in tables else _lines(path) for path in paths]
+    # A text that is held out and also trained on would be a guess from memory.
+    texts = list(dict.fromkeys(text.strip() for text in chain.from_iterable(parts) if text.strip()))
+    if len(texts) < FEWEST_TEXTS:
+        names = ", ".join(str(path) for path in paths)
+        raise AlignAttnError(f"{names}: {len(texts)} different text(s): give at least {FEWEST_TEXTS}, one is held out")
+    return texts
+
+
+def split_texts(texts: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
+    """Return the texts to train on and a twentieth, at least one, to measure on, both in their order."""
+    num_held_out = max(1, int(HELD_OUT_SHARE * len(texts)))
+    held_out = set(random.Random(seed).sample(range(len(texts)), num_held_out))  # noqa: S311 - no secret
+    return (
+        [text for index, text in enumerate(texts) if index not in held_out],
+        [text for index, text in enumerate(texts) if index in held_out],
+    )
+
+
+def encode_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> datasets.Dataset:
+    """Return the texts as tokens: `input_ids`, `attention_mask`, `special_tokens_mask`, and whether each `is_cut`."""
+
+    def encode(rows: dict[str, list[str]]) -> dict[str, Any]:
+        whole = tokenizer(rows["text"], return_special_tokens_mask=True, verbose=False)
+        cut = tokenizer(rows["text"], truncation=True, max_length=max_length, return_special_tokens_mask=True)
+        lengths = zip(whole["input_ids"], cut["input_ids"], strict=True)
+        return {**cut, "is_cut": [len(long) > len(short) for long, short in lengths]}
+
+    rows = datasets.Dataset.from_dict({"text": list(texts)})
+    return rows.map(encode, batched=True, remove_columns=["text"], desc="tokenize")
+
+
+def masked_batches(
+    encoded: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    mlm_probability: float,
+    batch_size: int,
+    seed: int,
+) -> list[BatchEncoding]:
+    """Return the batches that the accuracy is measured on: the same for the same arguments.
+
+    Every chosen token becomes the mask token: one that is left as it is would be no guess.
+
+    Args:
+        encoded: of `encode_texts`.
+        tokenizer: the model's.
+        mlm_probability: share of the tokens that are masked.
+        batch_size: texts a batch.
+        seed: of the choice.
+
+    Raises:
+        AlignAttnError: if no token is masked.
+    """
+    collator = DataCollatorForLanguageModeling(
+        tokenizer, mlm_probability=mlm_probability, mask_replace_prob=1, random_replace_prob=0, seed=seed
+    )
+    rows = sorted(encoded.remove_columns("is_cut").to_list(), key=lambda row: len(row["input_ids"]))
+    batches = [collator(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
+    if not any(masked_positions(batch).any() for batch in batches):
+        raise AlignAttnError(
+            f"no token of the {len(rows)} held-out texts is masked: give more --text or a higher --mlm_probability"
+        )
+    return batches
+
+
+def most_frequent_token(encoded: datasets.Dataset) -> int:
+    """Return the id of the most frequent token of texts, those that frame a text left out.
+
+    Args:
+        encoded: of `encode_texts`.
+
+    Raises:
+        AlignAttnError: if the texts hold no token.
+    """
+    counts: Counter[int] = Counter()
+    for tokens, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
+        counts.update(compress(tokens, (not special for special in is_special)))
+    if not counts:
+        raise AlignAttnError("the tokenizer finds no token in the texts to train on: give other --text")
+    return counts.most_common(1)[0][0]
+
+
+def masked_positions(batch: BatchEncoding) -> torch.Tensor:
+    """Return which tokens of a batch are to be guessed, bool `[B, n]`."""
+    is_masked: torch.Tensor = batch["labels"] != IGNORED_LABEL
+    return is_masked
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}: give --text FILE")
+    try:
+        # Not splitlines(), which also breaks at characters that a text may hold.
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise AlignAttnError(
+            f"{path} is no UTF-8 text: save it as UTF-8, or give a table with its name's end"
+        ) from error
+
+
+def _table_texts(path: Path, columns: Sequence[str] | None) -> list[str]:
+    table = read_file(path)
+    there = f"there: {', '.join(table.column_names)}"
+    if not columns:
+        raise AlignAttnError(f"{path} is a table: say with --text_columns which columns hold texts ({there})")
+    texts: list[str] = []
+    for name in columns:
+        if name not in table.column_names:
+            raise AlignAttnError(f"--text_columns: {path} has no column {name!r} ({there})")
+        for number, value in enumerate(table[name], start=1):
+            if not isinstance(value, str):
+                raise AlignAttnError(f"row {number} of {path}: column {name!r} is {value!r} and no text: correct it")
+            texts.append(value)
+    return texts

@@ -1,0 +1,68 @@
+"""The data of NLTK that the recipes need: found in a folder, in NLTK's own places, or fetched from NLTK's server."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from alignattn.errors import AlignAttnError
+
+PACKAGES = {
+    "stopwords": ("corpora", "a few kB"),
+    "wordnet": ("corpora", "11 MB"),
+    # NLTK before 3.9 read a pickle of another name; this one is JSON.
+    "averaged_perceptron_tagger_eng": ("taggers", "1.5 MB"),
+    "universal_tagset": ("taggers", "20 kB"),
+}
+"""For each package that a recipe can need: NLTK's folder of it, and what is downloaded."""
+
+
+def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
+    """Make sure that NLTK finds these packages.
+
+    Args:
+        folder: where they are looked for first; if it is given, nothing is downloaded.
+        packages: some of `PACKAGES`.
+
+    Raises:
+        AlignAttnError: one is missing and `folder` is given, or it could not be downloaded.
+    """
+    import nltk
+
+    if folder is not None and str(folder) not in nltk.data.path:
+        nltk.data.path.insert(0, str(folder))
+    missing = [name for name in packages if not _is_found(name)]
+    if not missing:
+        return
+    if folder is not None:
+        raise AlignAttnError(f"--nltk_data {folder} lacks {places(missing)} (zipped or not): put it there")
+    _download(missing)
+
+
+def places(packages: Iterable[str]) -> str:
+    """Where packages lie in a folder of NLTK data, in words."""
+    return ", ".join(f"{PACKAGES[name][0]}/{name}" for name in packages)
+
+
+def _is_found(package: str) -> bool:
+    import nltk
+
+    for suffix in ("", ".zip"):
+        try:
+            nltk.data.find(f"{PACKAGES[package][0]}/{package}{suffix}")
+        except LookupError:
+            continue
+        return True
+    return False
+
+
+def _download(packages: list[str]) -> None:
+    import nltk
+
+    folder = nltk.downloader.Downloader().default_download_dir()
+    sizes = ", ".join(f"{name} ({PACKAGES[name][1]})" for name in packages)
+    print(f"fetching NLTK's {sizes} to {folder}", file=sys.stderr)
+    for name in packages:
+        if not nltk.download(name, download_dir=folder, quiet=True):
+            raise AlignAttnError(
+                f"NLTK's {name} could not be downloaded: give a folder that holds {places(packages)} with --nltk_data"
+            )

@@ -1,0 +1,102 @@
+"""The recipes' original resources, fetched once: what, how large and to where is said before.
+
+TextAttack's own download of the counter-fitted vectors is three pickles beside the table, which are never opened here.
+The same vectors are fetched from their authors' repository, where they are plain text.
+"""
+
+import os
+import shutil
+import sys
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from alignattn.errors import AlignAttnError
+from alignattn.files import replacing
+from alignattn.robustness.resources import BERT
+
+VECTORS_URL = (
+    "https://raw.githubusercontent.com/nmrksic/counter-fitting/master/word_vectors/counter-fitted-vectors.txt.zip"
+)
+VECTORS_FILE = "counter-fitted-vectors.txt"
+ENCODER_SIZE = "about 1 GB"
+BERT_SIZE = "440 MB"
+TIMEOUT = 30.0
+"""Seconds without an answer after which a server counts as out of reach."""
+MEGABYTE = 1e6
+
+
+def counter_fitted_vectors() -> Path:
+    """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), fetched if it is not there yet.
+
+    Raises:
+        AlignAttnError: it is not there and cannot be fetched.
+    """
+    path = _cache_folder() / VECTORS_FILE
+    if path.is_file():
+        return path
+    try:
+        _fetch_zipped(VECTORS_URL, VECTORS_FILE, path)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise AlignAttnError(
+            f"the counter-fitted vectors could not be fetched from {VECTORS_URL} ({_in_one_line(error)}): give local "
+            f"ones with --word_vectors FILE, --neighbors FILE or --synonyms wordnet, or put {VECTORS_FILE} at {path}"
+        ) from error
+    return path
+
+
+def universal_sentence_encoder(url: str) -> Any:
+    """Return the Universal Sentence Encoder, fetched by tensorflow_hub if it is not in its cache.
+
+    Raises:
+        AlignAttnError: TensorFlow is missing, or it cannot be fetched.
+    """
+    choice = "give the folder of a Hugging Face encoder with --sentence_encoder"
+    try:
+        import tensorflow_hub
+    except ImportError as error:
+        raise AlignAttnError(
+            f"the Universal Sentence Encoder needs tensorflow and tensorflow_hub ({error}): "
+            f"pip install tensorflow tensorflow_hub, or {choice}"
+        ) from error
+    place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
+    print(f"loading the Universal Sentence Encoder, {ENCODER_SIZE} if it must be fetched, to {place}", file=sys.stderr)
+    try:
+        return tensorflow_hub.load(url)
+    except Exception as error:  # TensorFlow's own errors, HTTP ones and broken files have no common class
+        raise AlignAttnError(f"cannot load {url} ({_in_one_line(error)}): {choice}") from error
+
+
+def announce_bert() -> None:
+    """Say that bert-base-uncased is about to be fetched, where it is not in the Hub's cache."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(BERT, "model.safetensors"), str):
+        print(f"fetching {BERT} ({BERT_SIZE}) to {constants.HF_HUB_CACHE}", file=sys.stderr)
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "alignattn"
+
+
+def _fetch_zipped(url: str, member: str, path: Path) -> None:
+    """Fetch an archive and unpack one member of it to `path`."""
+    archive_path = path.with_suffix(".zip")
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, replacing(archive_path) as temporary:  # noqa: S310
+        size = f"{int(answer.headers['Content-Length']) / MEGABYTE:.0f} MB"
+        print(f"fetching {member} ({size} zipped) from {url} to {path}", file=sys.stderr)
+        with temporary.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    with (
+        zipfile.ZipFile(archive_path) as archive,
+        archive.open(member) as packed,
+        replacing(path) as temporary,
+        temporary.open("wb") as file,
+    ):
+        shutil.copyfileobj(packed, file)
+    archive_path.unlink()
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,198 @@
+"""TextAttack's own recipes, built around a model with the resources that are given."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.library import load_textattack, replaced
+from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.robustness.resources import BERT, Resources, read_neighbors
+
+CLASSES = {"textfooler": "TextFoolerJin2019", "textbugger": "TextBuggerLi2018", "bae": "BAEGarg2019"}
+"""For each recipe, the class of TextAttack that builds it."""
+
+RECIPES: tuple[str, ...] = tuple(CLASSES)
+
+TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
+NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
+
+SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
+"""The recipes' own rule: of an input that has exactly these columns, those words stay as they are."""
+
+Part = Callable[..., Any]
+
+
+def build_attack(
+    recipe: str,
+    model_wrapper: Any,
+    resources: Resources,
+    attack_columns: Sequence[str] | None = None,
+    *,
+    half_precision: bool = False,
+) -> Any:
+    """Build an attack: TextAttack's own recipe, in which a part is another one where its resource is another one.
+
+    Thresholds, window sizes, numbers of candidates, the search and the goal are the recipe's own.
+
+    Args:
+        recipe: one of `RECIPES`.
+        model_wrapper: the model to attack, as TextAttack's goal functions query it.
+        resources: what replaces the originals; originals that are needed are fetched.
+        attack_columns: the columns whose words may change; None for the recipe's own rule.
+        half_precision: run the sentence encoder and the masked-language model in float16, on CUDA only.
+
+    Returns:
+        A `textattack.Attack`.
+
+    Raises:
+        AlignAttnError: TextAttack is missing, the recipe is unknown, or a resource is missing or unusable.
+    """
+    check_recipe(recipe)
+    resources.check()
+    textattack = load_textattack(resources.nltk_data)
+    prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
+    recipe_class = getattr(textattack.attack_recipes, CLASSES[recipe])
+    module = sys.modules[recipe_class.__module__]
+    parts = {name: part for name, part in _parts(resources, half_precision).items() if hasattr(module, name)}
+    with replaced(module, **parts):
+        attack = recipe_class.build(model_wrapper)
+    return _finished(attack, attack_columns)
+
+
+def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the columns whose words an attack may change, in the order of `columns`.
+
+    By TextFooler's own rule an input of `premise` and `hypothesis` keeps its premise; of any other pair, such as
+    `sentence1` and `sentence2`, both are attacked. TextBugger and BAE attack every column.
+
+    Args:
+        recipe: one of `RECIPES`.
+        columns: the columns of an input.
+        chosen: what `--attack_columns` names; None for the recipe's own rule.
+
+    Raises:
+        AlignAttnError: the recipe is unknown, or a chosen column is not one of the input's.
+    """
+    check_recipe(recipe)
+    if chosen is None:
+        matching, spared = SPARED_COLUMNS.get(recipe, ((), frozenset()))
+        return tuple(column for column in columns if tuple(columns) != matching or column not in spared)
+    unknown = [column for column in chosen if column not in columns]
+    if unknown or not chosen:
+        raise AlignAttnError(
+            f"--attack_columns {' '.join(chosen)}: give one or more of the task's columns: {', '.join(columns)}"
+        )
+    return tuple(column for column in columns if column in chosen)
+
+
+def check_recipe(recipe: str) -> None:
+    """Check that there is such a recipe.
+
+    Raises:
+        AlignAttnError: there is none.
+    """
+    if recipe not in RECIPES:
+        raise AlignAttnError(f"unknown recipe {recipe!r}: choose of {', '.join(RECIPES)}")
+
+
+def _parts(resources: Resources, half_precision: bool) -> dict[str, Part]:
+    """For each part that a recipe may name, what is built in its place when the recipe builds it."""
+    from textattack.constraints.semantics import WordEmbeddingDistance
+    from textattack.transformations import WordSwapEmbedding
+
+    from alignattn.robustness import substitutes
+
+    def masked_language_model(**kwargs: Any) -> Any:
+        model, tokenizer = _load_masked_language_model(resources.mlm, _dtype(half_precision))
+        return substitutes.PaddedToLongest(masked_language_model=model, tokenizer=tokenizer, **kwargs)
+
+    def similarity(**kwargs: Any) -> Any:
+        return substitutes.SentenceSimilarity(_load_encoder(resources.encoder_folder, half_precision), **kwargs)
+
+    def word_distance(**kwargs: Any) -> Any:
+        if not resources.has_vectors:
+            return substitutes.LeftOut(**kwargs)
+        return WordEmbeddingDistance(embedding=_load_words(resources), **kwargs)
+
+    return {
+        "WordSwapEmbedding": lambda **kwargs: WordSwapEmbedding(embedding=_load_words(resources), **kwargs),
+        "WordEmbeddingDistance": word_distance,
+        "UniversalSentenceEncoder": similarity,
+        "WordSwapMaskedLM": masked_language_model,
+        "WordSwapHomoglyphSwap": substitutes.HomoglyphSwap,
+        "PartOfSpeech": substitutes.LoadedPartOfSpeech,
+    }
+
+
+def _finished(attack: Any, attack_columns: Sequence[str] | None) -> Any:
+    from textattack.constraints.pre_transformation import InputColumnModification
+
+    from alignattn.robustness.substitutes import LeftOut, OnlyColumns
+
+    attack.constraints = [constraint for constraint in attack.constraints if not isinstance(constraint, LeftOut)]
+    if attack_columns is not None:
+        kept = [rule for rule in attack.pre_transformation_constraints if not isinstance(rule, InputColumnModification)]
+        attack.pre_transformation_constraints = [*kept, OnlyColumns(attack_columns)]
+    return attack
+
+
+@lru_cache(maxsize=1)
+def _load_words(resources: Resources) -> Any:
+    """What `WordSwapEmbedding` calls an embedding: candidates of each word, with vectors or without."""
+    from alignattn.models.words import read_embeddings
+    from alignattn.robustness.originals import counter_fitted_vectors
+    from alignattn.robustness.substitutes import CandidateLists, VectorEmbedding, wordnet_synonyms
+
+    if resources.synonyms is not None:
+        return CandidateLists(cache(wordnet_synonyms))
+    if resources.neighbors is not None:
+        neighbors = read_neighbors(resources.neighbors)
+        return CandidateLists(lambda word: neighbors.get(word, []))
+    vectors = read_embeddings(resources.word_vectors or counter_fitted_vectors(), None).vectors
+    return VectorEmbedding(list(vectors), np.stack(list(vectors.values())))
+
+
+def _load_encoder(folder: Path | None, half_precision: bool) -> Any:
+    from textattack.shared.utils import device
+
+    from alignattn.robustness.encoders import load_sentence_encoder
+
+    return _load_original_encoder() if folder is None else load_sentence_encoder(folder, device, _dtype(half_precision))
+
+
+@cache
+def _load_original_encoder() -> Any:
+    from textattack.constraints.semantics.sentence_encoders import UniversalSentenceEncoder
+
+    from alignattn.robustness.encoders import CachedEncoder
+    from alignattn.robustness.originals import universal_sentence_encoder
+
+    original = UniversalSentenceEncoder()
+    original.model = universal_sentence_encoder(original._tfhub_url)
+    return CachedEncoder(original.encode)
+
+
+@lru_cache(maxsize=1)
+def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForMaskedLM
+
+    from alignattn.robustness.encoders import load_pretrained
+    from alignattn.robustness.originals import announce_bert
+
+    if folder is None:
+        announce_bert()
+    choices = "the folder of a masked-language model with --mlm; `alignattn robustness train-mlm` trains a stand-in"
+    model, tokenizer = load_pretrained(AutoModelForMaskedLM, str(folder or BERT), choices)
+    network: torch.nn.Module = model
+    network.to(dtype=dtype)
+    return model, tokenizer
+
+
+def _dtype(half_precision: bool) -> torch.dtype:
+    return torch.float16 if half_precision and torch.cuda.is_available() else torch.float32

@@ -1,0 +1,303 @@
+"""What attacks leave behind: a file of one JSON line an example, and beside it a header that says what was attacked."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from alignattn.errors import AlignAttnError
+from alignattn.files import write_json
+
+Outcome = Literal["failed", "succeeded", "skipped"]
+"""The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of the rows, which are dealt round: row i goes to shard i mod `count` + 1.
+
+    Attributes:
+        number: which, from 1.
+        count: how many there are.
+
+    Raises:
+        AlignAttnError: if there is no such shard.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise AlignAttnError(f"there is no shard {self}: give one from 1/{self.count} to {self.count}/{self.count}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `3/8`.
+
+        Raises:
+            AlignAttnError: if it is no shard.
+        """
+        number, slash, count = text.partition("/")
+        if not (slash and number.isdecimal() and count.isdecimal() and int(count) > 0):
+            raise AlignAttnError(f"{text!r} is no shard: give its number and their count, such as 3/8")
+        return cls(int(number), int(count))
+
+    def deal(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return the rows that are its own."""
+        return rows[self.number - 1 :: self.count]
+
+
+WHOLE = Shard()
+"""All rows."""
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """What makes records comparable: records of other settings are never continued, merged or counted together.
+
+    Attributes:
+        run: the attacked model, in words that tell it from others.
+        task: the task's name.
+        split: the split that the rows are of.
+        attention: the preset's name.
+        recipe: the attack's name.
+        attack_columns: the columns that may be changed.
+        max_length: the most tokens that the model reads of a row.
+        seed: of the attacks.
+        num_examples: how many examples were asked for.
+        resources: what the attack's parts were made of, by part.
+    """
+
+    run: str
+    task: str
+    split: str
+    attention: str
+    recipe: str
+    attack_columns: tuple[str, ...]
+    max_length: int
+    seed: int
+    num_examples: int
+    resources: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class AttackHeader:
+    """What stands beside a file of records.
+
+    Attributes:
+        settings: of the attacks.
+        shard: the part of the rows that the file is of.
+        rows: how many rows all shards together walk through, the first of those there are.
+        rows_available: how many there are.
+    """
+
+    settings: AttackSettings
+    shard: Shard
+    rows: int
+    rows_available: int
+
+    @property
+    def rows_of_shard(self) -> int:
+        """How many records the finished file holds."""
+        return len(self.shard.deal(range(self.rows)))
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the header that `dataclasses.asdict` made `content` of."""
+        settings = dict(content["settings"])
+        settings["attack_columns"] = tuple(settings["attack_columns"])
+        return cls(
+            AttackSettings(**settings), Shard(**content["shard"]), int(content["rows"]), int(content["rows_available"])
+        )
+
+
+@dataclass(frozen=True)
+class AttackRecord:
+    """One attacked example, one JSON line.
+
+    Attributes:
+        index: the row in the split, from 0.
+        recipe: the attack's name.
+        outcome: one of `OUTCOMES`.
+        label: the right class.
+        original: the texts by column.
+        perturbed: the attack's last texts by column; None where it was skipped.
+        original_scores: `[C]` probabilities of the original; empty where the model never saw it.
+        perturbed_scores: `[C]` probabilities of `perturbed`; None where it was skipped.
+        queries: texts that the attack had the model score.
+        words: how many the original has in all columns, as TextAttack counts them.
+        words_changed: the fewest insertions, deletions and replacements of words that make `perturbed` of `original`.
+        seed: of the random numbers of this example.
+        error: what broke the attack off; None where nothing did.
+    """
+
+    index: int
+    recipe: str
+    outcome: Outcome
+    label: int
+    original: Mapping[str, str]
+    perturbed: Mapping[str, str] | None
+    original_scores: Sequence[float]
+    perturbed_scores: Sequence[float] | None
+    queries: int
+    words: int
+    words_changed: int
+    seed: int
+    error: str | None = None
+
+    @property
+    def original_prediction(self) -> int | None:
+        """The class with the highest score, of several the first; None without scores."""
+        return _argmax(self.original_scores)
+
+    @property
+    def perturbed_prediction(self) -> int | None:
+        """The same of `perturbed`."""
+        return _argmax(self.perturbed_scores)
+
+    def to_line(self) -> str:
+        """Return the record as one line of JSON, line end included."""
+        return json.dumps(asdict(self), allow_nan=False) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> Self:
+        """Read what `to_line` wrote.
+
+        Raises:
+            ValueError: if it is not what `to_line` writes.
+        """
+        content = json.loads(line)
+        names = [field.name for field in fields(cls)]
+        if not isinstance(content, dict) or sorted(content) != sorted(names):
+            raise ValueError(f"expected an object of {', '.join(names)}")
+        strange = [name for name, value in content.items() if not _VALUES[name](value)]
+        if strange:
+            raise ValueError(f"{strange[0]} is {content[strange[0]]!r}")
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class AttackRun:
+    """A file of records and its header.
+
+    Attributes:
+        path: of the file.
+        header: what it is of.
+        records: in the order in which they were written, that of the rows.
+    """
+
+    path: Path
+    header: AttackHeader
+    records: tuple[AttackRecord, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """True where no row is missing."""
+        return len(self.records) == self.header.rows_of_shard
+
+
+def header_path(records_path: Path) -> Path:
+    """Return where the header of a file of records lies: beside it, ending in `.json`."""
+    return records_path.with_suffix(".json")
+
+
+def write_header(records_path: Path, header: AttackHeader) -> None:
+    """Write the header of a file of records in one step."""
+    write_json(header_path(records_path), asdict(header))
+
+
+def read_run(records_path: Path) -> AttackRun:
+    """Read a file of records and its header; a last line that was being written at a kill is left out.
+
+    Raises:
+        AlignAttnError: if one is missing or damaged.
+    """
+    path = header_path(records_path)
+    if not path.is_file():
+        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
+    try:
+        header = AttackHeader.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise AlignAttnError(f"{path} is damaged or of another version: move both files away to run again") from error
+    records, _ = _read_records(records_path)
+    return AttackRun(records_path, header, tuple(records))
+
+
+def cut_torn_line(records_path: Path) -> None:
+    """Cut off a last line that was being written at a kill, so that the next record starts a line.
+
+    Raises:
+        AlignAttnError: if another line is damaged.
+    """
+    _, length = _read_records(records_path)
+    if records_path.exists() and records_path.stat().st_size > length:
+        with records_path.open("r+b") as file:
+            file.truncate(length)
+            os.fsync(file.fileno())
+
+
+def _read_records(path: Path) -> tuple[list[AttackRecord], int]:
+    """The records, and the number of bytes that hold them."""
+    content = path.read_bytes() if path.is_file() else b""
+    # A line end is written last: what lacks one was torn.
+    length = content.rfind(b"\n") + 1
+    records = []
+    for number, line in enumerate(content[:length].splitlines(), 1):
+        try:
+            records.append(AttackRecord.from_line(line.decode("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise AlignAttnError(
+                f"{path}, line {number}: {' '.join(str(error).split())}; this is no record of an attack: move the file "
+                "away to run again"
+            ) from error
+    return records, length
+
+
+def _argmax(scores: Sequence[float] | None) -> int | None:
+    return max(range(len(scores)), key=scores.__getitem__) if scores else None
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is_scores(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(number, float) for number in value)
+
+
+def _or_none(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_good(value)
+
+
+_VALUES: Mapping[str, Callable[[Any], bool]] = {
+    "index": _is_int,
+    "recipe": _is_text,
+    "outcome": OUTCOMES.__contains__,
+    "label": _is_int,
+    "original": _is_texts,
+    "perturbed": _or_none(_is_texts),
+    "original_scores": _is_scores,
+    "perturbed_scores": _or_none(_is_scores),
+    "queries": _is_int,
+    "words": _is_int,
+    "words_changed": _is_int,
+    "seed": _is_int,
+    "error": _or_none(_is_text),
+}
+"""What a value of a line must be, by name."""

@@ -1,0 +1,173 @@
+"""Which linguistic resources an attack uses: the recipes' originals, or local files in their place."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.nltk_data import PACKAGES
+
+UNIVERSAL_SENTENCE_ENCODER = "use"
+WORDNET = "wordnet"
+BERT = "bert-base-uncased"
+DIGEST_LENGTH = 8
+
+NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
+MODEL_FILES = ("config.json", "*.safetensors", "tokenizer.json", "vocab.txt")
+"""The files of a model's folder that say which model it is."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The resources of one attack. What is not given is the recipes' original.
+
+    Attributes:
+        word_vectors: word vectors, as text (`word v1 … vd` a line) or npz, in place of the counter-fitted ones.
+        neighbors: a Parquet file of neighbour lists (`word`, `neighbors`, nearest first), in place of word vectors.
+            There being no vectors, TextFooler's limit on the distance of two words is left out.
+        synonyms: "wordnet" for WordNet's synonyms in place of word vectors; the same is left out.
+        sentence_encoder: "use" for the Universal Sentence Encoder, or the folder of a Hugging Face encoder.
+        mlm: the folder of a masked-language model in place of bert-base-uncased.
+        nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
+    """
+
+    word_vectors: Path | None = None
+    neighbors: Path | None = None
+    synonyms: str | None = None
+    sentence_encoder: str | Path = UNIVERSAL_SENTENCE_ENCODER
+    mlm: Path | None = None
+    nltk_data: Path | None = None
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether words have vectors, and so distances."""
+        return self.neighbors is None and self.synonyms is None
+
+    @property
+    def encoder_folder(self) -> Path | None:
+        """The folder of the sentence encoder; None for the Universal Sentence Encoder."""
+        return None if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER else Path(self.sentence_encoder)
+
+    def check(self) -> None:
+        """Check what is given, before anything is loaded or fetched.
+
+        Raises:
+            AlignAttnError: two sources of words are given; a file or folder is missing or of another form.
+        """
+        _check_one_source(self)
+        if self.synonyms not in (None, WORDNET):
+            raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")
+        for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
+            if file is not None and not file.is_file():
+                raise AlignAttnError(f"{option} {file}: there is no such file")
+        if self.neighbors is not None:
+            _check_neighbors(self.neighbors)
+        if self.encoder_folder is not None:
+            _check_model("--sentence_encoder", self.encoder_folder, f"{UNIVERSAL_SENTENCE_ENCODER} or the folder")
+        if self.mlm is not None:
+            _check_model("--mlm", self.mlm, "the folder")
+        if self.nltk_data is not None and not self.nltk_data.is_dir():
+            raise AlignAttnError(f"--nltk_data {self.nltk_data}: there is no such folder")
+
+    def describe(self) -> dict[str, str]:
+        """Say which resources these are: equal for equal resources, wherever they lie.
+
+        Returns:
+            For each part of a recipe, the resource in words; a local one by its name and the start of its SHA-256.
+        """
+        encoder, mlm = self.encoder_folder, self.mlm
+        return {
+            "word_swaps": self._describe_words(),
+            "word_distance": "counter-fitted or given vectors"
+            if self.has_vectors
+            else "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold",
+            "sentence_encoder": "Universal Sentence Encoder"
+            if encoder is None
+            else f"{named_model(encoder)}, mean over its real tokens",
+            "masked_language_model": BERT if mlm is None else named_model(mlm),
+            "nltk_data": "NLTK's own" if self.nltk_data is None else f"sha256 {_nltk_digest(self.nltk_data)}",
+        }
+
+    def _describe_words(self) -> str:
+        if self.word_vectors is not None:
+            return f"nearest neighbours by cosine in {_named(self.word_vectors)}"
+        if self.neighbors is not None:
+            longest = max(len(words) for words in read_neighbors(self.neighbors).values())
+            return f"neighbour lists of at most {longest} words, {_named(self.neighbors)}"
+        if self.synonyms is not None:
+            return "WordNet synonyms"
+        return "nearest neighbours by cosine in the counter-fitted vectors of Mrkšić et al. (2016)"
+
+
+def read_neighbors(path: Path) -> dict[str, list[str]]:
+    """Read neighbour lists.
+
+    Args:
+        path: a Parquet file with the columns `word` and `neighbors`, nearest first.
+
+    Returns:
+        The neighbours of each word.
+    """
+    table = pq.read_table(path, columns=list(NEIGHBOR_COLUMNS))
+    return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
+
+
+def _check_one_source(resources: Resources) -> None:
+    options = {
+        "--word_vectors": resources.word_vectors,
+        "--neighbors": resources.neighbors,
+        "--synonyms": resources.synonyms,
+    }
+    given = [option for option, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise AlignAttnError(f"{' and '.join(given)} are given: the words to swap come from one of them")
+
+
+def _check_neighbors(path: Path) -> None:
+    try:
+        schema, rows = pq.read_schema(path), pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise AlignAttnError(f"--neighbors {path} is no Parquet file: {' '.join(str(error).split())}") from error
+    for name, kind in NEIGHBOR_COLUMNS.items():
+        if name not in schema.names or not schema.field(name).type.equals(kind):
+            raise AlignAttnError(
+                f"--neighbors {path} lacks a column {name!r} of type {kind}: it has {', '.join(schema.names)}"
+            )
+    if rows == 0:
+        raise AlignAttnError(f"--neighbors {path} holds no words")
+
+
+def _check_model(option: str, folder: Path, choices: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise AlignAttnError(f"{option} {folder} holds no config.json: give {choices} of a Hugging Face model")
+    if not any(folder.glob("*.safetensors")):
+        raise AlignAttnError(f"{option} {folder} holds no weights as safetensors; other weights are never unpickled")
+
+
+def named_model(folder: Path) -> str:
+    """Return what tells a model's folder from others, wherever it lies: its name, and the start of its SHA-256."""
+    return _named(folder, MODEL_FILES)
+
+
+def _named(path: Path, patterns: tuple[str, ...] = ()) -> str:
+    files = [file for pattern in patterns for file in path.glob(pattern)] if path.is_dir() else [path]
+    return f"{path.resolve().name} (sha256 {_digest(files)})"
+
+
+def _nltk_digest(folder: Path) -> str:
+    packages = (folder / kind / name for name, (kind, _) in PACKAGES.items())
+    files = (file for package in packages for file in (package.with_name(f"{package.name}.zip"), *package.rglob("*")))
+    return _digest(file for file in files if file.is_file())
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """The start of the SHA-256 of the files' names and contents."""
+    total = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.name):
+        with file.open("rb") as content:
+            total.update(f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()[:DIGEST_LENGTH]

@@ -1,0 +1,283 @@
+"""Parts that take the place of TextAttack's own in its recipes: the same rules with other resources, or faster.
+
+Importing this module imports TextAttack; `recipes` does it when an attack is built.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from nltk.corpus import wordnet
+from nltk.tag import PerceptronTagger, map_tag
+from numpy.typing import NDArray
+from torch import Tensor
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.encoders import CachedEncoder, longest_input
+from alignattn.robustness.library import load_textattack
+
+load_textattack()
+
+from textattack.constraints import Constraint, PreTransformationConstraint  # noqa: E402
+from textattack.constraints.grammaticality import PartOfSpeech  # noqa: E402
+from textattack.constraints.semantics.sentence_encoders import SentenceEncoder  # noqa: E402
+from textattack.shared import AbstractWordEmbedding, AttackedText, WordEmbedding  # noqa: E402
+from textattack.shared.utils import (  # noqa: E402
+    check_if_punctuations,
+    check_if_subword,
+    device,
+    is_one_word,
+    strip_BPE_artifacts,
+)
+from textattack.transformations import WordSwapHomoglyphSwap, WordSwapMaskedLM  # noqa: E402
+
+PENN_TREEBANK = "en-ptb"
+"""NLTK's name of the tag set of its English tagger."""
+
+TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
+"""For each mark in a vocabulary's tokens: a model type whose rule TextAttack applies to such tokens."""
+
+
+class CandidateLists(AbstractWordEmbedding):
+    """Candidates of each word without vectors, for `WordSwapEmbedding`; a word is its own index.
+
+    Args:
+        candidates: maps a lower-case word to its candidates, best first.
+    """
+
+    def __init__(self, candidates: Callable[[str], Sequence[str]]) -> None:
+        self._candidates = candidates
+
+    def word2index(self, word: str) -> str:
+        """Return the word."""
+        return word
+
+    def index2word(self, index: str) -> str:
+        """Return the word."""
+        return index
+
+    def nearest_neighbours(self, index: str, topn: int) -> list[str]:
+        """Return at most `topn` candidates, best first."""
+        return list(self._candidates(index)[:topn])
+
+    def __getitem__(self, index: str) -> None:
+        """There are no vectors."""
+        return
+
+    def get_mse_dist(self, a: str, b: str) -> float:
+        """There are no vectors."""
+        raise NotImplementedError("candidate lists hold no distances")
+
+    def get_cos_sim(self, a: str, b: str) -> float:
+        """There are no vectors."""
+        raise NotImplementedError("candidate lists hold no distances")
+
+
+def wordnet_synonyms(word: str) -> list[str]:
+    """Return the single words that share a synset with `word`, those of its more frequent senses first."""
+    names = (name for synset in wordnet.synsets(word) for name in synset.lemma_names())
+    return list(dict.fromkeys(name for name in names if name.lower() != word and "_" not in name and is_one_word(name)))
+
+
+class VectorEmbedding(WordEmbedding):
+    """Word vectors whose nearest neighbours are computed when they are asked for.
+
+    TextAttack's own class needs a table of all neighbours: without one it raises. Here a word costs one product of the
+    matrix with its vector, once.
+
+    Args:
+        words: N of them.
+        vectors: `[N, d]`.
+    """
+
+    def __init__(self, words: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        super().__init__(vectors, {word: index for index, word in enumerate(words)}, list(words))
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        self._unit_vectors = torch.from_numpy(vectors / np.maximum(norms, np.finfo(np.float32).tiny))
+
+    def nearest_neighbours(self, index: int, topn: int) -> list[int]:
+        """Return the `topn` words of the largest cosine with word `index`, nearest first, without itself."""
+        if (index, topn) not in self._nn_cache:
+            cosines = self._unit_vectors @ self._unit_vectors[index]
+            cosines[index] = -torch.inf
+            self._nn_cache[index, topn] = cosines.topk(min(topn, len(cosines) - 1)).indices.tolist()
+        neighbors: list[int] = self._nn_cache[index, topn]
+        return neighbors
+
+    def get_cos_sim(self, a: int, b: int) -> float:
+        """Return the cosine of two words."""
+        return float(self._unit_vectors[a] @ self._unit_vectors[b])
+
+
+class SentenceSimilarity(SentenceEncoder):
+    """The recipes' sentence similarity with any encoder; the arguments are those of `UniversalSentenceEncoder`.
+
+    Where the recipe skips texts shorter than its window they are not encoded either; TextAttack encodes them, and then
+    sets the score to 1.
+    """
+
+    def __init__(
+        self,
+        encoder: CachedEncoder,
+        threshold: float = 0.8,
+        large: bool = False,
+        metric: str = "angular",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(threshold=threshold, metric=metric, **kwargs)
+        self.model = encoder
+
+    def encode(self, sentences: Sequence[str]) -> Tensor:
+        """Return `[N, d]` for N sentences."""
+        return self.model.encode(sentences)
+
+    def _score_list(self, starting_text: AttackedText, transformed_texts: Sequence[AttackedText]) -> Tensor:
+        scores = torch.ones(len(transformed_texts))
+        rows = [row for row, text in enumerate(transformed_texts) if not self._is_skipped(text)]
+        if rows:
+            scores[rows] = super()._score_list(starting_text, [transformed_texts[row] for row in rows])
+        return scores
+
+    def _is_skipped(self, text: AttackedText) -> bool:
+        return bool(self.skip_text_shorter_than_window and len(text.words) < self.window_size)
+
+
+class LoadedPartOfSpeech(PartOfSpeech):
+    """TextAttack's constraint with NLTK's tagger loaded once: `nltk.pos_tag` reads its weights at every call."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._tagger = PerceptronTagger()
+
+    def _get_pos(self, before_ctx: list[str], word: str, after_ctx: list[str]) -> str:
+        words = [*before_ctx, word, *after_ctx]
+        key = " ".join(words)
+        if key not in self._pos_tag_cache:
+            tags = [map_tag(PENN_TREEBANK, self.tagset, tag) for _, tag in self._tagger.tag(words)]
+            self._pos_tag_cache[key] = (tuple(words), tuple(tags))
+        tag: str = super()._get_pos(before_ctx, word, after_ctx)
+        return tag
+
+
+class HomoglyphSwap(WordSwapHomoglyphSwap):
+    """TextAttack's swap, which works without the file that the wheel of 0.3.11 lacks.
+
+    TextBugger's swap uses the table in the code alone; the file is for the search of another recipe.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        try:
+            super().__init__(**kwargs)
+        except FileNotFoundError:
+            self.homos_intentional: dict[str, list[str]] = {}
+
+
+class PaddedToLongest(WordSwapMaskedLM):
+    """TextAttack's BAE swap, each batch padded to its longest text instead of to `max_length`.
+
+    Args:
+        masked_language_model: a model.
+        tokenizer: its own.
+        **kwargs: those of `WordSwapMaskedLM`.
+
+    Raises:
+        AlignAttnError: the tokenizer has no mask token, or marks the parts of a word in a way TextAttack does not know.
+    """
+
+    def __init__(self, masked_language_model: Any, tokenizer: Any, **kwargs: Any) -> None:
+        super().__init__(masked_language_model=masked_language_model, tokenizer=tokenizer, **kwargs)
+        self.max_length: int = min(self.max_length, longest_input(masked_language_model, tokenizer))
+        self._token_rule = _token_rule(tokenizer)
+        self._words: dict[tuple[int, bool], str | None] = {}
+
+    def _bae_replacement_words(self, current_text: AttackedText, indices_to_modify: Iterable[int]) -> list[list[str]]:
+        mask = self._lm_tokenizer.mask_token
+        texts = [current_text.replace_word_at_index(index, mask).text for index in indices_to_modify]
+        return [
+            words
+            for start in range(0, len(texts), self.batch_size)
+            for words in self._predicted_words(texts[start : start + self.batch_size])
+        ]
+
+    @torch.inference_mode()
+    def _predicted_words(self, texts: list[str]) -> list[list[str]]:
+        encoded = self._lm_tokenizer(
+            texts, truncation=True, max_length=self.max_length, padding=True, return_tensors="pt"
+        ).to(device)
+        logits = self._language_model(**encoded).logits
+        is_mask = encoded["input_ids"] == self._lm_tokenizer.mask_token_id
+        position = is_mask.int().argmax(dim=1)
+        probabilities = logits[torch.arange(len(texts)), position].float().softmax(dim=-1)
+        values, ids = (ranked.tolist() for ranked in probabilities.sort(descending=True))
+        # A mask token behind the longest input was cut off: such a word has no candidates.
+        return [
+            self._best_words(values[row], ids[row], bool(position[row] == 1)) if is_mask[row].any() else []
+            for row in range(len(texts))
+        ]
+
+    def _best_words(self, probabilities: list[float], ids: list[int], is_first: bool) -> list[str]:
+        words: list[str] = []
+        for probability, token in zip(probabilities, ids, strict=True):
+            if len(words) == self.max_candidates or probability < self.min_confidence:
+                break
+            word = self._word(token, is_first)
+            if word is not None:
+                words.append(word)
+        return words
+
+    def _word(self, token: int, is_first: bool) -> str | None:
+        """The word that a token stands for, or None if it is none."""
+        key = (token, is_first)
+        if key not in self._words:
+            word = self._lm_tokenizer.convert_ids_to_tokens(token)
+            if check_if_subword(word, self._token_rule, is_first):
+                word = strip_BPE_artifacts(word, self._token_rule)
+            self._words[key] = word if is_one_word(word) and not check_if_punctuations(word) else None
+        return self._words[key]
+
+
+def _token_rule(tokenizer: Any) -> str:
+    if tokenizer.mask_token is None:
+        raise AlignAttnError("the --mlm model's tokenizer has no mask token: give a masked-language model")
+    for mark, model_type in TOKEN_MARKS.items():
+        if any(token.startswith(mark) and token.strip(mark + string.punctuation) for token in tokenizer.get_vocab()):
+            return model_type
+    raise AlignAttnError(
+        f"the --mlm model's tokens are marked by none of {' '.join(TOKEN_MARKS)}, the only marks that TextAttack's "
+        "BAE knows: give a BERT-like or RoBERTa-like masked-language model"
+    )
+
+
+class LeftOut(Constraint):
+    """Stands where a recipe asks for a constraint that its resources cannot answer; taken out once it is built."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(compare_against_original=True)
+
+    def _check_constraint(self, transformed_text: AttackedText, reference_text: AttackedText) -> bool:
+        return True
+
+
+class OnlyColumns(PreTransformationConstraint):
+    """Allows changes in some of a text's columns alone.
+
+    Args:
+        columns: their names.
+    """
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.columns = frozenset(columns)
+
+    def _get_modifiable_indices(self, current_text: AttackedText) -> set[int]:
+        if not self.columns & set(current_text.column_labels):
+            chosen, labels = " ".join(sorted(self.columns)), ", ".join(current_text.column_labels)
+            raise AlignAttnError(f"--attack_columns {chosen}: the text has {labels}")
+        indices: set[int] = set()
+        start = 0
+        for column, words in zip(current_text.column_labels, current_text.words_per_input, strict=True):
+            if column in self.columns:
+                indices.update(range(start, start + len(words)))
+            start += len(words)
+        return indices

@@ -1,0 +1,227 @@
+"""How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+
+from alignattn.files import write_csv, write_json, write_text
+from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.tables import render_table
+from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
+
+TABLE_NAME = "robustness"
+NOTHING = "-"
+"""What stands in a table for the share of nothing."""
+
+HEADINGS: Mapping[str, str] = {
+    "recipe": "recipe",
+    "task": "task",
+    "attention": "attention",
+    "attack_columns": "attacked",
+    "failed_share": "failed %",
+    "interval": "95 % interval",
+    "failed": "failed",
+    "succeeded": "succeeded",
+    "skipped": "skipped",
+    "errors": "errors",
+    "failed_share_of_all": "failed/all %",
+    "accuracy_before": "accuracy",
+    "accuracy_under_attack": "under attack",
+    "mean_queries": "queries",
+    "mean_words_changed": "words changed %",
+    "run": "run",
+}
+"""The columns of a table in the terminal."""
+
+SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "mean_words_changed")
+
+
+@dataclass(frozen=True)
+class AttackSummary:
+    """What came of the attacks on one model by one recipe. Shares are fractions, and None of nothing.
+
+    Attributes:
+        settings: of the attacks.
+        failed: attacks that the model withstood.
+        succeeded: those that it did not.
+        skipped: rows that were not attacked, since the model gets them wrong, and those of `errors`.
+        errors: rows at which the attack broke off, and those whose label is no class of the model.
+        failed_share: `failed / (failed + succeeded)`.
+        interval: that share's 95 % interval of Wilson (1927).
+        failed_share_of_all: `failed / (failed + succeeded + skipped)`.
+        accuracy_before: share of the rows without errors that the model gets right.
+        accuracy_under_attack: share of the same rows that it gets right and that no attack overcame.
+        mean_queries: texts scored in an attack, over failed and succeeded ones.
+        mean_words_changed: share of a text's words, over succeeded attacks on texts that have any.
+    """
+
+    settings: AttackSettings
+    failed: int
+    succeeded: int
+    skipped: int
+    errors: int
+    failed_share: float | None
+    interval: Interval | None
+    failed_share_of_all: float | None
+    accuracy_before: float | None
+    accuracy_under_attack: float | None
+    mean_queries: float | None
+    mean_words_changed: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types."""
+        return asdict(self)
+
+
+def summarise(run: AttackRun) -> AttackSummary:
+    """Return counts, shares and means of a run of attacks, finished or not."""
+    by_outcome = {
+        outcome: [record for record in run.records if record.outcome == outcome]
+        for outcome in ("failed", "succeeded", "skipped")
+    }
+    failed, succeeded, skipped = (len(records) for records in by_outcome.values())
+    attacked = failed + succeeded
+    errors = sum(record.error is not None for record in run.records)
+    return AttackSummary(
+        settings=run.header.settings,
+        failed=failed,
+        succeeded=succeeded,
+        skipped=skipped,
+        errors=errors,
+        failed_share=_share(failed, attacked),
+        interval=wilson_interval(failed, attacked),
+        failed_share_of_all=_share(failed, attacked + skipped),
+        accuracy_before=_share(attacked, attacked + skipped - errors),
+        accuracy_under_attack=_share(failed, attacked + skipped - errors),
+        mean_queries=_mean(record.queries for record in by_outcome["failed"] + by_outcome["succeeded"]),
+        mean_words_changed=_mean(
+            record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
+        ),
+    )
+
+
+def wilson_interval(count: int, total: int) -> Interval | None:
+    """Return the 95 % score interval of `count / total` (Wilson 1927, eq. 7), which stays within 0 and 1; None of 0."""
+    if total == 0:
+        return None
+    interval = binomtest(count, total).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
+    return Interval(float(interval.low), float(interval.high))
+
+
+@dataclass(frozen=True)
+class AttackTable:
+    """Summaries that may stand beside each other, for their attacks were made of the same resources.
+
+    Attributes:
+        resources: the set, by part.
+        summaries: by recipe, task and attention, in the order in which these first occur.
+    """
+
+    resources: Mapping[str, str]
+    summaries: tuple[AttackSummary, ...]
+
+    @property
+    def caption(self) -> str:
+        """What the attacks were made of, in one line."""
+        parts = "; ".join(f"{part}: {resource}" for part, resource in self.resources.items())
+        return f"Attacks made with {parts or 'the resources of the recipes'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return caption and summaries as plain JSON types."""
+        return {
+            "caption": self.caption,
+            "resources": dict(self.resources),
+            "summaries": [summary.to_dict() for summary in self.summaries],
+        }
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a flat record for each summary, as CSV holds them; shares are fractions."""
+        return [_flat(summary) | {"resources": self.caption} for summary in self.summaries]
+
+    def render(self) -> str:
+        """Return the caption and the table in lines, shares in percent."""
+        rows = [[_cell(name, line[name]) for name in HEADINGS] for line in map(_for_eyes, self.summaries)]
+        return f"{self.caption}\n{render_table(list(HEADINGS.values()), rows)}"
+
+
+def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
+    """Return one table for each set of resources, so that figures of different sets are never in one."""
+    tables: dict[frozenset[tuple[str, str]], list[AttackSummary]] = {}
+    for summary in summaries:
+        tables.setdefault(frozenset(summary.settings.resources.items()), []).append(summary)
+    return [
+        AttackTable(members[0].settings.resources, tuple(_by_first_occurrence(members))) for members in tables.values()
+    ]
+
+
+def write_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
+    """Write `robustness.txt`, `.json` and `.csv` to `folder`; of several sets, one numbered CSV file each.
+
+    Returns:
+        The files written.
+    """
+    text, content = folder / f"{TABLE_NAME}.txt", folder / f"{TABLE_NAME}.json"
+    write_text(text, "\n\n".join(table.render() for table in tables) + "\n")
+    write_json(content, {"tables": [table.to_dict() for table in tables]})
+    written = [text, content]
+    for number, table in enumerate(tables, 1):
+        path = folder / (f"{TABLE_NAME}.csv" if len(tables) == 1 else f"{TABLE_NAME}-{number}.csv")
+        write_csv(path, table.lines())
+        written.append(path)
+    return written
+
+
+def _share(count: int, total: int) -> float | None:
+    return count / total if total else None
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return statistics.fmean(numbers) if numbers else None
+
+
+def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
+    """Sorted by recipe, task and attention, each in the order in which a user named them."""
+    places: list[list[str]] = [[], [], []]
+    keys = []
+    for summary in summaries:
+        names = (summary.settings.recipe, summary.settings.task, summary.settings.attention)
+        for known, name in zip(places, names, strict=True):
+            if name not in known:
+                known.append(name)
+        keys.append(names)
+    order = sorted(
+        range(len(summaries)),
+        key=lambda index: tuple(known.index(name) for known, name in zip(places, keys[index], strict=True)),
+    )
+    return [summaries[index] for index in order]
+
+
+def _flat(summary: AttackSummary) -> dict[str, Any]:
+    fields = summary.to_dict()
+    settings, interval = fields.pop("settings"), fields.pop("interval") or {"low": None, "high": None}
+    del settings["resources"]
+    settings["attack_columns"] = _columns(summary)
+    return settings | fields | {"interval_low": interval["low"], "interval_high": interval["high"]}
+
+
+def _for_eyes(summary: AttackSummary) -> dict[str, Any]:
+    return vars(summary.settings) | vars(summary) | {"attack_columns": _columns(summary)}
+
+
+def _columns(summary: AttackSummary) -> str:
+    return "+".join(summary.settings.attack_columns)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, Interval):
+        return f"{100 * value.low:.1f} to {100 * value.high:.1f}"
+    if isinstance(value, float):
+        return f"{100 * value if name in SHARES else value:.1f}"
+    return str(value)

@@ -1,0 +1,218 @@
+"""Importing TextAttack through our door: in processes of their own, for an import happens once."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, SHARED
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness import library
+from alignattn.robustness.nltk_data import prepare_nltk
+
+NLTK_DATA = SHARED / "resources" / "nltk_data"
+needs_textattack = pytest.mark.skipif(
+    library.find_spec("textattack") is None, reason="needs the extra 'attack' and textattack (make attack)"
+)
+needs_nltk_data = pytest.mark.skipif(not NLTK_DATA.is_dir(), reason=f"needs {NLTK_DATA}")
+
+CLEAN_IMPORT = """
+import json, logging, os, sys
+from pathlib import Path
+import nltk
+downloads = []
+nltk.download = lambda *args, **options: downloads.append(args)
+earlier = logging.getLogger("of.the.program")
+handler = logging.FileHandler(os.environ["LOG_FILE"], mode="w")
+earlier.addHandler(handler)
+names = ("HF_HOME", "XDG_CACHE_HOME", "TFHUB_CACHE_DIR", "PYTORCH_TRANSFORMERS_CACHE", "TOKENIZERS_PARALLELISM")
+before = {name: os.environ.get(name) for name in names}
+from alignattn.robustness.library import load_textattack
+imported_by_the_package = [name for name in sys.modules if name.split(".")[0] in ("textattack", "flair", "nltk")]
+textattack = load_textattack(Path(os.environ["DATA"]))
+earlier.warning("still here")
+from huggingface_hub import constants
+import flair, jieba, datasets
+print(json.dumps({
+    "again": load_textattack() is textattack,
+    "environment_kept": before == {name: os.environ.get(name) for name in names},
+    "hub": constants.HF_HOME,
+    "datasets": str(datasets.config.HF_CACHE_HOME),
+    "downloads": downloads,
+    "disabled": earlier.disabled,
+    "log": Path(os.environ["LOG_FILE"]).read_text(),
+    "flair": getattr(flair, "__file__", None),
+    "textattack_cache": textattack.shared.utils.install.TEXTATTACK_CACHE_DIR,
+    "jieba_cache": jieba.dt.tmp_dir,
+    "recipes": hasattr(textattack.attack_recipes, "TextFoolerJin2019"),
+}))
+"""
+
+STAND_IN_USED = """
+import os, sys
+from pathlib import Path
+from alignattn.robustness import library
+library._add_flair_stand_in()
+from importlib.util import find_spec
+from flair.data import Sentence, Tokenizer
+from flair.models import SequenceTagger
+assert find_spec("flair") is not None
+class Own(Tokenizer):
+    pass
+assert not isinstance("text", Sentence)
+SequenceTagger.load("upos-fast")
+"""
+
+ONLY_THE_EXTRA = """
+import importlib.metadata as metadata
+import re, sys
+from packaging.requirements import Requirement
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+def closure(lines, extra=""):
+    found, todo = set(), [Requirement(line) for line in lines]
+    while todo:
+        needed = todo.pop()
+        if normal(needed.name) in found or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+            continue
+        found.add(normal(needed.name))
+        try:
+            todo += [Requirement(line) for line in metadata.requires(needed.name) or []]
+        except metadata.PackageNotFoundError:
+            pass
+    return found
+
+allowed = closure(sys.argv[1:]) | {"textattack", "alignattn", "setuptools", "packaging"}
+owners = metadata.packages_distributions()
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if owners.get(top) and not {normal(owner) for owner in owners[top]} & allowed:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [environment.pop("FIRST", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "DATA": str(NLTK_DATA), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def clean_import(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("clean")
+    homes = {"TA_CACHE_DIR": str(folder / "textattack"), "HF_HOME": str(folder / "hub")}
+    done = run(CLEAN_IMPORT, LOG_FILE=str(folder / "log"), **homes)
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "folder": str(folder), "said": done.stderr}
+
+
+@needs_textattack
+@needs_nltk_data
+class TestAnImport:
+    def test_keeps_the_homes_of_other_libraries(self, clean_import: dict[str, Any]) -> None:
+        assert clean_import["environment_kept"]
+        assert clean_import["hub"] == clean_import["datasets"] == f"{clean_import['folder']}/hub"
+        assert clean_import["textattack_cache"] == f"{clean_import['folder']}/textattack"
+
+    def test_keeps_loggers_and_their_handlers(self, clean_import: dict[str, Any]) -> None:
+        assert not clean_import["disabled"]
+        assert clean_import["log"] == "still here\n"
+
+    def test_downloads_nothing_and_marks_it(self, clean_import: dict[str, Any]) -> None:
+        assert clean_import["downloads"] == []
+        assert Path(clean_import["textattack_cache"], library.DOWNLOAD_MARKER).is_file()
+
+    def test_is_quiet_and_done_once(self, clean_import: dict[str, Any]) -> None:
+        assert clean_import["said"] == ""
+        assert clean_import["again"]
+        assert clean_import["recipes"]
+
+    def test_reads_no_marshalled_cache_from_the_common_temporary_folder(self, clean_import: dict[str, Any]) -> None:
+        assert clean_import["jieba_cache"] == clean_import["textattack_cache"]
+
+    @pytest.mark.skipif(library.find_spec("flair") is not None, reason="flair is installed")
+    def test_has_a_stand_in_for_flair_where_flair_is_absent(self, clean_import: dict[str, Any]) -> None:
+        assert clean_import["flair"] is None
+
+
+@needs_textattack
+@needs_nltk_data
+def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_path: Path) -> None:
+    package = tmp_path / "flair"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import data, models\n")
+    (package / "data.py").write_text("class Sentence: pass\nclass Tokenizer: pass\n")
+    (package / "models.py").write_text("class SequenceTagger: pass\n")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["attack"]]
+    homes = {"TA_CACHE_DIR": str(tmp_path / "textattack"), "LOG_FILE": str(tmp_path / "log")}
+    done = run(ONLY_THE_EXTRA + CLEAN_IMPORT, *needed, FIRST=str(tmp_path), **homes)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["flair"] == str(package / "__init__.py")
+
+
+@pytest.mark.skipif(library.find_spec("flair") is not None, reason="flair is installed")
+def test_the_stand_in_can_be_imported_but_not_used() -> None:
+    done = run(STAND_IN_USED)
+    assert done.returncode == 1
+    assert "needs flair, which is not installed" in done.stderr.splitlines()[-1]
+
+
+def test_without_textattack_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "textattack", raising=False)
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    with pytest.raises(AlignAttnError, match=r"pip install --no-deps textattack==0\.3\.11") as error:
+        library.load_textattack()
+    assert "\n" not in str(error.value)
+
+
+@needs_textattack
+@needs_nltk_data
+def test_without_a_package_of_textattack_it_is_named() -> None:
+    block = "import sys; sys.modules['nltk'] = None\n"
+    code = "from alignattn.robustness.library import load_textattack; load_textattack()"
+    done = run(block + code)
+    assert done.returncode == 1
+    assert "TextAttack needs the package 'nltk'" in done.stderr.splitlines()[-1]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(AlignAttnError, match="set TA_CACHE_DIR to another folder"):
+        library._prepare_cache()
+
+
+@needs_nltk_data
+def test_nltk_data_are_taken_from_the_folder_or_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nltk = pytest.importorskip("nltk", reason="needs the extra 'attack' (make attack)")
+    monkeypatch.setattr(nltk.data, "path", [])
+    asked: list[str] = []
+    monkeypatch.setattr(nltk, "download", lambda name, **options: asked.append(name))
+    with pytest.raises(AlignAttnError, match="lacks taggers/averaged_perceptron_tagger_eng"):
+        prepare_nltk(tmp_path, ("averaged_perceptron_tagger_eng",))
+    assert asked == []
+    with pytest.raises(AlignAttnError, match="corpora/stopwords with --nltk_data"):
+        prepare_nltk(None, ("stopwords",))
+    assert asked == ["stopwords"]
+    assert capsys.readouterr().err.count("\n") == 1
+    prepare_nltk(NLTK_DATA, ("stopwords", "wordnet", "averaged_perceptron_tagger_eng", "universal_tagset"))
+    assert asked == ["stopwords"]

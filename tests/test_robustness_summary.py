@@ -1,0 +1,187 @@
+"""Counts, shares, intervals and tables of attacks, against values worked out by hand."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.summary import summarise, tabulate, wilson_interval, write_tables
+
+LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence encoder": "minilm (sha256 34cd)"}
+ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
+
+
+def _settings(**fields: Any) -> AttackSettings:
+    given = {"run": "runs/a", "task": "sst2", "split": "validation", "attention": "soft", "recipe": "textfooler"}
+    given |= {"attack_columns": ("sentence",), "max_length": 512, "seed": 1, "num_examples": 10, "resources": LOCAL}
+    return AttackSettings(**given | fields)
+
+
+def _record(outcome: str, queries: int = 1, words: int = 10, changed: int = 0, error: str | None = None) -> Any:
+    return AttackRecord(
+        index=0,
+        recipe="textfooler",
+        outcome=outcome,
+        label=0,
+        original={"sentence": "a"},
+        perturbed=None if outcome == "skipped" else {"sentence": "b"},
+        original_scores=[0.9, 0.1],
+        perturbed_scores=None if outcome == "skipped" else [0.6, 0.4],
+        queries=queries,
+        words=words,
+        words_changed=changed,
+        seed=1,
+        error=error,
+    )
+
+
+def _run(*records: AttackRecord, **fields: Any) -> AttackRun:
+    return AttackRun(Path("a.jsonl"), AttackHeader(_settings(**fields), WHOLE, len(records), 872), tuple(records))
+
+
+MIXED = (
+    _record("failed", queries=30, changed=9),
+    _record("failed", queries=50, changed=9),
+    _record("failed", queries=40, changed=9),
+    _record("succeeded", queries=20, words=10, changed=1),
+    _record("succeeded", queries=10, words=4, changed=2),
+    _record("skipped"),
+    _record("skipped"),
+    _record("skipped", error="IndexError: list index"),
+)
+
+
+def test_counts_and_shares_of_hand_made_records() -> None:
+    summary = summarise(_run(*MIXED))
+    assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (3, 2, 3, 1)
+    assert summary.failed_share == pytest.approx(3 / 5)
+    assert summary.failed_share_of_all == pytest.approx(3 / 8)
+    # Of the 7 rows without an error.
+    assert summary.accuracy_before == pytest.approx(5 / 7)
+    assert summary.accuracy_under_attack == pytest.approx(3 / 7)
+    assert summary.mean_queries == pytest.approx(150 / 5)
+    # Of the two that succeeded: 1/10 and 2/4.
+    assert summary.mean_words_changed == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("errors", [0, 2])
+def test_nothing_has_no_share(errors: int) -> None:
+    skipped = [_record("skipped", error="x" if number < errors else None) for number in range(2)]
+    summary = summarise(_run(*skipped))
+    assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (0, 0, 2, errors)
+    nothing = (summary.failed_share, summary.interval, summary.mean_queries, summary.mean_words_changed)
+    assert nothing == (None,) * 4
+    assert summary.failed_share_of_all == 0
+    assert (summary.accuracy_before, summary.accuracy_under_attack) == ((None, None) if errors else (0, 0))
+    [table] = tabulate([summary])
+    assert table.render().splitlines()[-1].split()[4] == "-"
+
+
+def test_no_records_at_all() -> None:
+    summary = summarise(_run())
+    assert (summary.failed, summary.failed_share_of_all, summary.accuracy_before) == (0, None, None)
+
+
+def test_all_failed_and_all_succeeded() -> None:
+    failed, succeeded = (summarise(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
+    assert (failed.failed_share, failed.accuracy_under_attack, failed.mean_words_changed) == (1, 1, None)
+    assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.mean_words_changed) == (0, 0, 0)
+    # Wilson's interval of 4 of 4 ends at 1 and begins at n / (n + z²).
+    z = 1.959963984540054
+    assert failed.interval is not None
+    assert failed.interval.high == pytest.approx(1)
+    assert failed.interval.low == pytest.approx(4 / (4 + z * z))
+
+
+def test_a_text_without_words_has_no_share_of_them() -> None:
+    summary = summarise(_run(_record("succeeded", words=0, changed=0), _record("succeeded", words=5, changed=1)))
+    assert summary.mean_words_changed == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 7), (3, 5), (81, 263), (1000, 1000)])
+def test_the_interval_is_that_of_wilson(count: int, total: int) -> None:
+    z, share = 1.959963984540054, count / total
+    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2)) / (1 + z * z / total)
+    interval = wilson_interval(count, total)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
+
+
+def test_the_interval_of_a_published_example() -> None:
+    # Newcombe (1998), Statistics in Medicine 17, table I, method 3: 81 of 263 gives 0.2553 to 0.3662.
+    interval = wilson_interval(81, 263)
+    assert interval is not None
+    assert (round(interval.low, 4), round(interval.high, 4)) == (0.2553, 0.3662)
+
+
+def _summaries() -> list[Any]:
+    cells = [("bae", "mrpc", "soft"), ("textfooler", "sst2", "aa-ct"), ("bae", "sst2", "soft")]
+    cells += [("textfooler", "sst2", "soft"), ("bae", "mrpc", "aa-ct")]
+    return [summarise(_run(*MIXED, recipe=recipe, task=task, attention=attention)) for recipe, task, attention in cells]
+
+
+def test_a_table_is_sorted_by_recipe_task_and_attention() -> None:
+    [table] = tabulate(_summaries())
+    cells = [(s.settings.recipe, s.settings.task, s.settings.attention) for s in table.summaries]
+    assert cells == [
+        ("bae", "mrpc", "soft"),
+        ("bae", "mrpc", "aa-ct"),
+        ("bae", "sst2", "soft"),
+        ("textfooler", "sst2", "soft"),
+        ("textfooler", "sst2", "aa-ct"),
+    ]
+
+
+def test_the_text_says_the_resources_and_the_figures() -> None:
+    [table] = tabulate(_summaries()[:1])
+    caption, header, _, line = table.render().splitlines()
+    assert all(value in caption for value in LOCAL.values())
+    assert header.split()[:3] == ["recipe", "task", "attention"]
+    # 3 of 5: Wilson's interval is 23.1 to 88.2.
+    cells = ["bae", "mrpc", "soft", "sentence", "60.0", "23.1", "to", "88.2", "3", "2", "3", "1"]
+    assert line.split() == [*cells, "37.5", "71.4", "42.9", "30.0", "30.0", "runs/a"]
+
+
+def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
+    local, original = summarise(_run(*MIXED)), summarise(_run(*MIXED, resources=ORIGINAL))
+    turned = summarise(_run(*MIXED, resources=dict(reversed(LOCAL.items()))))
+    tables = tabulate([local, original, turned])
+    assert [table.resources for table in tables] == [LOCAL, ORIGINAL]
+    assert [len(table.summaries) for table in tables] == [2, 1]
+    written = write_tables(tmp_path, tables)
+    names = ["robustness.txt", "robustness.json", "robustness-1.csv", "robustness-2.csv"]
+    assert [path.name for path in written] == names
+    text = (tmp_path / "robustness.txt").read_text()
+    assert text.count("Attacks made with") == 2
+    content = json.loads((tmp_path / "robustness.json").read_text())
+    assert [table["resources"] for table in content["tables"]] == [LOCAL, ORIGINAL]
+    for number, table in enumerate(tables, 1):
+        with (tmp_path / f"robustness-{number}.csv").open(newline="") as file:
+            assert {line["resources"] for line in csv.DictReader(file)} == {table.caption}
+
+
+def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
+    pair = summarise(_run(*MIXED, attack_columns=("sentence1", "sentence2")))
+    nothing = summarise(_run(_record("skipped"), attention="aa-ct"))
+    write_tables(tmp_path, tabulate([pair, nothing]))
+    with (tmp_path / "robustness.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["attack_columns"], first["failed"], first["failed_share"]) == ("sentence1+sentence2", "3", "0.6")
+    assert float(first["interval_low"]) == pytest.approx(0.2307, abs=1e-4)
+    assert (second["failed_share"], second["interval_low"], second["mean_queries"]) == ("", "", "")
+    [table] = json.loads((tmp_path / "robustness.json").read_text())["tables"]
+    assert table["summaries"][0]["settings"]["attack_columns"] == ["sentence1", "sentence2"]
+    assert table["summaries"][0]["mean_queries"] == 30
+    assert table["summaries"][1]["interval"] is None
+
+
+def test_runs_of_one_cell_stay_apart() -> None:
+    twice = [summarise(_run(*MIXED)), summarise(replace(_run(*MIXED, run="runs/b")))]
+    [table] = tabulate(twice)
+    assert [line.split()[-1] for line in table.render().splitlines()[3:]] == ["runs/a", "runs/b"]

@@ -1,0 +1,177 @@
+"""The wrapper that TextAttack queries: scores that no batch, padding or cache changes, of every kind of model."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import WORDS, tiny_model
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.errors import AlignAttnError
+from alignattn.models import build_baseline
+from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
+
+MAX_LENGTH = 32
+BATCHES = 5
+MATRIX = 2
+
+
+def _texts(count: int, seed: int = 0) -> list[str]:
+    drawn = random.Random(seed)
+    return [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 20))) for _ in range(count)]
+
+
+def _model(folder: Path, **fields):
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, **fields).eval()
+    # Large weights: the scores of two texts differ by more than rounding does.
+    for parameter in model.parameters():
+        if parameter.ndim == MATRIX:
+            parameter.data.mul_(10)
+    return model
+
+
+def _reference(model, tokenizer, texts, max_length=MAX_LENGTH) -> torch.Tensor:
+    """Scores by the plainest way: one batch, padded to the longest length there is."""
+    columns = [list(column) for column in zip(*texts, strict=True)] if isinstance(texts[0], tuple) else [texts]
+    batch = tokenizer(*columns, padding="max_length", truncation=True, max_length=max_length, return_tensors="pt")
+    with torch.no_grad():
+        return model(**batch).logits.softmax(dim=-1)
+
+
+@pytest.fixture
+def wrapped(tiny_checkpoint: Path) -> TaskModelWrapper:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    return wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, batch_size=BATCHES, device="cpu")
+
+
+def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
+    texts = _texts(23)
+    expected = _reference(wrapped.model, wrapped.tokenizer, texts)
+    assert expected[:, 0].std() > 0.01
+    torch.testing.assert_close(wrapped(texts).float(), expected, rtol=0, atol=1e-6)
+
+
+def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrapper) -> None:
+    pairs = list(zip(_texts(11), _texts(11, seed=1), strict=True))
+    pairs.append((" ".join(WORDS * 3), "the cat sees the dog"))
+    torch.testing.assert_close(
+        wrapped(pairs).float(), _reference(wrapped.model, wrapped.tokenizer, pairs), rtol=0, atol=1e-6
+    )
+    # Only the longer text is cut: what stands behind its cut is not seen, the short one is.
+    longer, short = pairs[-1]
+    same = wrapped([(longer + " cat cat", short), (longer, short + " runs")])
+    torch.testing.assert_close(same[0], wrapped([pairs[-1]])[0])
+    assert (same[1] - same[0]).abs().max() > 1e-4
+
+
+def test_a_text_alone_has_the_scores_it_has_among_others(wrapped: TaskModelWrapper) -> None:
+    texts = _texts(17)
+    together = wrapped(texts)
+    wrapped.clear_cache()
+    alone = torch.cat([wrapped([text]) for text in texts])
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-6)
+
+
+def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped: TaskModelWrapper) -> None:
+    scores = wrapped(_texts(9))
+    assert scores.dtype == torch.float64
+    assert not scores.is_inference()
+    assert ((scores.sum(dim=1) - 1).abs() < 1e-12).all()
+    assert wrapped([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("text", ["", "1234 !!! ...", " ".join(["cat"] * 600)], ids=["empty", "digits", "600 words"])
+def test_strange_texts_have_scores(wrapped: TaskModelWrapper, text: str) -> None:
+    expected = _reference(wrapped.model, wrapped.tokenizer, [text])
+    torch.testing.assert_close(wrapped([text]).float(), expected, rtol=0, atol=1e-6)
+
+
+def _count_rows(model) -> list[int]:
+    """The rows of each forward from now on."""
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
+    return rows
+
+
+def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper) -> None:
+    rows = _count_rows(wrapped.model)
+    texts = list(dict.fromkeys(_texts(13)))
+    first = wrapped(texts * 2)
+    assert rows == [BATCHES, BATCHES, len(texts) - 2 * BATCHES]
+    assert torch.equal(wrapped(texts[::-1]), first[: len(texts)].flip(0))
+    assert sum(rows) == len(texts)
+
+
+def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")
+    rows = _count_rows(wrapped.model)
+    many = wrapped(["a cat", "a dog", "a bird"])  # more than it keeps, and none of them wrong
+    torch.testing.assert_close(many.float(), _reference(wrapped.model, tokenizer, ["a cat", "a dog", "a bird"]))
+    rows.clear()
+    wrapped(["a dog"])  # still known; now used later than "a bird"
+    assert sum(rows) == 0
+    wrapped(["a man"])
+    wrapped(["a dog"])
+    assert sum(rows) == 1
+    wrapped(["a bird"])
+    assert sum(rows) == 2
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+entmax15"])
+def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_path: Path, attention: str) -> None:
+    model = alignattn.patch(_model(tiny_checkpoint), attention)
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    expected = _reference(model.eval(), tokenizer, _texts(8))
+    wrapped = wrap_model(loaded.train(), tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
+    torch.testing.assert_close(wrapped(_texts(8)).float(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["da", "esim"])
+def test_a_baseline_is_wrapped_too(name: str) -> None:
+    model, tokenizer, _ = build_baseline(name, _texts(40), num_labels=3, embeddings=None, seed=0)
+    wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
+    pairs = [*zip(_texts(7), _texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
+    together = wrapped(pairs)
+    wrapped.clear_cache()
+    torch.testing.assert_close(torch.cat([wrapped([pair]) for pair in pairs]), together, rtol=0, atol=1e-6)
+
+
+def test_token_types_that_the_model_does_not_take_are_dropped(tiny_checkpoint: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    assert "token_type_ids" in tokenizer("a cat")
+    wrapped = wrap_model(tiny_model("distilbert"), tokenizer, max_length=MAX_LENGTH, device="cpu")
+    assert wrapped(["a cat"]).shape == (1, 3)
+
+
+def test_scores_that_are_not_finite_are_an_error(wrapped: TaskModelWrapper) -> None:
+    torch.nn.init.constant_(wrapped.model.classifier.weight, math.nan)
+    with pytest.raises(AlignAttnError, match="not finite"):
+        wrapped(["a cat"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 4}, "max_length 4 is no good"),
+        ({"max_length": 65}, "at most 64"),
+        ({"max_length": 32, "batch_size": 0}, "batch size 0"),
+        ({"max_length": 32, "cache_size": -1}, "cache size -1"),
+    ],
+)
+def test_options_out_of_range_are_refused(tiny_checkpoint: Path, options: dict, message: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    with pytest.raises(AlignAttnError, match=message):
+        wrap_model(_model(tiny_checkpoint), tokenizer, **options)
+
+
+def test_a_regression_is_refused(tiny_checkpoint: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    with pytest.raises(AlignAttnError, match="choose a task with classes"):
+        wrap_model(_model(tiny_checkpoint, num_labels=1), tokenizer, max_length=MAX_LENGTH)
