@@ -11,6 +11,9 @@ from alignattn.tasks import Task
 from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
 from alignattn.trainer import AlignmentTrainer
 
+IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
+"""What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
+
 
 class TaskTrainer(AlignmentTrainer):
     """Scores each evaluation set by the metrics of its task and by its own rows."""
@@ -29,22 +32,26 @@ class TaskTrainer(AlignmentTrainer):
         )
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `Trainer`'s, with the last batch: all rows are scored, whatever is dropped in training."""
-        with self._keeping_the_last_batch():
+        """Return `Trainer`'s, of all rows in their order."""
+        with self._all_rows_in_order():
             return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        """Return `Trainer`'s, with the last batch."""
-        with self._keeping_the_last_batch():
+        """Return `Trainer`'s, of all rows in their order."""
+        with self._all_rows_in_order():
             return super().get_test_dataloader(*args, **kwargs)
 
     @contextmanager
-    def _keeping_the_last_batch(self) -> Iterator[None]:
-        chosen, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+    def _all_rows_in_order(self) -> Iterator[None]:
+        """Keep what is chosen for the training rows from the others, as `Trainer` does not."""
+        chosen = {name: getattr(self.args, name) for name in IN_ORDER}
         try:
+            for name, value in IN_ORDER.items():
+                setattr(self.args, name, value)
             yield
         finally:
-            self.args.dataloader_drop_last = chosen
+            for name, value in chosen.items():
+                setattr(self.args, name, value)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
