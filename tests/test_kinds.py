@@ -18,6 +18,7 @@ from transformers import (
 
 import alignattn
 from alignattn.cli import main
+from alignattn.experiments.robustness import RobustnessArguments, target_loaders
 from alignattn.tasks import TASKS
 from alignattn.tasks.entities import entity_scores
 from alignattn.tasks.kinds import KINDS, kind_of
@@ -359,3 +360,22 @@ def test_mistakes_are_one_line(words, message, rows_file, finetune, tmp_path, ca
     assert finetune(file, *words.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_what_is_attacked_are_the_good_rows_of_the_run(tiny_checkpoint, tmp_path) -> None:
+    folder = tmp_path / "data" / "glue" / "sst2"
+    folder.mkdir(parents=True)
+    texts = [" ".join(sentence(4)) for _ in range(ROWS)]
+    for split in ("train", "validation"):
+        rows = {"sentence": [*texts[:3], "", *texts[4:]], "label": [number % 2 for number in range(ROWS)]}
+        pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
+    words = (
+        f"finetune --model {tiny_checkpoint} --task sst2 --data_dir {tmp_path / 'data'} "
+        f"--output_dir {tmp_path / 'run'} --max_length 32 --skip_bad_rows --max_eval_samples 5 "
+        "--num_train_epochs 1 --disable_tqdm true --use_cpu true"
+    )
+    assert main(words.split()) == 0
+    (load,) = target_loaders(RobustnessArguments(run=[str(tmp_path / "run")]))
+    target = load()
+    assert [row.texts["sentence"] for row in target.rows] == texts[:3] + texts[4:]
+    assert (target.name, target.attention, target.split) == ("run", "aa-ct", "validation")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +14,8 @@ from alignattn.tasks.conll import TAGS, TOKENS
 from alignattn.tasks.kinds import EncodedSplit, kind_of
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
 from alignattn.tasks.sources import CONLL
+
+T = TypeVar("T", bound=Task)
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,17 @@ def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[
     assert rows.train is not None
     evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
     return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
+
+
+def load_evaluation_rows(task: T, model_args: ModelArguments, data_args: DataArguments) -> Rows[T]:
+    """Return all evaluation rows of a task from where the options say; raises as `load_rows` does."""
+    return load_rows(
+        task,
+        need_train=False,
+        data_dir=data_args.data_dir,
+        cache_dir=model_args.cache_dir,
+        skip_bad_rows=data_args.skip_bad_rows,
+    )
 
 
 def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:

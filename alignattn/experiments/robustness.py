@@ -6,18 +6,17 @@ and the percentage of those that fail.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.checkpoints import from_pretrained, unloadable
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import DataArguments, parse_run_options
-from alignattn.experiments.data_loading import load_run_rows
+from alignattn.experiments.arguments import parse_run_options
+from alignattn.experiments.data_loading import load_evaluation_rows, load_run_rows
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import CONFIG_FILE
 from alignattn.patching import is_patched, patch_of
@@ -170,6 +169,13 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
     runs = []
     for load in target_loaders(arguments):
         target = load()
+        wrapper = wrap_model(
+            target.model,
+            target.tokenizer,
+            max_length=arguments.max_length,
+            batch_size=arguments.batch_size,
+            half_precision=arguments.half_precision,
+        )
         for recipe in arguments.recipes:
             columns = attacked_columns(recipe, target.task.text_columns, arguments.attack_columns)
             settings = AttackSettings(
@@ -183,14 +189,6 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
                 seed=arguments.seed,
                 num_examples=arguments.num_examples,
                 resources=described,
-            )
-            wrapper = wrap_model(
-                target.model,
-                target.tokenizer,
-                max_length=arguments.max_length,
-                batch_size=arguments.batch_size,
-                device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-                half_precision=arguments.half_precision,
             )
             attack = build_attack(
                 recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision
@@ -265,14 +263,15 @@ def _target_of_model(arguments: RobustnessArguments) -> Target:
 
 
 def _target_of_run(folder: Path, name: str, arguments: RobustnessArguments) -> Target:
-    words = ["--config", str(folder / CONFIG_FILE), "--output_dir", str(folder)]
-    options = parse_run_options(words, PROG)
-    data: DataArguments = options.data()
+    options = parse_run_options(["--config", str(folder / CONFIG_FILE), "--output_dir", str(folder)], PROG)
+    model, data = options.model(), replace(options.data(), max_eval_samples=None)
+    rows: Rows[Any]
     if data.task is None or data.train_file is not None:
-        data.max_eval_samples = None
-        return _target(name, str(folder), _check_task(load_run_rows(options.model(), data)))
-    data_dir = data.data_dir if arguments.data_dir is None else arguments.data_dir
-    return _target(name, str(folder), _check_task(load_rows(get_task(data.task), need_train=False, data_dir=data_dir)))
+        rows = load_run_rows(model, data)
+    else:
+        data_dir = data.data_dir if arguments.data_dir is None else arguments.data_dir
+        rows = load_evaluation_rows(get_task(data.task), model, replace(data, data_dir=data_dir))
+    return _target(name, str(folder), _check_task(rows))
 
 
 def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
