@@ -1,7 +1,8 @@
 """Rows that cannot be used: named and refused, or counted, listed and left out."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from alignattn.errors import AlignAttnError
 
@@ -43,3 +44,8 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
     if len(bad) == num_rows:
         raise AlignAttnError(f"{origin} has no good row, the first: {first.problem}; correct it")
     return bad
+
+
+def as_json(bad_rows: Mapping[str, Sequence[BadRow]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the bad rows of splits as `results.json` lists them."""
+    return {split: [asdict(bad) for bad in listed] for split, listed in bad_rows.items()}

@@ -1,4 +1,4 @@
-"""Writing files so that what was there before is never lost to a half-written one."""
+"""Reading a user's texts, and writing files so that what was there before is never lost to a half-written one."""
 
 import csv
 import json
@@ -32,6 +32,20 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        AlignAttnError: if there is no such file, or it is no such text.
+    """
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.show_attacks import main, render_html, render_terminal
+from alignattn.experiments.show_attacks import main, render_terminal
 from alignattn.robustness.examples import changed_words, summary_line
+from alignattn.robustness.show_page import render_page
 from alignattn.robustness.shown_records import read_shown
 
 VOID = {"meta", "input"}
@@ -162,7 +163,7 @@ def test_no_text_reaches_the_terminal_as_a_command(tmp_path):
     text = render_terminal(records_of(tmp_path, record), color=False, limit=None)
     assert all(char.isprintable() or char == "\n" for char in text)
     assert "\\x1b[2Jgone \\x07 \\ud800" in text
-    render_html(records_of(tmp_path, record), "title").encode("utf-8")
+    render_page(records_of(tmp_path, record), "title").encode("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_the_summary_counts(lines, said, tmp_path):
 
 
 def test_the_page_marks_the_changed_words_and_needs_nothing_else(tmp_path):
-    text = render_html(records_of(tmp_path, line(0), failed(1), skipped(2)), "a title", labels=["bad", "good"])
+    text = render_page(records_of(tmp_path, line(0), failed(1), skipped(2)), "a title", labels=["bad", "good"])
     page = Page(text)
     assert page.texts["del"] == ["good", "good"]
     assert page.texts["ins"] == ["decent", "decent"]
@@ -194,7 +195,7 @@ def test_the_page_marks_the_changed_words_and_needs_nothing_else(tmp_path):
 
 
 def test_the_page_filters_by_outcome(tmp_path):
-    text = render_html(records_of(tmp_path, line(0), failed(1), failed(2)), "title")
+    text = render_page(records_of(tmp_path, line(0), failed(1), failed(2)), "title")
     page = Page(text)
     choices = {attrs["id"] for tag, attrs in page.tags if tag == "input"}
     assert choices == {attrs["for"] for tag, attrs in page.tags if tag == "label"}
@@ -206,7 +207,7 @@ def test_the_page_filters_by_outcome(tmp_path):
 
 def test_texts_cannot_break_out_of_the_page(tmp_path):
     record = line(original={NASTY: NASTY}, perturbed={NASTY: NASTY + " <img src=x>"}, recipe=NASTY, error=NASTY)
-    page = Page(render_html(records_of(tmp_path, record), NASTY, labels=[NASTY, NASTY]))
+    page = Page(render_page(records_of(tmp_path, record), NASTY, labels=[NASTY, NASTY]))
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img"})
     assert page.texts["title"] == page.texts["h1"] == page.texts["dt"] == [NASTY]
     assert page.texts["ins"] == ["<img src=x>"]

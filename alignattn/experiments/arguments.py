@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import TrainingArguments
 
 from alignattn.attention.alignment import ALIGNMENTS
 from alignattn.attention.normalizers import NORMALIZERS
@@ -19,7 +20,7 @@ from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
 from alignattn.models import BASELINE_TRAINING, BASELINES
 from alignattn.tasks import TASKS, Task
-from alignattn.tasks.kinds import TaskOptions
+from alignattn.tasks.task import TaskOptions
 from alignattn.trainer import AlignmentTrainingArguments
 
 CONFIG_FLAG = "--config"
@@ -206,23 +207,32 @@ class RunArguments(AlignmentTrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, low, high in (
-            ("seed", 0, LARGEST_SEED),
-            ("learning_rate", 0, math.inf),
-            ("per_device_train_batch_size", 1, math.inf),
-            ("per_device_eval_batch_size", 1, math.inf),
-        ):
-            if not low <= getattr(self, name) <= high:
-                limit = f" and at most {high}" if math.isfinite(high) else ""
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least {low}{limit}")
+        check_training_options(self)
         for name, needed in SCORING_OPTIONS.items():
             if getattr(self, name) != needed:
                 raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
         if not isinstance(self.lr_scheduler_kwargs or {}, dict):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
-        if self.device.type == "cpu":
-            # Pinning serves the copy to an accelerator; without one torch warns at every loader.
-            self.dataloader_pin_memory = False
+
+
+def check_training_options(args: TrainingArguments) -> None:
+    """Check what transformers does not of its training options, and set what it asks of a CPU.
+
+    Raises:
+        AlignAttnError: if a number is out of its range.
+    """
+    for name, low, high in (
+        ("seed", 0, LARGEST_SEED),
+        ("learning_rate", 0, math.inf),
+        ("per_device_train_batch_size", 1, math.inf),
+        ("per_device_eval_batch_size", 1, math.inf),
+    ):
+        if not low <= getattr(args, name) <= high:
+            limit = f" and at most {high}" if math.isfinite(high) else ""
+            raise AlignAttnError(f"--{name} {getattr(args, name)} must be at least {low}{limit}")
+    if args.device.type == "cpu":
+        # Pinning serves the copy to an accelerator; without one torch warns at every loader.
+        args.dataloader_pin_memory = False
 
 
 @dataclass(frozen=True)

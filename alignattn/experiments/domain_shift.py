@@ -7,19 +7,18 @@ half of the in-domain task a temperature is fitted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 from transformers import AutoTokenizer
 
-from alignattn.bad_rows import BadRow
+from alignattn.bad_rows import BadRow, as_json
 from alignattn.calibration import (
     ECE_BINS,
     apply_temperature,
@@ -32,7 +31,7 @@ from alignattn.checkpoints import from_pretrained
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.calibrate import reliability_panels
-from alignattn.experiments.data_loading import encode_split
+from alignattn.experiments.data_loading import encode_split, load_evaluation_rows
 from alignattn.experiments.domain_pair import parse_pair
 from alignattn.experiments.domain_shift_report import (
     IN_DOMAIN,
@@ -44,20 +43,14 @@ from alignattn.experiments.domain_shift_report import (
     render,
     write_seed_table,
 )
-from alignattn.experiments.finetune import (
-    check_output_dir,
-    device_name,
-    finetune_one,
-    package_versions,
-    with_split,
-)
-from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.experiments.finetune import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.experiments.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.experiments.task_trainer import TaskTrainer
 from alignattn.figures import plot_reliability
-from alignattn.files import replacing, write_json, write_text
+from alignattn.files import write_json, write_text
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.kinds import EncodedSplit, kind_of
-from alignattn.tasks.rows import load_rows, max_samples
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.rows import max_samples
 
 PROG = "alignattn domain-shift"
 RUN_FOLDER = "run"
@@ -133,16 +126,19 @@ class DevelopmentSet:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the model made of a development set: `logits [N, C]`, the `labels [N]`, and the table of both."""
+    """What the model made of a development set: the table of its predictions."""
 
-    logits: NDArray[np.float64]
-    labels: NDArray[np.int64]
     predictions: pa.Table
 
-    @property
+    @cached_property
     def probabilities(self) -> NDArray[np.float64]:
-        """The softmax of the logits."""
-        return np.asarray(softmax(self.logits, axis=1))
+        """Of the classes, `[N, C]`."""
+        return np.stack(self.predictions["probabilities"].to_numpy())
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """`[N]`."""
+        return np.asarray(self.predictions["label"].to_numpy())
 
 
 def main(argv: Sequence[str]) -> None:
@@ -250,13 +246,7 @@ def load_side(side: str, task: LabelledTask, options: RunOptions) -> Development
     """
     data, split = options.data(), task.evaluation_splits[0]
     task = replace(task, evaluation_splits=(split,))
-    loaded = load_rows(
-        task,
-        need_train=False,
-        data_dir=data.data_dir,
-        cache_dir=options.model().cache_dir,
-        skip_bad_rows=data.skip_bad_rows,
-    )
+    loaded = load_evaluation_rows(task, options.model(), data)
     rows = max_samples(loaded.evaluation[split], data.max_eval_samples)
     if len(rows) < FEWEST_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
@@ -288,14 +278,7 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outp
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
-    return [_outputs(trainer, side.task, split) for side, split in zip(sides, splits, strict=True)]
-
-
-def _outputs(trainer: TaskTrainer, task: LabelledTask, split: EncodedSplit) -> Outputs:
-    trainer.compute_metrics = None
-    output = trainer.predict(split.encoded)
-    logits, labels = np.asarray(output.predictions, dtype=np.float64), np.asarray(output.label_ids)
-    return Outputs(logits, labels, kind_of(task).evaluate(task, split, logits, labels).predictions)
+    return [Outputs(trainer.predict_split(split).predictions) for split in splits]
 
 
 def _result(
@@ -329,7 +312,7 @@ def _result(
                 development_rows=len(side.halves[DEVELOPMENT]),
                 held_out_rows=len(side.halves[HELD_OUT]),
                 dropped_rows=side.dropped_rows,
-                bad_rows={split: [asdict(bad) for bad in listed] for split, listed in side.bad_rows.items()},
+                bad_rows=as_json(side.bad_rows),
                 derived_splits=side.derived_splits,
                 figures=_figures(side, output, temperature),
             )
@@ -357,8 +340,7 @@ def _write(
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
     tables = [_prediction_table(side, output) for side, output in zip(sides, outputs, strict=True)]
-    with replacing(folder / PREDICTIONS_FILE) as temporary:
-        pq.write_table(pa.concat_tables(tables), temporary)
+    write_predictions(folder, tables)
     for side, output in zip(sides, outputs, strict=True):
         rows = side.halves[HELD_OUT]
         states, labels = _states(output.probabilities[rows], result.temperature), output.labels[rows]

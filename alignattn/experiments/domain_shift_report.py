@@ -1,15 +1,13 @@
 """The result of a domain shift: its record in `results.json`, and its table."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from alignattn.calibration import Estimate
-from alignattn.errors import AlignAttnError
 from alignattn.experiments.calibrate import HEADINGS
-from alignattn.experiments.results import RESULTS_FILE, over_seeds, with_deviation
+from alignattn.experiments.results import RESULTS_FILE, over_seeds, read_finished, with_deviation
 from alignattn.files import write_json
 from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
@@ -84,25 +82,16 @@ class DomainShiftResult:
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
-    """Return the result in `folder`, or None if there is none yet.
+    """Return the result in `folder`, or None if there is none yet; raises as `read_finished` does."""
 
-    Raises:
-        AlignAttnError: if its file is damaged or of another version.
-    """
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    def build(content: dict[str, Any]) -> DomainShiftResult:
         sides = {
             side: SideResult(**values | {"figures": _read_figures(values["figures"])})
             for side, values in content["sides"].items()
         }
         return DomainShiftResult(**content | {"sides": sides})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AlignAttnError(
-            f"{path} is damaged or of another version of alignattn: move it away to evaluate again"
-        ) from error
+
+    return read_finished(folder, build, "evaluate")
 
 
 def render(result: DomainShiftResult) -> str:

@@ -1,23 +1,21 @@
 """One fine-tuning run: options -> rows -> tensors -> patched model -> metrics -> the files of a run's folder."""
 
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 import yaml
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.bad_rows import as_json
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import RunArguments, RunOptions
+from alignattn.experiments.arguments import ModelArguments, RunArguments, RunOptions
 from alignattn.experiments.data_loading import EncodedData, encode_rows, load_run_rows
 from alignattn.experiments.model_loading import RunModel, load_model
 from alignattn.experiments.results import (
@@ -25,11 +23,13 @@ from alignattn.experiments.results import (
     PREDICTIONS_FILE,
     RESULTS_FILE,
     RunResult,
+    device_name,
+    package_versions,
     read_result,
     render_metrics,
     write_seed_summary,
 )
-from alignattn.experiments.task_trainer import TaskTrainer, predict_split
+from alignattn.experiments.task_trainer import TaskTrainer
 from alignattn.files import replacing, write_json, write_text
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
@@ -39,8 +39,6 @@ from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
 
 OPTIONS_THAT_MAY_DIFFER = frozenset({"output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to"})
 """Options that do not make another run of the same folder."""
-
-REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
@@ -66,22 +64,22 @@ def finetune_one(options: RunOptions) -> RunResult:
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
         return finished
-    args = options.training()
-    rows = load_run_rows(options.model(), options.data())
+    model_args, data_args, args = options.model(), options.data(), options.training()
+    rows = load_run_rows(model_args, data_args)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
-    options.data().task_options(task)
+    data_args.task_options(task)
     set_seed(args.seed)
-    loaded = load_model(options.model(), rows, args.seed, skip_bad_rows=options.data().skip_bad_rows)
-    data = encode_rows(rows, loaded.tokenizer, options.data())
+    loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
+    data = encode_rows(rows, loaded.tokenizer, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     trainer.save_model()
     trainer.save_state()
-    evaluations = _evaluate(trainer, task, data, options.output_dir)
-    result = _result(options, rows, loaded, trainer, output.metrics, evaluations)
+    evaluations = _evaluate(trainer, data, options.output_dir)
+    result = _result(model_args, rows, loaded, trainer, output.metrics, evaluations)
     if trainer.is_world_process_zero():
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
         print(f"{options.output_dir}\n{render_metrics(result)}")
@@ -89,18 +87,18 @@ def finetune_one(options: RunOptions) -> RunResult:
 
 
 def _result(
-    options: RunOptions,
+    model_args: ModelArguments,
     rows: Rows[Any],
     loaded: RunModel,
     trainer: TaskTrainer,
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
 ) -> RunResult:
-    attention = options.model().attention_config()
+    attention = model_args.attention_config()
     assert rows.train is not None
     return RunResult(
         task=rows.task.name,
-        model=options.model().model,
+        model=model_args.model,
         attention=attention.name,
         attention_config=attention.to_dict(),
         seed=trainer.args.seed,
@@ -111,7 +109,7 @@ def _result(
         train_rows=len(rows.train),
         evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
         dropped_rows=rows.dropped,
-        bad_rows={split: [asdict(bad) for bad in listed] for split, listed in rows.bad_rows.items()},
+        bad_rows=as_json(rows.bad_rows),
         derived_splits=rows.derived,
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],
@@ -201,18 +199,19 @@ def _choose_best_metric(args: RunArguments, task: Task, splits: Sequence[str]) -
         args.greater_is_better = not name.endswith("loss")
 
 
-def _evaluate(trainer: TaskTrainer, task: Task, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
-    trainer.compute_metrics = None
-    evaluations = {split: predict_split(trainer, task, encoded) for split, encoded in data.evaluation.items()}
+def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
+    evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
     if evaluations and trainer.is_world_process_zero():
-        write_predictions(folder, {split: evaluation.predictions for split, evaluation in evaluations.items()})
+        write_predictions(
+            folder, [with_split(evaluation.predictions, split) for split, evaluation in evaluations.items()]
+        )
     return evaluations
 
 
-def write_predictions(folder: Path, tables: Mapping[str, pa.Table]) -> None:
+def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:
     """Write the predictions of the splits to `predictions.parquet`."""
     with replacing(folder / PREDICTIONS_FILE) as temporary:
-        pq.write_table(pa.concat_tables(with_split(table, split) for split, table in tables.items()), temporary)
+        pq.write_table(pa.concat_tables(tables), temporary)
 
 
 def with_split(table: pa.Table, split: str) -> pa.Table:
@@ -236,15 +235,3 @@ def _count_parameters(model: PreTrainedModel) -> dict[str, int]:
         "alignment": sum(parameter.numel() for parameter in alignment_parameters(model)),
         "attention_function": sum(parameter.numel() for parameter in function_parameters(model)),
     }
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a result depends on."""
-    return {name: version(name) for name in REPORTED_PACKAGES} | {"python": sys.version.split()[0]}
-
-
-def device_name(device: torch.device) -> str:
-    """Return what a device is, in words."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"

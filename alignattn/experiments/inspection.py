@@ -34,7 +34,7 @@ from alignattn.experiments.inspection_report import (
     write_table,
 )
 from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.files import check_free
+from alignattn.files import check_free, read_text
 from alignattn.head_study import RareTokens, Sample, study_heads
 from alignattn.models import BASELINES
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
@@ -283,13 +283,7 @@ def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datas
 
 
 def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
-    texts = [line.strip() for line in lines if line.strip()]
+    texts = [line.strip() for line in read_text(path).split("\n") if line.strip()]
     if not texts:
         raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
     return texts

@@ -1,11 +1,16 @@
 """What a run measured: `results.json`, read and written in one place."""
 
 import json
+import platform
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from alignattn.errors import AlignAttnError
 from alignattn.files import write_json
@@ -13,6 +18,10 @@ from alignattn.files import write_json
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
+
+REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
+
+R = TypeVar("R")
 
 SeedSpread = dict[str, float | int | None]
 """`mean`, `standard_deviation` and `seeds`, how many."""
@@ -70,21 +79,46 @@ class RunResult:
 
 
 def read_result(folder: Path) -> RunResult | None:
-    """Return the result of the run in `folder`, or None if it has not finished.
+    """Return the result of the run in `folder`, or None if it has not finished; raises as `read_finished` does."""
+
+    def build(content: dict[str, Any]) -> RunResult:
+        return RunResult(**{field.name: content[field.name] for field in fields(RunResult)})
+
+    return read_finished(folder, build, "run")
+
+
+def read_finished(folder: Path, build: Callable[[dict[str, Any]], R], verb: str) -> R | None:
+    """Return what `build` makes of the `results.json` in `folder`, or None if there is none yet.
+
+    Args:
+        folder: of the result.
+        build: makes the result of the file's content.
+        verb: what a user does to get the file again, for the message.
 
     Raises:
-        AlignAttnError: if its file is damaged or of another version.
+        AlignAttnError: if the file is damaged or of another version.
     """
     path = folder / RESULTS_FILE
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return RunResult(**{field.name: content[field.name] for field in fields(RunResult)})
-    except (ValueError, KeyError, TypeError) as error:
+        return build(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AlignAttnError(
-            f"{path} is damaged or of another version of alignattn: move it away to run again"
+            f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
         ) from error
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a result depends on."""
+    return {name: version(name) for name in REPORTED_PACKAGES} | {"python": sys.version.split()[0]}
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a device is, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def render_metrics(result: RunResult) -> str:

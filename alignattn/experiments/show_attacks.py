@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> None:
     page = Path(arguments.html)
     if page.exists():
         raise AlignAttnError(f"{page} is there already: give another name to --html")
-    write_text(page, render_html(records[: arguments.limit], path.name, labels=labels))
+    write_text(page, render_page(records[: arguments.limit], path.name, labels))
     print(f"{summary_line(records)}\nwritten to {page}")
 
 
@@ -112,17 +112,6 @@ def render_terminal(
     if len(shown) < len(records):
         lines += [f"{len(records) - len(shown)} more: see --limit and --html", ""]
     return "\n".join([*lines, summary_line(records)])
-
-
-def render_html(records: Sequence[AttackRecord], title: str, *, labels: Sequence[str] = ()) -> str:
-    """Return one page that needs no other file: the examples, changed words marked, to be filtered by outcome.
-
-    Args:
-        records: the examples.
-        title: of the page.
-        labels: names of the classes.
-    """
-    return render_page(records, title, labels)
 
 
 def _example_lines(record: AttackRecord, marks: Marks, labels: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction
 
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
@@ -19,6 +19,7 @@ class TaskTrainer(AlignmentTrainer):
     """Scores each evaluation set by the metrics of its task and by its own rows."""
 
     def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
+        self.task = task
         self.scorers = {name: partial(_metrics_of, kind_of(task), task, split) for name, split in splits.items()}
         evaluation: Any = {name: split.encoded for name, split in splits.items()}
         if len(evaluation) == 1:
@@ -53,6 +54,16 @@ class TaskTrainer(AlignmentTrainer):
             for name, value in chosen.items():
                 setattr(self.args, name, value)
 
+    def predict_split(self, split: EncodedSplit) -> Evaluation:
+        """Return what the model's outputs for a split are worth."""
+        # They are scored here, by this split's rows, and not by those of the scorer that is in place.
+        scorer, self.compute_metrics = self.compute_metrics, None
+        try:
+            outputs = self.predict(split.encoded)
+        finally:
+            self.compute_metrics = scorer
+        return kind_of(self.task).evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
         if isinstance(eval_dataset, str):
@@ -62,9 +73,3 @@ class TaskTrainer(AlignmentTrainer):
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
     return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
-
-
-def predict_split(trainer: Trainer, task: Task, split: EncodedSplit) -> Evaluation:
-    """Return what the outputs of the trainer's model for a split are worth."""
-    outputs = trainer.predict(split.encoded)
-    return kind_of(task).evaluate(task, split, outputs.predictions, outputs.label_ids)

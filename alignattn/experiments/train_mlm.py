@@ -28,10 +28,9 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.checkpoints import unloadable
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import LARGEST_SEED, RunOptions
-from alignattn.experiments.finetune import device_name, package_versions
+from alignattn.experiments.arguments import RunOptions, check_training_options
 from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.experiments.results import RESULTS_FILE
+from alignattn.experiments.results import RESULTS_FILE, device_name, package_versions
 from alignattn.files import check_free, write_json
 from alignattn.robustness.masked_texts import (
     TABLE_SUFFIXES,
@@ -78,16 +77,7 @@ class MaskedLanguageTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[no-untyped-call]
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise AlignAttnError(f"--seed {self.seed} must be at least 0 and at most {LARGEST_SEED}")
-        if not self.learning_rate >= 0:
-            raise AlignAttnError(f"--learning_rate {self.learning_rate} must not be negative")
-        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
-            if getattr(self, name) < 1:
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
-        if self.device.type == "cpu":
-            # Pinning serves the copy to an accelerator; without one torch warns at every loader.
-            self.dataloader_pin_memory = False
+        check_training_options(self)
 
 
 @dataclass(frozen=True)

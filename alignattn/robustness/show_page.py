@@ -33,7 +33,7 @@ label { margin-right: 1rem; }
 """
 
 
-def render_page(records: Sequence[AttackRecord], title: str, labels: Sequence[str]) -> str:
+def render_page(records: Sequence[AttackRecord], title: str, labels: Sequence[str] = ()) -> str:
     """Return the page.
 
     Args:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
+from alignattn.tasks.task import MOST_TEXTS
 
 CPU_BATCH_SIZE = 16
 """On a CPU larger batches only pad more: of SST-2, 16 was up to 1.6 times faster than 128."""
@@ -19,7 +20,6 @@ CACHE_SIZE = 2**16
 """Texts whose scores are kept; at 1,000 bytes a text, 64 MiB."""
 
 FEWEST_CLASSES = 2
-PAIR = 2
 
 Texts = tuple[str, ...]
 """The one or two texts of a row."""
@@ -147,7 +147,7 @@ def wrap_model(
     if batch_size < 1 or cache_size < 0:
         raise AlignAttnError(f"batch size {batch_size} must be at least 1, cache size {cache_size} at least 0")
     # Below the special tokens and a token of each text the tokenizer does not cut at all, and does not say so.
-    smallest = tokenizer.num_special_tokens_to_add(pair=True) + PAIR
+    smallest = tokenizer.num_special_tokens_to_add(pair=True) + MOST_TEXTS
     if not smallest <= max_length <= tokenizer.model_max_length:
         raise AlignAttnError(
             f"max_length {max_length} is no good: give at least {smallest} tokens, and at most "

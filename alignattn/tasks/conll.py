@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from alignattn.errors import AlignAttnError
+from alignattn.files import read_text
 
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns that a file is read into."""
@@ -41,7 +42,7 @@ def read_conll(path: Path) -> dict[str, list[list[str]]]:
 def _columns(path: Path) -> Iterator[list[str]]:
     """The columns of every line; none of a line that stands between sentences."""
     width = 0
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         line = line.strip(_BLANKS)
         columns = _SEPARATOR.split(line) if line else []
         if not columns or columns[0] == _DOCUMENT_START:
@@ -58,12 +59,3 @@ def _columns(path: Path) -> Iterator[list[str]]:
                 "give every token the same columns"
             )
         yield columns
-
-
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error

@@ -129,3 +129,22 @@ class QuestionAnswering(Task):
     metrics: tuple[str, ...] = ("f1", "exact")
     max_length: int = 384
     has_unanswerable: bool = False
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a user can choose of how rows become tensors, and outputs answers.
+
+    Attributes:
+        max_length: the most tokens of a sequence, special tokens included.
+        doc_stride: tokens that neighbouring windows of a long context share.
+        n_best_size: answers to keep for each question.
+        max_answer_length: the most tokens of an answer.
+        num_proc: processes that tokenize; this one when None.
+    """
+
+    max_length: int
+    doc_stride: int = 128
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    num_proc: int | None = None

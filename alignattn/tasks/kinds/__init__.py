@@ -7,12 +7,19 @@ package takes seconds (transformers, evaluate): import it where a run begins.
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions
+from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds.multiple_choice import MultipleChoiceKind
 from alignattn.tasks.kinds.question_answering import QuestionAnsweringKind
 from alignattn.tasks.kinds.text_classification import TextClassificationKind
 from alignattn.tasks.kinds.token_classification import TokenClassificationKind
-from alignattn.tasks.task import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification
+from alignattn.tasks.task import (
+    MultipleChoice,
+    QuestionAnswering,
+    Task,
+    TaskOptions,
+    TextClassification,
+    TokenClassification,
+)
 
 __all__ = ["KINDS", "EncodedSplit", "Evaluation", "TaskKind", "TaskOptions", "kind_of"]
 

@@ -13,29 +13,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
-from alignattn.tasks.task import Task
+from alignattn.tasks.task import Task, TaskOptions
 from alignattn.tasks.wording import shown
 
 T = TypeVar("T", bound=Task)
-
-
-@dataclass(frozen=True)
-class TaskOptions:
-    """What a user can choose of how rows become tensors, and outputs answers.
-
-    Attributes:
-        max_length: the most tokens of a sequence, special tokens included.
-        doc_stride: tokens that neighbouring windows of a long context share.
-        n_best_size: answers to keep for each question.
-        max_answer_length: the most tokens of an answer.
-        num_proc: processes that tokenize; this one when None.
-    """
-
-    max_length: int
-    doc_stride: int = 128
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    num_proc: int | None = None
 
 
 @dataclass(frozen=True)

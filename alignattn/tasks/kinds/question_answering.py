@@ -11,11 +11,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, TaskOptions, row_numbers
+from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.spans import best_answers
 from alignattn.tasks.squad_metric import final_answers, squad_scores
 from alignattn.tasks.squad_rows import qa_problem
-from alignattn.tasks.task import QuestionAnswering
+from alignattn.tasks.task import QuestionAnswering, TaskOptions
 from alignattn.tasks.windows import encode_windows
 
 

@@ -20,13 +20,12 @@ from alignattn.tasks.kinds.kind import (
     EncodedSplit,
     Evaluation,
     TaskKind,
-    TaskOptions,
     check_max_length,
     name_classes,
     row_numbers,
 )
 from alignattn.tasks.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
-from alignattn.tasks.task import TokenClassification
+from alignattn.tasks.task import TaskOptions, TokenClassification
 
 
 class TokenClassificationKind(TaskKind[TokenClassification]):
@@ -42,9 +41,9 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
 
     def normalise(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with their tags as names: a class number has that of its feature, or is its own."""
-        names = _feature_names(dataset, task.tags_column)
-        tags = [_named(row, names) for row in dataset[task.tags_column][:]]
-        if tags == dataset[task.tags_column][:]:
+        written, names = dataset[task.tags_column][:], _feature_names(dataset, task.tags_column)
+        tags = [_named(row, names) for row in written]
+        if tags == written:
             return dataset
         return dataset.remove_columns(task.tags_column).add_column(task.tags_column, tags)
 
