@@ -34,6 +34,20 @@ SCORING_OPTIONS: Mapping[str, Any] = {
 }
 """Options of the Trainer without whose defaults a run cannot be scored."""
 
+UNWRITTEN_OPTION = "hub_token"
+"""A secret: a run's folder is made to be passed on."""
+
+HUB_OPTIONS = (
+    "push_to_hub",
+    "hub_model_id",
+    "hub_strategy",
+    UNWRITTEN_OPTION,
+    "hub_private_repo",
+    "hub_always_push",
+    "hub_revision",
+)
+"""Options of where a run is pushed to."""
+
 LARGEST_SEED = 2**32 - 1
 """NumPy takes no larger one."""
 
@@ -204,6 +218,10 @@ class RunArguments(AlignmentTrainingArguments):
     )
     save_strategy: str = field(default="epoch", metadata={"help": "When checkpoints to resume from are saved."})
     save_total_limit: int | None = field(default=1, metadata={"help": "How many of them are kept."})
+    log_query_key_distance: bool = field(
+        default=False,
+        metadata={"help": "Log the distance of queries and keys on the first evaluation rows; for alignattn figure."},
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,6 +231,10 @@ class RunArguments(AlignmentTrainingArguments):
                 raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
         if not isinstance(self.lr_scheduler_kwargs or {}, dict):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled, as into the `training_args.bin` of a checkpoint: all but the secret."""
+        return vars(self) | {UNWRITTEN_OPTION: None}
 
 
 def check_training_options(args: TrainingArguments) -> None:
@@ -289,8 +311,8 @@ class RunOptions:
         ]
 
     def to_yaml(self) -> str:
-        """Return the options as YAML that `--config` reads back; options left at None are left out."""
-        given = {name: value for name, value in self.values.items() if value is not None}
+        """Return the options as YAML that `--config` reads back; the secret and those left at None are left out."""
+        given = {name: value for name, value in self.values.items() if value is not None and name != UNWRITTEN_OPTION}
         text: str = yaml.safe_dump(given, sort_keys=True, allow_unicode=True)
         return text
 
@@ -325,6 +347,11 @@ def parse_run_options(
     seeds = values["seeds"]
     if seeds is not None and len(set(seeds)) != len(seeds):
         raise AlignAttnError(f"--seeds {' '.join(map(str, seeds))} names a seed twice")
+    if values["push_to_hub"] and len(seeds or []) > 1:
+        raise AlignAttnError(
+            f"--push_to_hub: {len(seeds)} seeds are as many models, and a repository holds one: leave it out, and push "
+            "the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub --hub_model_id NAME"
+        )
     if values["output_dir"] is None:
         raise AlignAttnError("no folder for the run: give --output_dir DIR")
     options = RunOptions(values)

@@ -11,29 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from alignattn.attention.distance import sliced_wasserstein
 from alignattn.calibration import expected_calibration_error
 from alignattn.checkpoints import from_pretrained
 from alignattn.demo_data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions, parse_run_options
+from alignattn.experiments.distance_callback import distance_batch, query_key_distance
 from alignattn.experiments.finetune import check_output_dir, finetune_one
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import PREDICTIONS_FILE, RunResult
 from alignattn.figures import BarPanel, Spread, plot_comparison
 from alignattn.files import write_text
-from alignattn.patching import collect, is_patched, patch
+from alignattn.patching import is_patched, patch
 from alignattn.tables import render_table
 from alignattn.tasks import get_task
-from alignattn.tasks.kinds import TaskOptions, kind_of
-from alignattn.tasks.rows import load_rows, max_samples
+from alignattn.tasks.kinds import EncodedSplit, TaskOptions, kind_of
+from alignattn.tasks.rows import load_rows
 
 ATTENTIONS = ("soft", "aa-ct")
 GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
@@ -41,9 +36,6 @@ GENRE_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)"
 DATA_FOLDER = "data"
 TABLE_FILE = "table.txt"
 PICTURE_FILE = "demo.png"
-DISTANCE_ROWS = 64
-"""Validation rows whose queries and keys are compared."""
-
 MAX_LENGTH = 48
 BATCH_SIZE = 16
 
@@ -124,33 +116,16 @@ def minilm_folder() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def query_key_distance(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> float:
-    """Return the sliced Wasserstein distance of queries and keys, mean over heads and layers.
-
-    Args:
-        model: a patched model.
-        batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
-    """
-    with torch.no_grad(), collect(model.eval()) as seen:
-        model(**batch)
-    distances = [
-        sliced_wasserstein(layer.query, layer.key, layer.mask).mean()
-        for layer in seen.layers
-        if layer.query is not None and layer.key is not None
-    ]
-    return float(torch.stack(distances).mean())
-
-
 def _distance_of(path: str, data_dir: Path) -> float:
     """The distance in the model at `path` on the first in-domain validation rows."""
     task = get_task("demo")
     model = from_pretrained(path, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(path)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
-    kind, first = kind_of(task), max_samples(rows, DISTANCE_ROWS)
-    encoded = kind.encode(task, first, tokenizer, TaskOptions(max_length=MAX_LENGTH))
-    batch = kind.collator(tokenizer)(list(encoded.remove_columns("label")))
-    return query_key_distance(model if is_patched(model) else patch(model, "soft"), dict(batch))
+    options = TaskOptions(max_length=MAX_LENGTH)
+    split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
+    batch = distance_batch(task, split, tokenizer)
+    return query_key_distance(model if is_patched(model) else patch(model, "soft"), batch)
 
 
 def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOptions:

@@ -15,8 +15,11 @@ from transformers.trainer_utils import SaveStrategy
 
 from alignattn.bad_rows import as_json
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import ModelArguments, RunArguments, RunOptions
+from alignattn.experiments.arguments import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
 from alignattn.experiments.data_loading import EncodedData, encode_rows, load_run_rows
+from alignattn.experiments.distance_callback import log_distance
+from alignattn.experiments.hub import push_run
+from alignattn.experiments.model_card import model_card, write_model_card
 from alignattn.experiments.model_loading import RunModel, load_model
 from alignattn.experiments.results import (
     CONFIG_FILE,
@@ -37,7 +40,16 @@ from alignattn.tasks.kinds import Evaluation, kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
 
-OPTIONS_THAT_MAY_DIFFER = frozenset({"output_dir", "resume_from_checkpoint", "disable_tqdm", "report_to"})
+OPTIONS_THAT_MAY_DIFFER = frozenset(
+    {
+        "output_dir",
+        "resume_from_checkpoint",
+        "disable_tqdm",
+        "report_to",
+        "log_query_key_distance",
+        *HUB_OPTIONS,
+    }
+)
 """Options that do not make another run of the same folder."""
 
 
@@ -63,6 +75,8 @@ def finetune_one(options: RunOptions) -> RunResult:
     finished = read_result(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
+        if options.values["push_to_hub"] and PartialState().is_main_process:
+            push_run(finished, options)
         return finished
     model_args, data_args, args = options.model(), options.data(), options.training()
     rows = load_run_rows(model_args, data_args)
@@ -75,14 +89,21 @@ def finetune_one(options: RunOptions) -> RunResult:
     data = encode_rows(rows, loaded.tokenizer, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
+    if args.log_query_key_distance:
+        log_distance(trainer, task, data.evaluation, loaded.tokenizer)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
-    trainer.save_model()
+    # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
+    trainer.save_model(_internal_call=True)
     trainer.save_state()
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = _result(model_args, rows, loaded, trainer, output.metrics, evaluations)
     if trainer.is_world_process_zero():
+        write_model_card(options.output_dir, model_card(result, options))
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
         print(f"{options.output_dir}\n{render_metrics(result)}")
+        if args.push_to_hub:
+            trainer.wait_for_pushes()
+            push_run(result, options)
     return result
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import EvalPrediction
 
+from alignattn.experiments.hub import NOT_OPENED, hub_errors
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
 from alignattn.trainer import AlignmentTrainer
@@ -69,6 +70,15 @@ class TaskTrainer(AlignmentTrainer):
         if isinstance(eval_dataset, str):
             self.compute_metrics = self.scorers[eval_dataset]
         return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""
+        with hub_errors(NOT_OPENED):
+            super().init_hf_repo(*args, **kwargs)
+
+    def wait_for_pushes(self) -> None:
+        """Return when no checkpoint is on its way to the Hub any more: the finished run must arrive last."""
+        self._finish_current_push()
 
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:

@@ -1,0 +1,183 @@
+"""Pictures of runs side by side, each drawn from what their folders hold."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from alignattn.attention.distance import sliced_wasserstein
+from alignattn.calibration import ECE_BINS, Estimate, expected_calibration_error
+from alignattn.calibration.predictions import Predictions, read_predictions
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.calibrate import reliability_panels
+from alignattn.experiments.distance_callback import DISTANCE_NAME
+from alignattn.experiments.results import PREDICTIONS_FILE
+from alignattn.experiments.run_folders import read_log_history
+from alignattn.experiments.run_heads import Examples, HeadView, view_head
+from alignattn.experiments.training_curves import X_LABEL, Y_LABELS, curve_panels, curves_of
+from alignattn.figures import (
+    CurvePanel,
+    PointPanel,
+    ReliabilityPanel,
+    TokenMapPanel,
+    draw_curves,
+    draw_points,
+    draw_reliability,
+    draw_token_maps,
+    svg_text,
+)
+
+PERPLEXITY = 30.0
+"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
+POINTS_A_NEIGHBOUR = 3
+"""t-SNE looks for three times as many neighbours as the perplexity says."""
+LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
+
+Runs = Mapping[str, Path]
+"""Folders of runs by the names that they have in a picture."""
+
+
+def draw_tsne(runs: Runs, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
+    """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
+
+    t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
+
+    Args:
+        runs: one or more.
+        examples: whose tokens are shown.
+        layer: counted from 0; None = the last.
+        head: likewise.
+        max_tokens: most tokens; each is a query and a key.
+        seed: of the draw and of t-SNE.
+
+    Raises:
+        AlignAttnError: as `view_head` does.
+    """
+    panels = [
+        tsne_panel(view_head(folder, name, examples, layer=layer, head=head), max_tokens=max_tokens, seed=seed)
+        for name, folder in runs.items()
+    ]
+    title = f"t-SNE of queries and keys, {examples.describe()}"
+    return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
+
+
+def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
+    """Return one run's queries and keys in the plane; the title has their distance, which no projection distorts."""
+    from sklearn.manifold import TSNE
+
+    query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
+    distance = float(sliced_wasserstein(query[None, None], key[None, None]))
+    count = min(len(query), max_tokens)
+    chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
+    points = torch.cat([query[chosen], key[chosen]]).numpy()
+    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    pairs = [(float(x), float(y)) for x, y in placed]
+    number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
+    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}"
+    return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
+
+
+def draw_attention(runs: Runs, examples: Examples, *, layer: int | None, head: int) -> Any:
+    """Return the heat map of a head's attention in the first example, one a run (Zhang et al. 2021, figures 1 and 3).
+
+    Args:
+        runs: one or more.
+        examples: the first of which is shown.
+        layer: counted from 0; None = the last.
+        head: likewise.
+
+    Raises:
+        AlignAttnError: as `view_head` does.
+    """
+    views = [view_head(folder, name, examples, layer=layer, head=head) for name, folder in runs.items()]
+    panels = [
+        TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
+    ]
+    return draw_token_maps(panels, title=f"attention, {examples.describe()}")
+
+
+def draw_run_reliability(runs: Runs, split: str | None) -> Any:
+    """Return the reliability diagrams of runs side by side.
+
+    Args:
+        runs: one or more, with predictions of classes.
+        split: of the predictions; None = the first of each run.
+
+    Raises:
+        AlignAttnError: if a run has no predictions, no probabilities or no such split.
+    """
+    panels = []
+    for name, folder in runs.items():
+        predictions = _read_probabilities(folder)
+        chosen = split or predictions.split_names()[0]
+        if chosen not in predictions.split_names():
+            there = ", ".join(predictions.split_names())
+            raise AlignAttnError(f"--split {chosen}: {folder} has predictions of {there}")
+        rows = predictions.splits == chosen
+        panel = reliability_panel(predictions.probabilities[rows], predictions.labels[rows])
+        panels.append(replace(panel, title=f"{name}\n{chosen}, {int(rows.sum())} rows, {panel.title}"))
+    return draw_reliability(panels, title="Reliability: accuracy over confidence")
+
+
+def reliability_panel(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> ReliabilityPanel:
+    """Return the reliability diagram of saved probabilities `[N, C]` and labels `[N]`, its error in the title."""
+    error = Estimate(expected_calibration_error(probabilities, labels, ECE_BINS), None)
+    summary = {"before": {"expected_calibration_error": error}}
+    (panel,) = reliability_panels({"before": probabilities}, labels, summary, None, ECE_BINS)
+    return panel
+
+
+def reliability_svg(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> str:
+    """Return the reliability diagram of probabilities `[N, C]` and labels `[N]` as an `<svg>` element."""
+    return svg_text(draw_reliability([reliability_panel(probabilities, labels)], title=""))
+
+
+def draw_distance(runs: Runs) -> Any:
+    """Return the distance of queries and keys over training, one line a run.
+
+    Raises:
+        AlignAttnError: if a run did not log it.
+    """
+    curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
+    for name, folder in runs.items():
+        if DISTANCE_NAME not in curves[name]:
+            raise AlignAttnError(
+                f"{folder} logged no {DISTANCE_NAME}: train into another folder with --log_query_key_distance true"
+            )
+    series = {name: of_run[DISTANCE_NAME] for name, of_run in curves.items()}
+    panel = CurvePanel("mean over heads and layers", Y_LABELS[DISTANCE_NAME], series)
+    return draw_curves([panel], names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
+
+
+def draw_training(runs: Runs) -> Any:
+    """Return the training curves of runs, one panel a quantity and one line a run.
+
+    Raises:
+        AlignAttnError: if no run logged anything.
+    """
+    panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
+    if not panels:
+        raise AlignAttnError(f"{', '.join(map(str, runs.values()))} logged no losses: train with --logging_steps")
+    return draw_curves(panels, names=list(runs), x_label=X_LABEL, title="Training curves")
+
+
+def _read_probabilities(folder: Path) -> Predictions:
+    path = folder / PREDICTIONS_FILE
+    if not path.is_file():
+        raise AlignAttnError(f"{folder} holds no {PREDICTIONS_FILE}: its run has not finished, or evaluated nothing")
+    try:
+        columns = pq.read_schema(path).names
+    except (pa.ArrowException, OSError) as error:
+        raise AlignAttnError(f"cannot read {path} as a Parquet file: {' '.join(str(error).split())}") from error
+    if PROBABILITIES_COLUMN not in columns:
+        raise AlignAttnError(
+            f"{folder} has no probabilities: only tasks whose rows have one class each have a reliability diagram"
+        )
+    return read_predictions(path, label_column=LABEL_COLUMN, probabilities_column=PROBABILITIES_COLUMN)

@@ -1,0 +1,95 @@
+"""The folder of a finished run of `alignattn finetune`, read back: its options, its rows, its logs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.arguments import RunOptions, parse_run_options
+from alignattn.experiments.data_loading import load_evaluation_rows, load_run_rows
+from alignattn.experiments.results import CONFIG_FILE
+from alignattn.tasks import get_task
+from alignattn.tasks.rows import Rows
+
+STATE_FILE = "trainer_state.json"
+"""transformers' name of the file that holds what a run logged."""
+
+
+def check_run_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that is no run's.
+
+    Args:
+        folder: that a user gave.
+        option: by which it was given, for the message.
+
+    Raises:
+        AlignAttnError: if it holds no config of a run.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        raise AlignAttnError(f"{option} {folder} is no run folder of alignattn finetune: it holds no {CONFIG_FILE}")
+
+
+def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
+    """Return a short name for each folder that no other has: as many of its last parts as it takes.
+
+    Args:
+        folders: one or more.
+        option: by which they were given, for the message.
+
+    Raises:
+        AlignAttnError: if a folder is there twice.
+    """
+    for parts in range(1, max(len(folder.resolve().parts) for folder in folders) + 1):
+        names = {folder: "-".join(folder.resolve().parts[-parts:]) for folder in folders}
+        if len(set(names.values())) == len(folders):
+            return names
+    raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+
+
+def read_run_options(folder: Path, prog: str) -> RunOptions:
+    """Return the options that the run in `folder` was made with.
+
+    Args:
+        folder: of a run.
+        prog: the command that asks.
+
+    Raises:
+        AlignAttnError: if its config cannot be read or is not one of `finetune`.
+    """
+    return parse_run_options(["--config", str(folder / CONFIG_FILE), "--output_dir", str(folder)], prog)
+
+
+def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
+    """Return all rows that a run is evaluated on, however many of them it used.
+
+    Args:
+        options: of the run.
+        data_dir: folder of Parquet files in place of the run's own source of its task.
+
+    Raises:
+        AlignAttnError: if they cannot be read.
+    """
+    model, data = options.model(), replace(options.data(), max_eval_samples=None)
+    if data.task is None or data.train_file is not None:
+        # The training file says what the classes of the others are.
+        return load_run_rows(model, data)
+    origin = data.data_dir if data_dir is None else data_dir
+    return load_evaluation_rows(get_task(data.task), model, replace(data, data_dir=origin))
+
+
+def read_log_history(folder: Path) -> list[dict[str, Any]]:
+    """Return what the run in `folder` logged, one entry a time, in order.
+
+    Raises:
+        AlignAttnError: if the file is missing or damaged.
+    """
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise AlignAttnError(f"{folder} holds no {STATE_FILE}: its run has not finished, or logged nothing")
+    try:
+        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+        return [dict(entry) for entry in history]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AlignAttnError(f"{path} is damaged: run again, or give another run") from error

@@ -1,0 +1,222 @@
+"""What one head of a run's model makes of texts: queries, keys and weights, token by token, without padding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import datasets
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.arguments import DataArguments
+from alignattn.experiments.inspection import LoadedModel, load_model
+from alignattn.experiments.run_folders import load_run_evaluation, read_run_options
+from alignattn.patching import collect, patch_of
+from alignattn.tasks import MultipleChoice, Task
+from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.rows import max_samples
+
+PROG = "alignattn figure"
+
+
+class Examples(Protocol):
+    """Texts that every run is shown."""
+
+    @property
+    def tokenizer_options(self) -> Mapping[str, Any]:
+        """How a tokenizer must be loaded to serve."""
+
+    def describe(self) -> str:
+        """Return which they are, in words."""
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        """Return what a model reads of each; nothing is padded."""
+
+
+@dataclass(frozen=True)
+class GivenText:
+    """One text, or a pair as the tokenizer joins pairs."""
+
+    texts: Sequence[str]
+
+    @property
+    def tokenizer_options(self) -> Mapping[str, Any]:
+        """None: the text is whole, not in words."""
+        return {}
+
+    def describe(self) -> str:
+        """Return that it was given."""
+        return "the given text"
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        """Return the one sequence."""
+        return [dict(tokenizer(*self.texts))]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a task's split.
+
+    Attributes:
+        task: that they are of.
+        split: the split's name.
+        rows: no others.
+        options: how they become tokens.
+    """
+
+    task: Task
+    split: str
+    rows: datasets.Dataset
+    options: TaskOptions
+
+    @property
+    def tokenizer_options(self) -> Mapping[str, Any]:
+        """What the task's kind asks for."""
+        return kind_of(self.task).tokenizer_options
+
+    def describe(self) -> str:
+        """Return their number, task and split."""
+        number = "the first row" if len(self.rows) == 1 else f"the first {len(self.rows)} rows"
+        return f"{number} of {self.task.name} {self.split}"
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        """Return one sequence a row; of question answering the windows of each."""
+        encoded = kind_of(self.task).encode(self.task, self.rows, tokenizer, self.options)
+        return list(
+            encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.column_names])
+        )
+
+
+@dataclass(frozen=True)
+class SeenText:
+    """What a head made of one text of n tokens.
+
+    Attributes:
+        tokens: as the tokenizer names them.
+        query: `[n, d]`.
+        key: `[n, d]`.
+        weights: `[n, n]`, a row a query.
+    """
+
+    tokens: Sequence[str]
+    query: Tensor
+    key: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """What a head of a run's model made of all texts.
+
+    Attributes:
+        name: of the run.
+        layer: counted from 0.
+        head: likewise.
+        texts: in order.
+    """
+
+    name: str
+    layer: int
+    head: int
+    texts: Sequence[SeenText]
+
+    @property
+    def title(self) -> str:
+        """The run and the place of the head."""
+        return f"{self.name}\nlayer {self.layer}, head {self.head}"
+
+
+def choose_examples(
+    folders: Sequence[Path], *, text: Sequence[str] | None, num_rows: int, data_dir: str | None
+) -> Examples:
+    """Return the given text, or else the first evaluation rows of the first run, for all runs.
+
+    Args:
+        folders: of runs.
+        text: one text or two.
+        num_rows: how many rows.
+        data_dir: folder of Parquet files in place of the run's own source.
+
+    Raises:
+        AlignAttnError: if there is no text or row, or the runs were evaluated on different tasks.
+    """
+    if text is not None:
+        return GivenText(text)
+    options = [read_run_options(folder, PROG) for folder in folders]
+    sources = [_source(run.data()) for run in options]
+    for folder, source in zip(folders, sources, strict=True):
+        if source != sources[0]:
+            raise AlignAttnError(
+                f"--runs: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
+            )
+    rows = load_run_evaluation(options[0], data_dir)
+    if isinstance(rows.task, MultipleChoice):
+        raise AlignAttnError(f"task {rows.task.name!r} has several sequences a row: give --text")
+    if not rows.evaluation:
+        raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
+    split, dataset = next(iter(rows.evaluation.items()))
+    # A token is shown once: windows of a long context share none.
+    task_options = replace(options[0].data().task_options(rows.task), doc_stride=0)
+    return FirstRows(rows.task, split, max_samples(dataset, num_rows), task_options)
+
+
+def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None, head: int) -> HeadView:
+    """Return what a head of the run in `folder` makes of the examples.
+
+    Args:
+        folder: of the run.
+        name: of the run.
+        examples: one or more.
+        layer: counted from 0; None = the last.
+        head: likewise.
+
+    Raises:
+        AlignAttnError: if the model cannot be loaded, has no such head, or does not take so many tokens.
+    """
+    loaded = load_model(str(folder), examples.tokenizer_options)
+    place, layer = _find_layer(loaded, name, layer, head)
+    encoded = examples.encode(loaded.tokenizer)
+    _check_lengths(loaded, name, max(len(example["input_ids"]) for example in encoded))
+    return HeadView(name, layer, head, [_see(loaded, example, place, head) for example in encoded])
+
+
+def _source(data: DataArguments) -> str:
+    """What tells the evaluation rows of one run from those of another."""
+    return data.validation_file or data.task or "no evaluation rows"
+
+
+def _find_layer(loaded: LoadedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
+    """The place of a layer among those that are recorded, and its number."""
+    num_layers, num_heads = loaded.num_layers_and_heads()
+    numbers = list(patch_of(loaded.model).config.layers or range(num_layers))
+    if not 0 <= head < num_heads:
+        raise AlignAttnError(f"--head {head}: {name} has heads 0 to {num_heads - 1}")
+    if layer is None:
+        return len(numbers) - 1, numbers[-1]
+    if layer not in numbers:
+        is_whole = numbers == list(range(num_layers))
+        there = f"0 to {num_layers - 1}" if is_whole else f"{', '.join(map(str, numbers))}, which alone are patched"
+        raise AlignAttnError(f"--layer {layer}: {name} has layers {there}")
+    return numbers.index(layer), layer
+
+
+def _check_lengths(loaded: LoadedModel, name: str, longest: int) -> None:
+    positions = getattr(loaded.model.config, "max_position_embeddings", None) or longest
+    most = min(positions, loaded.tokenizer.model_max_length)
+    if longest > most:
+        raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
+
+
+def _see(loaded: LoadedModel, example: Mapping[str, Sequence[int]], place: int, head: int) -> SeenText:
+    batch = {name: torch.tensor([values]) for name, values in example.items()}
+    with torch.no_grad(), collect(loaded.model) as seen:
+        loaded.model(**batch)
+    record = seen.layers[place]
+    assert record.query is not None
+    assert record.key is not None
+    assert record.weights is not None
+    tokens = loaded.tokenizer.convert_ids_to_tokens(list(example["input_ids"]))
+    return SeenText(tokens, record.query[0, head], record.key[0, head], record.weights[0, head])

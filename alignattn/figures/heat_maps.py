@@ -1,0 +1,86 @@
+"""Heat maps of a number a row and column."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alignattn.figures.drawing import HEAT_COLOURS, new_figure, write_figure
+
+HEAT_PANELS_ABREAST = 4
+CELL_INCHES = 0.2
+HEAT_MARGIN_INCHES = (1.2, 0.9)
+"""What a heat map needs beside its cells for labels and its colour bar, and above and below them."""
+MIN_HEAT_WIDTH = 2.8
+"""In inches: what a title needs."""
+
+
+@dataclass(frozen=True)
+class HeatMapPanel:
+    """One quantity as a heat map of rows and columns, one map a series, on one colour scale from 0.
+
+    Attributes:
+        title: what is shown, and its unit.
+        row_names: top to bottom.
+        series: by name, one number a row and column; NaN is left blank.
+        marked: by the series' name, the cells, as row and column, that bear a dot.
+    """
+
+    title: str
+    row_names: Sequence[str]
+    series: Mapping[str, Sequence[Sequence[float]]]
+    marked: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
+
+
+def plot_heat_maps(path: Path, panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> None:
+    """Draw heat maps, as `draw_heat_maps` arranges them.
+
+    Args:
+        path: the picture, written in one step.
+        panels: one or more, of the same series.
+        x_label: what the columns are, numbered from 0.
+        y_label: what the rows are.
+        title: of the whole picture.
+    """
+    write_figure(draw_heat_maps(panels, x_label=x_label, y_label=y_label, title=title), path)
+
+
+def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
+    """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
+
+    Arguments as for `plot_heat_maps`.
+    """
+    names = list(panels[0].series)
+    blocks = math.ceil(len(panels) / HEAT_PANELS_ABREAST)
+    columns = min(len(panels), HEAT_PANELS_ABREAST)
+    rows = blocks * len(names)
+    beside, above = HEAT_MARGIN_INCHES
+    width = max(MIN_HEAT_WIDTH, CELL_INCHES * len(panels[0].series[names[0]][0]) + beside)
+    height = CELL_INCHES * len(panels[0].row_names) + above
+    figure, all_axes = new_figure(rows, columns, width * columns, height * rows + above, title)
+    for index, panel in enumerate(panels):
+        block, column = divmod(index, columns)
+        for offset, name in enumerate(names):
+            axes = all_axes[(block * len(names) + offset) * columns + column]
+            _draw_heat_map(figure, axes, panel, name)
+            axes.set_title(f"{name}: {panel.title}" if len(names) > 1 else panel.title, fontsize="medium")
+            axes.set_xlabel(x_label)
+            axes.set_ylabel(y_label)
+    for axes in all_axes:
+        if not axes.images:
+            axes.remove()
+    return figure
+
+
+def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> None:
+    values = panel.series[name]
+    numbers = [value for rows in panel.series.values() for row in rows for value in row if math.isfinite(value)]
+    image = axes.imshow(values, cmap=HEAT_COLOURS, vmin=0, vmax=max(numbers, default=0) or 1, aspect="auto")
+    axes.set_xticks(range(len(values[0])), [str(column) for column in range(len(values[0]))])
+    axes.set_yticks(range(len(panel.row_names)), panel.row_names)
+    axes.tick_params(labelsize="x-small")
+    for row, column in panel.marked.get(name, ()):
+        # White with a black edge is seen on every colour of the map.
+        axes.plot(column, row, marker="o", markersize=4.5, color="white", markeredgecolor="black")
+    figure.colorbar(image, ax=axes).ax.tick_params(labelsize="x-small")

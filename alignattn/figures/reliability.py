@@ -1,0 +1,89 @@
+"""Reliability diagrams: accuracy over confidence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alignattn.figures.drawing import COLOURS, finish_axes, new_figure, write_figure
+
+RELIABILITY_HEIGHTS = (3.0, 1.0)
+"""Of a reliability diagram and of the counts below it, in proportion."""
+RELIABILITY_INCHES = (4.4, 5.4)
+"""Width and height of one of its panels."""
+MOST_COUNTS_SHOWN = 15
+"""Bins beyond which the numbers of rows would overlap."""
+ACCURACY_COLOUR, GAP_COLOUR = COLOURS[0], COLOURS[4]
+
+
+@dataclass(frozen=True)
+class ReliabilityPanel:
+    """One reliability diagram: bins equally wide from 0 to 1, with a strip of counts below.
+
+    Attributes:
+        title: what is shown.
+        confidence: mean confidence a bin, a fraction; not read where the bin is empty.
+        accuracy: likewise.
+        counts: rows a bin.
+    """
+
+    title: str
+    confidence: Sequence[float]
+    accuracy: Sequence[float]
+    counts: Sequence[int]
+
+
+def plot_reliability(path: Path, panels: Sequence[ReliabilityPanel], *, title: str) -> None:
+    """Draw reliability diagrams, as `draw_reliability` arranges them.
+
+    Args:
+        path: the picture, written in one step.
+        panels: one or more.
+        title: of the whole picture.
+    """
+    write_figure(draw_reliability(panels, title=title), path)
+
+
+def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
+    """Return the `matplotlib` figure of reliability diagrams side by side.
+
+    A bar is a bin's accuracy; hatched is the gap to its mean confidence. Arguments as for `plot_reliability`.
+    """
+    width, height = RELIABILITY_INCHES
+    figure, all_axes = new_figure(
+        2, len(panels), width * len(panels), height, title, sharex=True, sharey="row", height_ratios=RELIABILITY_HEIGHTS
+    )
+    for panel, axes, strip in zip(panels, all_axes[: len(panels)], all_axes[len(panels) :], strict=True):
+        _draw_gaps(axes, panel)
+        _draw_counts(strip, panel)
+    all_axes[0].set_ylabel("accuracy")
+    all_axes[len(panels)].set_ylabel("rows")
+    finish_axes(figure, all_axes)
+    return figure
+
+
+def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
+    num_bins = len(panel.counts)
+    filled = [index for index in range(num_bins) if panel.counts[index]]
+    lefts = [index / num_bins for index in filled]
+    accuracy = [panel.accuracy[index] for index in filled]
+    gaps = [panel.confidence[index] - panel.accuracy[index] for index in filled]
+    bars = {"width": 1 / num_bins, "align": "edge"}
+    axes.bar(lefts, accuracy, color=ACCURACY_COLOUR, edgecolor="white", label="accuracy", **bars)
+    gap_style = {"facecolor": "none", "edgecolor": GAP_COLOUR, "hatch": "///"}
+    axes.bar(lefts, gaps, bottom=accuracy, label="gap to mean confidence", **gap_style, **bars)
+    axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.set_title(panel.title, fontsize="medium")
+
+
+def _draw_counts(axes: Any, panel: ReliabilityPanel) -> None:
+    num_bins = len(panel.counts)
+    lefts = [index / num_bins for index in range(num_bins)]
+    bars = axes.bar(lefts, panel.counts, 1 / num_bins, align="edge", color="grey", edgecolor="white")
+    if num_bins <= MOST_COUNTS_SHOWN:
+        names = [str(count) if count else "" for count in panel.counts]
+        axes.bar_label(bars, names, fontsize="x-small", padding=1)
+    axes.margins(y=0.25)
+    axes.set_xlabel("confidence")

@@ -1,0 +1,380 @@
+"""`alignattn figure`: what is drawn against the runs themselves, and what it says of mistakes."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import WORDS
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from alignattn.attention.distance import sliced_wasserstein
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.cli import main as run_command
+from alignattn.experiments.distance_callback import DISTANCE_NAME
+from alignattn.experiments.figure import FigureOptions, make_figure
+from alignattn.experiments.run_figures import reliability_svg
+from alignattn.experiments.training_curves import training_curves_svg
+
+NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
+TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2
+STEPS = EPOCHS * TRAIN_ROWS // BATCH
+NUM_ROWS = 5
+LARGEST_SVG = 40_000
+SIGNATURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+SENTENCE = "the red cat sees a small dog"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def write_pairs(path: Path, count: int, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    rows = [[" ".join(rng.choice(WORDS, rng.integers(3, 9))) for _ in "ab"] for _ in range(count)]
+    frame = pd.DataFrame(rows, columns=["a", "b"])
+    frame.assign(same=["yes" if "cat" in first else "no" for first in frame["a"]]).to_csv(path, index=False)
+    return path
+
+
+def train(folder: Path, model: Path, data: Path, attention: str, *more: str) -> Path:
+    words = ["--model", str(model), "--train_file", str(data / "train.csv"), "--text_columns", "a", "b"]
+    words += ["--validation_file", str(data / "validation.csv"), "--label_column", "same", "--attention", attention]
+    words += ["--output_dir", str(folder), "--num_train_epochs", str(EPOCHS), "--logging_steps", "2"]
+    words += ["--per_device_train_batch_size", str(BATCH), "--learning_rate", "1e-3", "--max_length", str(MAX_LENGTH)]
+    words += ["--save_strategy", "no", "--eval_strategy", "epoch", "--disable_tqdm", "true", "--use_cpu", "true"]
+    assert run_command(["finetune", *words, *more]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figure-data")
+    write_pairs(folder / "train.csv", TRAIN_ROWS, seed=0)
+    write_pairs(folder / "validation.csv", EVAL_ROWS, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, data: Path) -> dict[str, Path]:
+    """Runs by name; all but the last logged the distance of queries and keys."""
+    root = tmp_path_factory.mktemp("figure-runs")
+    logs = ("--log_query_key_distance", "true")
+    return {
+        "soft": train(root / "soft", tiny_checkpoint, data, "soft", *logs),
+        "aa-ct": train(root / "aa-ct", tiny_checkpoint, data, "aa-ct", *logs),
+        "silent": train(root / "silent", tiny_checkpoint, data, "aa-ct"),
+    }
+
+
+def draw(kind: str, runs: dict[str, Path], output: Path, of: tuple[str, ...] = ("soft", "aa-ct"), **options: object):
+    return make_figure(kind, FigureOptions([str(runs[name]) for name in of], str(output), **options))
+
+
+def panels_of(figure):
+    """The axes with a title: the others are colour bars."""
+    return [axes for axes in figure.axes if axes.get_title()]
+
+
+def legend_of(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def plain_layers(folder: Path, *texts: str | list[str]):
+    """Queries and keys `[B, H, n, d]` of each layer from plain transformers, the attention weights, and the mask."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    batch = AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt", padding=True)
+    features: dict[str, list[torch.Tensor]] = {"query": [], "key": []}
+    for name, module in model.named_modules():
+        role = name.rpartition(".")[2]
+        if role in features:
+            module.register_forward_hook(
+                lambda _, __, out, role=role: features[role].append(out.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2))
+            )
+    with torch.no_grad():
+        attentions = model(**batch, output_attentions=True).attentions
+    return features["query"], features["key"], attentions, batch["attention_mask"].bool()
+
+
+def pairs(data: Path, count: int) -> tuple[list[str], list[str]]:
+    frame = pd.read_csv(data / "validation.csv").head(count)
+    return list(frame["a"]), list(frame["b"])
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    return json.loads((folder / "trainer_state.json").read_text())["log_history"]
+
+
+class TestTsne:
+    def test_every_real_token_is_a_query_and_a_key(self, runs: dict[str, Path], data: Path, tmp_path: Path) -> None:
+        figure = draw("tsne", runs, tmp_path / "a.png", num_rows=NUM_ROWS)
+        tokenizer = AutoTokenizer.from_pretrained(runs["soft"])
+        num_tokens = sum(len(ids) for ids in tokenizer(*pairs(data, NUM_ROWS))["input_ids"])
+        panels = panels_of(figure)
+        assert [panel.get_title().split("\n")[0] for panel in panels] == ["soft", "aa-ct"]
+        for panel in panels:
+            assert [len(cloud.get_offsets()) for cloud in panel.collections] == [num_tokens, num_tokens]
+            assert f"layer {NUM_LAYERS - 1}, head 0, {num_tokens} tokens" in panel.get_title()
+            assert (panel.get_xlabel(), panel.get_ylabel()) == ("t-SNE dimension 1", "t-SNE dimension 2")
+            queries, keys = panel.collections
+            assert not np.allclose(queries.get_facecolor(), keys.get_facecolor())
+            assert len(queries.get_paths()[0].vertices) != len(keys.get_paths()[0].vertices)
+        assert legend_of(figure) == ["queries", "keys"]
+
+    def test_the_distance_in_the_title_is_that_of_the_chosen_head(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        figure = draw("tsne", runs, tmp_path / "a.png", layer=0, head=2, text=[SENTENCE])
+        for name, panel in zip(("soft", "aa-ct"), panels_of(figure), strict=True):
+            query, key, _, mask = plain_layers(runs[name], SENTENCE)
+            expected = sliced_wasserstein(query[0], key[0], mask)[2]
+            assert f"layer 0, head 2, {mask.sum()} tokens" in panel.get_title()
+            shown = float(re.search(r"query-key distance ([\d.]+)", panel.get_title())[1])
+            assert shown == pytest.approx(float(expected), abs=6e-4)
+
+    def test_of_more_tokens_a_seeded_draw_is_shown(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        clouds = []
+        for index, seed in enumerate((3, 3, 4)):
+            figure = draw("tsne", runs, tmp_path / f"{index}.png", of=("soft",), max_tokens=7, seed=seed)
+            queries, keys = panels_of(figure)[0].collections
+            clouds.append(np.concatenate([queries.get_offsets(), keys.get_offsets()]))
+            assert len(clouds[-1]) == 14
+        np.testing.assert_array_equal(clouds[0], clouds[1])
+        assert not np.allclose(clouds[0], clouds[2])
+
+
+class TestAttention:
+    def test_a_map_holds_the_weights_of_plain_transformers(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        figure = draw("attention", runs, tmp_path / "a.svg", layer=0, head=1, text=[SENTENCE])
+        panels = panels_of(figure)
+        assert [panel.get_title() for panel in panels] == ["soft\nlayer 0, head 1", "aa-ct\nlayer 0, head 1"]
+        tokens = ["[CLS]", *SENTENCE.split(), "[SEP]"]
+        for name, panel in zip(("soft", "aa-ct"), panels, strict=True):
+            for labels in (panel.get_xticklabels(), panel.get_yticklabels()):
+                assert [label.get_text() for label in labels] == tokens
+            assert panel.get_xlabel().startswith("key")
+            assert panel.get_ylabel().startswith("query")
+            expected = plain_layers(runs[name], SENTENCE)[2][0][0, 1]
+            np.testing.assert_allclose(panel.images[0].get_array(), expected, atol=1e-6)
+        assert panels[0].images[0].get_clim() == panels[1].images[0].get_clim()
+        assert figure.axes[-1].get_ylabel() == "attention weight"
+
+    def test_by_default_the_first_evaluation_row_is_shown(
+        self, runs: dict[str, Path], data: Path, tmp_path: Path
+    ) -> None:
+        (panel,) = panels_of(draw("attention", runs, tmp_path / "a.png", of=("aa-ct",)))
+        (first,), (second,) = pairs(data, 1)
+        tokens = ["[CLS]", *first.split(), "[SEP]", *second.split(), "[SEP]"]
+        assert [label.get_text() for label in panel.get_yticklabels()] == tokens
+
+    def test_dollar_signs_are_no_formula(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        draw("attention", runs, tmp_path / "a.svg", text=["a $ b", "c $ d"], of=("soft",))
+        assert (tmp_path / "a.svg").stat().st_size
+
+
+def test_reliability_diagrams_count_all_predictions(runs: dict[str, Path], tmp_path: Path) -> None:
+    figure = draw("reliability", runs, tmp_path / "a.pdf")
+    for name, panel, strip in zip(("soft", "aa-ct"), figure.axes[:2], figure.axes[2:], strict=True):
+        table = pd.read_parquet(runs[name] / "predictions.parquet")
+        confidence = np.stack(table["probabilities"]).max(axis=1)
+        gaps = (confidence - (table["prediction"] == table["label"])).groupby(np.ceil(confidence * 10)).sum()
+        error = 100 * gaps.abs().sum() / len(table)
+        title = f"{name}\nvalidation, {EVAL_ROWS} rows, as saved: ECE {error:.1f} %"
+        assert panel.get_title() == title
+        assert sum(bar.get_height() for bar in strip.patches) == EVAL_ROWS
+        assert strip.get_xlabel() == "confidence"
+    assert figure.axes[0].get_ylabel() == "accuracy"
+
+
+def test_distance_is_that_of_the_evaluation_rows_before_and_after(
+    runs: dict[str, Path], data: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    (panel,) = panels_of(draw("distance", runs, tmp_path / "a.png"))
+    assert panel.get_xlabel() == "training step"
+    assert "distance" in panel.get_ylabel()
+    assert len(panel.lines) == 2
+    for name, line in zip(("soft", "aa-ct"), panel.lines, strict=True):
+        assert line.get_label() == name
+        assert list(line.get_xdata()) == [0, *range(2, STEPS + 1, 2)]
+        for folder, shown in ((tiny_checkpoint, line.get_ydata()[0]), (runs[name], line.get_ydata()[-1])):
+            query, key, _, mask = plain_layers(folder, *pairs(data, EVAL_ROWS))
+            by_layer = [sliced_wasserstein(q, k, mask).mean() for q, k in zip(query, key, strict=True)]
+            assert shown == pytest.approx(float(torch.stack(by_layer).mean()), rel=1e-4)
+
+
+def test_logging_the_distance_leaves_the_run_bitwise_the_same(runs: dict[str, Path]) -> None:
+    logging, silent = (load_file(runs[name] / "model.safetensors") for name in ("aa-ct", "silent"))
+    assert logging.keys() == silent.keys()
+    assert all(torch.equal(logging[name], silent[name]) for name in silent)
+    entries = [[entry for entry in history(runs[name]) if "loss" in entry] for name in ("aa-ct", "silent")]
+    assert all(DISTANCE_NAME in entry for entry in entries[0])
+    assert [{k: v for k, v in entry.items() if k != DISTANCE_NAME} for entry in entries[0]] == entries[1]
+
+
+class TestCurves:
+    def test_a_line_holds_what_was_logged(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        figure = draw("curves", runs, tmp_path / "a.png")
+        panels = {panel.get_title(): panel for panel in panels_of(figure)}
+        assert {"loss", "task_loss", "align_loss", "critic_gap", DISTANCE_NAME, "eval_loss", "eval_accuracy"} <= {
+            *panels
+        }
+        assert not {"eval_runtime", "step", "learning_rate", "train_runtime"} & {*panels}
+        for quantity, panel in panels.items():
+            assert panel.get_xlabel() == "training step"
+            assert panel.get_ylabel()
+            for name, line in zip(("soft", "aa-ct"), panel.lines, strict=True):
+                logged = quantity
+                if (name, quantity) == ("soft", "task_loss"):
+                    logged = "loss"
+                expected = [(entry["step"], entry[logged]) for entry in history(runs[name]) if logged in entry]
+                assert list(zip(*line.get_data(), strict=True)) == expected
+        assert legend_of(figure) == ["soft", "aa-ct"]
+
+    def test_names_can_be_given(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        assert legend_of(draw("curves", runs, tmp_path / "a.png", names=["plain", "aligned"])) == ["plain", "aligned"]
+
+
+@pytest.mark.parametrize("ending", SIGNATURES)
+def test_the_ending_chooses_the_format(ending: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / f"picture{ending}"
+    words = ["figure", "attention", "--runs", *map(str, (runs["soft"], runs["aa-ct"])), "--output", str(path)]
+    assert run_command(words) == 0
+    content = path.read_bytes()
+    assert content.startswith(SIGNATURES[ending])
+    if ending == ".svg":
+        texts = [element.text for element in ElementTree.fromstring(content).iter() if element.text]
+        assert {"[CLS]", "attention weight"} <= {*texts}
+
+
+class TestSvgText:
+    def test_curves_are_a_small_element_of_its_own(self, runs: dict[str, Path]) -> None:
+        text = training_curves_svg(history(runs["aa-ct"]))
+        assert text is not None
+        assert text.startswith("<svg")
+        assert len(text) < LARGEST_SVG
+        root = ElementTree.fromstring(text)
+        texts = {element.text for element in root.iter() if element.text}
+        assert {"loss", "critic_gap", "training step"} <= texts
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        assert all(f"#{name}" in text for name in ids)
+        assert text == training_curves_svg(history(runs["aa-ct"]))
+
+    @pytest.mark.parametrize(
+        "log_history", [[], [{"step": 3, "train_runtime": 2.0}], [{"loss": float("nan"), "step": 1}]]
+    )
+    def test_nothing_logged_is_no_picture(self, log_history: list[dict[str, float]]) -> None:
+        assert training_curves_svg(log_history) is None
+
+    def test_labels_keep_their_digits(self) -> None:
+        text = training_curves_svg([{"loss": 0.001 + step / 1e4, "step": step} for step in range(5)])
+        assert text is not None
+        labels = {element.text for element in ElementTree.fromstring(text).iter() if element.text}
+        assert {"0.0010", "0.0012", "0.0014"} <= labels
+
+    def test_reliability_says_its_error(self) -> None:
+        probabilities = np.array([[0.9, 0.1]] * 4 + [[0.3, 0.7]] * 4)
+        text = reliability_svg(probabilities, np.array([0, 0, 0, 1, 1, 1, 0, 0]))
+        assert text.startswith("<svg")
+        assert len(text) < LARGEST_SVG
+        # (4 |0.9 - 0.75| + 4 |0.7 - 0.5|) / 8
+        assert "ECE 17.5 %" in text
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert run_command(["figure", *words]) == USER_ERROR_EXIT_CODE
+    error = capsys.readouterr().err.strip()
+    lines = [line for line in error.splitlines() if line.startswith("alignattn:")]
+    assert lines == [error.splitlines()[-1]]
+    return lines[0]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("kind", "options", "message"),
+        [
+            ("tsn", [], "unknown figure 'tsn': choose one of tsne, attention, reliability, distance, curves"),
+            ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
+            ("attention", ["--layer", "-1"], "--layer -1: soft has layers 0 to 1"),
+            ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),
+            ("attention", ["--text", " "], "--text takes one text or two"),
+            ("tsne", ["--max_tokens", "1"], "--max_tokens 1 must be at least 2"),
+            ("tsne", ["--text", "a", "--num_rows", "3"], "leave --data_dir and --num_rows out"),
+            ("attention", ["--text", "a " * 100], "the text has 102 tokens, and soft takes at most 64"),
+            ("curves", ["--layer", "1"], "--layer is for tsne and attention, not for curves"),
+            ("reliability", ["--split", "test"], "--split test:"),
+            ("curves", ["--names", "a", "b"], "give 1 different names"),
+        ],
+    )
+    def test_options(
+        self,
+        kind: str,
+        options: list[str],
+        message: str,
+        runs: dict[str, Path],
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        output = tmp_path / "picture.png"
+        words = [kind, "--runs", str(runs["soft"]), "--output", str(output), *options]
+        assert message in refused(capsys, *words)
+        assert not output.exists()
+
+    def test_output(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["curves", "--runs", str(runs["soft"]), "--output"]
+        assert "must end in .png, .svg, .pdf" in refused(capsys, *words, str(tmp_path / "picture.gif"))
+        there = tmp_path / "picture.png"
+        there.write_text("mine")
+        assert f"{there} is there already" in refused(capsys, *words, str(there))
+        assert there.read_text() == "mine"
+
+    def test_folders(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        output = ["--output", str(tmp_path / "picture.png")]
+        assert "is no run folder" in refused(capsys, "tsne", "--runs", str(tmp_path), *output)
+        twice = str(runs["soft"])
+        assert "names a folder twice" in refused(capsys, "curves", "--runs", twice, twice, *output)
+
+    def test_what_a_run_does_not_hold(
+        self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output = ["--output", str(tmp_path / "picture.png")]
+        silent = ["distance", "--runs", str(runs["aa-ct"]), str(runs["silent"])]
+        assert f"{runs['silent']} logged no query_key_distance" in (line := refused(capsys, *silent, *output))
+        assert "--log_query_key_distance" in line
+        bare = tmp_path / "bare"
+        bare.mkdir()
+        shutil.copy(runs["soft"] / "config.yaml", bare)
+        assert "holds no trainer_state.json" in refused(capsys, "curves", "--runs", str(bare), *output)
+        assert "holds no predictions.parquet" in refused(capsys, "reliability", "--runs", str(bare), *output)
+        (bare / "trainer_state.json").write_text('{"log_history": [')
+        assert "is damaged" in refused(capsys, "curves", "--runs", str(bare), *output)
+        pd.DataFrame({"split": ["validation"], "label": [0.5]}).to_parquet(bare / "predictions.parquet")
+        assert f"{bare} has no probabilities" in refused(capsys, "reliability", "--runs", str(bare), *output)
+
+    def test_runs_of_different_tasks(
+        self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        other = shutil.copytree(runs["aa-ct"], tmp_path / "other")
+        config = (other / "config.yaml").read_text().replace("validation.csv", "train.csv")
+        (other / "config.yaml").write_text(config)
+        words = ["tsne", "--runs", str(runs["soft"]), str(other), "--output", str(tmp_path / "picture.png")]
+        assert "give runs of one task, or --text" in refused(capsys, *words)
+        assert run_command(["figure", *words, "--text", SENTENCE]) == 0
+
+    def test_a_distance_of_nothing(
+        self, tiny_checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["--model", str(tiny_checkpoint), "--train_file", str(data / "train.csv"), "--text_columns", "a", "b"]
+        words += ["--label_column", "same", "--output_dir", str(tmp_path / "run"), "--log_query_key_distance", "true"]
+        words += ["--max_length", str(MAX_LENGTH), "--use_cpu", "true"]
+        assert run_command(["finetune", *words]) == USER_ERROR_EXIT_CODE
+        assert "there are no evaluation rows: give --validation_file" in capsys.readouterr().err

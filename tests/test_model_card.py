@@ -1,0 +1,330 @@
+"""The model card of a run, and the run on the Hub: without a network, what uploads is replaced, as tests' names say."""
+
+import json
+import os
+import re
+import shutil
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from huggingface_hub import HfApi, ModelCard
+
+import alignattn
+from alignattn.cli import main
+from alignattn.experiments.arguments import parse_run_options
+from alignattn.experiments.model_card import model_card, write_model_card
+from alignattn.experiments.results import RunResult
+
+WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
+TOKEN = "hf_a-secret-that-nobody-may-read"
+REPO = "someone/pairs"
+
+
+@pytest.fixture(scope="module")
+def words_of_run(tiny_checkpoint, tmp_path_factory):
+    """The words of a small run; its folder is to be added."""
+    pairs = tmp_path_factory.mktemp("rows") / "pairs.csv"
+    rows = [(f"the {a} sees", f"{b} likes", a == b) for a in WORDS for b in WORDS]
+    pd.DataFrame(rows, columns=["a", "b", "label"]).to_csv(pairs, index=False)
+    return (
+        f"finetune --model {tiny_checkpoint} --train_file {pairs} --validation_file {pairs} --text_columns a b "
+        "--max_length 32 --num_train_epochs 2 --max_train_samples 16 --disable_tqdm true --use_cpu true"
+    ).split()
+
+
+def card_of(folder):
+    return ModelCard.load(folder / "README.md")
+
+
+def result_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def measured_in(folder):
+    """The accuracy that the card's metadata has, and that of results.json."""
+    (measured,) = card_of(folder).data.eval_results
+    return measured.metric_value, result_of(folder)["metrics"]["validation"]["accuracy"]
+
+
+def code_of(card):
+    return re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+
+
+def pushing(words, folder, *more):
+    return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
+def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(words_of_run, tmp_path, attention):
+    folder = tmp_path / "run"
+    assert main([*words_of_run, "--attention", attention, "--output_dir", str(folder)]) == 0
+    card, result = card_of(folder), result_of(folder)
+
+    metadata = card.data.to_dict()
+    assert metadata["library_name"] == "transformers"
+    assert metadata["pipeline_tag"] == "text-classification"
+    assert {"alignattn", *attention.split("+")} <= set(metadata["tags"])
+    assert ("alignment-attention" in metadata["tags"]) == ("aa-" in attention)
+    assert "base_model" not in metadata
+    assert "datasets" not in metadata
+    assert metadata["metrics"] == list(result["metrics"]["validation"])
+    (measured,) = card.data.eval_results
+    assert (measured.dataset_name, measured.dataset_split) == ("pairs", "validation")
+    assert measured.metric_value == result["metrics"]["validation"][measured.metric_type]
+
+    assert result["model"] in card.text
+    assert f"| validation | 36 | {100 * result['metrics']['validation']['accuracy']:.2f} |" in card.text
+    assert "Trained on 16 rows (`--max_train_samples 16`)." in card.text
+    assert ("zhang2021alignment" in card.text) == ("aa-" in attention)
+    assert ("wu2020improving" in card.text) == ("qvi" in attention)
+    assert ("| λ | 0.01 |" in card.text) == ("aa-" in attention)
+
+    loaded = {}
+    models = []
+    for code in code_of(card):
+        exec(code, loaded)
+        models.append(loaded["model"])
+    expected = {"soft": [False], "aa-ct": [False, True], "qvi": [True], "aa-gan+qvi": [True]}[attention]
+    assert [hasattr(model, "alignattn") for model in models] == expected
+    reference = alignattn.from_pretrained(folder, type(models[0]))
+    batch = loaded["tokenizer"]("the cat sees", "old dog", return_tensors="pt")
+    with torch.no_grad():
+        for model in models:
+            assert torch.equal(model(**batch).logits, reference(**batch).logits)
+
+
+RESULT = {
+    "task": "mnli",
+    "model": "albert-base-v2",
+    "attention": "aa-ot",
+    "attention_config": alignattn.AttentionConfig(
+        alignment="ot", alignment_options={"epsilon": 0.05}, gradient_scope="all", layers=(0, 2)
+    ).to_dict(),
+    "seed": 7,
+    "metrics": {"validation_matched": {"accuracy": 0.8125}, "validation_mismatched": {"accuracy": 0.75}},
+    "thresholds": {},
+    "train_rows": 100,
+    "evaluation_rows": {"validation_matched": 32, "validation_mismatched": 16},
+    "dropped_rows": {},
+    "bad_rows": {"train": [{"row": 3, "problem": "column 'premise' is empty"}]},
+    "derived_splits": {},
+    "train_runtime": 12.4,
+    "train_samples_per_second": 8.0,
+    "training": {},
+    "parameters": {"total": 11683584, "trainable": 11683584, "alignment": 0, "attention_function": 0},
+    "embeddings": None,
+    "versions": {"torch": "2.13.0", "python": "3.11.7"},
+    "device": "NVIDIA H200",
+}
+
+
+def card_from(words, **changes):
+    options = parse_run_options([*words.split(), "--output_dir", "runs/x"], prog="alignattn finetune")
+    return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
+
+
+def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
+    card = card_from("--model albert-base-v2 --task mnli --attention aa-ot --max_eval_samples 32 --skip_bad_rows")
+    assert card.data.base_model == "albert-base-v2"
+    assert card.data.datasets == ["nyu-mll/glue"]
+    assert card.data.model_name == "albert-base-v2-mnli-aa-ot"
+    assert [(r.dataset_type, r.dataset_config, r.dataset_split, r.metric_value) for r in card.data.eval_results] == [
+        ("nyu-mll/glue", "mnli", "validation_matched", 0.8125),
+        ("nyu-mll/glue", "mnli", "validation_mismatched", 0.75),
+    ]
+    for line in (
+        "| validation_matched | 32 | 81.25 |",
+        "| alignment A | `ot` (epsilon=0.05) |",
+        "| layers | 0, 2 |",
+        "| gradient scope | `all`: the alignment loss also moves the layers below |",
+        "| max_length | 128 |",
+        "| seed | 7 |",
+        "| runtime | 12 s |",
+        "| hardware | NVIDIA H200 |",
+        "- One seed (7): another may well score otherwise.",
+        "- Evaluated on 16 rows of validation_mismatched (`--max_eval_samples 32`).",
+        "- 1 bad row(s) of train were left out; `results.json` lists them.",
+        'path = "someone/mnli"',
+    ):
+        assert line in card.text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "tag", "metrics", "head"),
+    [
+        ("squadv2", {"exact": 0.5, "f1": 0.6, "best_f1": 0.7}, "question-answering", ["exact_match", "f1"], "Question"),
+        ("msra", {"f1": 0.5, "token_accuracy": 0.9}, "token-classification", ["f1", "accuracy"], "Token"),
+        ("swag", {"accuracy": 0.25}, "multiple-choice", ["accuracy"], "MultipleChoice"),
+        ("stsb", {"pearson": 0.5, "spearmanr": 0.4}, "text-classification", ["pearsonr", "spearmanr"], "Sequence"),
+    ],
+)
+def test_each_kind_of_task_has_the_names_of_the_hub(task, scores, tag, metrics, head):
+    changes = {"task": task, "metrics": {"validation": scores}, "evaluation_rows": {"validation": 8}}
+    card = card_from(f"--model albert-base-v2 --task {task} --attention aa-ot", **changes)
+    assert card.data.pipeline_tag == tag
+    assert card.data.metrics == metrics
+    assert {result.metric_name: result.metric_value for result in card.data.eval_results} == scores
+    assert f"AutoModelFor{head}" in code_of(card)[0]
+    assert ("| doc_stride | 128 |" in card.text) == (tag == "question-answering")
+
+
+def test_a_run_that_was_not_evaluated_has_a_card_without_results():
+    card = card_from("--model albert-base-v2 --task mnli --attention aa-ot", metrics={}, evaluation_rows={})
+    assert card.data.eval_results is None
+    assert "Nothing was evaluated" in card.text
+
+
+def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path):
+    folder = tmp_path / "run"
+    assert main([*words_of_run, "--model", "da", "--model_config", "hidden_dim=8", "--output_dir", str(folder)]) == 0
+    card = card_of(folder)
+    assert "base_model" not in card.data.to_dict()
+    (code,) = code_of(card)
+    loaded = {}
+    exec(code, loaded)
+    assert loaded["model"].config.architectures == ["DecomposableAttentionForSequenceClassification"]
+
+
+def test_each_seed_has_its_card(words_of_run, tmp_path):
+    assert main([*words_of_run, "--seeds", "1", "2", "--output_dir", str(tmp_path / "runs")]) == 0
+    for seed in (1, 2):
+        folder = tmp_path / "runs" / f"seed-{seed}"
+        assert f"| seed | {seed} |" in card_of(folder).text
+        assert (
+            card_of(folder).data.eval_results[0].metric_value == result_of(folder)["metrics"]["validation"]["accuracy"]
+        )
+    assert not (tmp_path / "runs" / "README.md").exists()
+
+
+def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(words_of_run, tmp_path, capsys):
+    words = [*words_of_run, "--output_dir", str(tmp_path / "run")]
+    folder = tmp_path / "run"
+    assert main(words) == 0
+    written = (folder / "README.md").read_text()
+
+    # As after a kill between card and results: a whole card of figures that nothing else has.
+    (folder / "results.json").unlink()
+    (folder / "README.md").unlink()
+    write_model_card(folder, "figures of a run that never finished\n")
+    assert main(words) == 0
+    assert "stays as it is" not in capsys.readouterr().err
+    card_accuracy, accuracy = measured_in(folder)
+    assert card_accuracy == accuracy
+    (folder / "results.json").unlink()
+    (folder / "README.md").write_text(written.replace("# ", "# My own ", 1))
+    assert main(words) == 0
+    assert f"{folder / 'README.md'} is not as alignattn writes it: it stays as it is" in capsys.readouterr().err
+    assert "# My own " in (folder / "README.md").read_text()
+
+
+def test_a_folder_with_a_readme_of_the_users_is_no_run(words_of_run, tmp_path, capsys):
+    (tmp_path / "README.md").write_text("my notes")
+    assert main([*words_of_run, "--output_dir", str(tmp_path)]) == 2
+    assert "is no run of alignattn" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "my notes"
+    assert os.listdir(tmp_path) == ["README.md"]
+
+
+@pytest.fixture
+def stand_in_hub(monkeypatch, tmp_path):
+    """Keeps what would be uploaded, each upload as a folder, with the arguments of every call."""
+    hub = SimpleNamespace(created=[], uploads=[], refuse_uploads=False)
+
+    def create_repo(self, repo_id, *, token=None, private=None, exist_ok=False, **options):
+        hub.created.append({"repo_id": repo_id, "token": token, "private": private, "exist_ok": exist_ok})
+        return SimpleNamespace(repo_id=repo_id if "/" in repo_id else f"someone/{repo_id}")
+
+    def upload_folder(self, *, folder_path, ignore_patterns=(), run_as_future=False, **options):
+        if hub.refuse_uploads and not run_as_future:
+            raise ConnectionError("403 Forbidden:\nyou may not write here")
+        copy = tmp_path / f"upload-{len(hub.uploads)}"
+        shutil.copytree(folder_path, copy, ignore=shutil.ignore_patterns(*ignore_patterns))
+        hub.uploads.append(SimpleNamespace(folder=copy, future=run_as_future, **options))
+        done = Future()
+        done.set_result(None)
+        return done
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return hub
+
+
+@pytest.mark.parametrize(
+    ("strategy", "places"), [("every_save", [None, None, None]), ("checkpoint", [None, "last-checkpoint"] * 2 + [None])]
+)
+def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
+    words_of_run, tmp_path, stand_in_hub, strategy, places
+):
+    folder = tmp_path / "run"
+    words = pushing(words_of_run, folder, "--hub_private_repo", "true", "--hub_strategy", strategy)
+    assert main([*words, "--hub_revision", "trial"]) == 0
+    for created in stand_in_hub.created:
+        assert created == {"repo_id": REPO, "token": TOKEN, "private": True, "exist_ok": True}
+    assert [getattr(upload, "path_in_repo", None) for upload in stand_in_hub.uploads] == places
+    for upload in stand_in_hub.uploads:
+        assert (upload.repo_id, upload.token, upload.revision) == (REPO, TOKEN, "trial")
+        assert upload.folder.joinpath("model.safetensors").is_file()
+    last = stand_in_hub.uploads[-1].folder
+    names = {path.name for path in last.iterdir()}
+    assert {"README.md", "results.json", "config.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not [name for name in names if name.startswith("checkpoint-")]
+    card = card_of(last)
+    assert f'path = "{REPO}"' in card.text
+    card_accuracy, accuracy = measured_in(last)
+    assert card_accuracy == accuracy
+    for upload in stand_in_hub.uploads:
+        for file in upload.folder.rglob("*"):
+            assert file.is_dir() or TOKEN.encode() not in file.read_bytes(), file
+
+
+def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made_up_for(
+    words_of_run, tmp_path, stand_in_hub, capsys
+):
+    folder = tmp_path / "run"
+    stand_in_hub.refuse_uploads = True
+    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith(f"alignattn: {folder} holds the finished run, which could not be pushed: 403 Forbidden: you")
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert "results.json" in kept
+
+    stand_in_hub.refuse_uploads = False
+    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0
+    (upload,) = stand_in_hub.uploads
+    assert {path.name: path.read_bytes() for path in upload.folder.iterdir()} == kept
+
+
+def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_users_card(
+    words_of_run, tmp_path, stand_in_hub
+):
+    folder = tmp_path / "pairs-ct"
+    assert main([*words_of_run, "--output_dir", str(folder)]) == 0
+    with (folder / "README.md").open("a") as card:
+        card.write("My remark.\n")
+    results = (folder / "results.json").read_bytes()
+    assert main([*words_of_run, "--output_dir", str(folder), "--push_to_hub"]) == 0
+    assert stand_in_hub.created[-1]["repo_id"] == "pairs-ct"
+    (upload,) = stand_in_hub.uploads
+    assert upload.repo_id == "someone/pairs-ct"
+    assert (upload.folder / "README.md").read_text().endswith("My remark.\n")
+    assert (folder / "results.json").read_bytes() == results
+
+
+def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(pushing(words_of_run, folder)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith("alignattn: --push_to_hub: the repository could not be opened: Cannot reach ")
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+    assert "hub_token" not in yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_several_seeds_are_not_pushed_to_one_repository(words_of_run, tmp_path, capsys):
+    assert main(pushing(words_of_run, tmp_path / "runs", "--seeds", "1", "2")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--push_to_hub: 2 seeds are as many models, and a repository holds one" in line
+    assert not (tmp_path / "runs").exists()
