@@ -16,6 +16,8 @@ commands:
   domain-shift  fine-tune on one task, report accuracy and calibration on it and on another task
   robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show` and `train-mlm` go with it
   inspect       what each attention head of a model does, as a table and heat maps; or two models side by side
+  figure        pictures of runs: queries and keys, attention, calibration, curves over training
+  reproduce     a table of a paper, measured: what is missing of it is run, and written beside the published figures
   calibrate     how far confidence is from accuracy in saved predictions, as a table and reliability diagrams
   benchmark     time and memory of a training and an evaluation step, as ratios to plain attention
   demo          fine-tune MiniLM with plain and with alignment attention on generated sentence pairs
@@ -54,6 +56,18 @@ def _calibrate(argv: Sequence[str]) -> None:
     main(argv)
 
 
+def _figure(argv: Sequence[str]) -> None:
+    from alignattn.experiments.figure import main
+
+    main(argv)
+
+
+def _reproduce(argv: Sequence[str]) -> None:
+    from alignattn.experiments.reproduce import main
+
+    main(argv)
+
+
 def _benchmark(argv: Sequence[str]) -> None:
     from alignattn.experiments.benchmark import main
 
@@ -71,6 +85,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "domain-shift": _domain_shift,
     "robustness": _robustness,
     "inspect": _inspect,
+    "figure": _figure,
+    "reproduce": _reproduce,
     "calibrate": _calibrate,
     "benchmark": _benchmark,
     "demo": _demo,

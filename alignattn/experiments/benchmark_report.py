@@ -70,6 +70,7 @@ class Summary:
             it (parameters, the batch).
         extra_mib: `peak_mib` less that of `soft`.
         diagnostics: the alignment's, mean over layers and repeats.
+        parameters: how many the model has, those of the alignment's networks included.
     """
 
     attention: str
@@ -80,6 +81,7 @@ class Summary:
     peak_mib: float
     extra_mib: float
     diagnostics: dict[str, float]
+    parameters: int
 
     def line(self, conditions: Conditions) -> dict[str, Any]:
         """Return the columns of `benchmark.csv`."""
@@ -94,6 +96,7 @@ class Summary:
             "ratio_q75": self.ratio.high,
             "peak_mib": self.peak_mib,
             "extra_mib": self.extra_mib,
+            "parameters": self.parameters,
             "diagnostics": self.render_diagnostics(),
             **asdict(conditions),
         }
@@ -126,6 +129,7 @@ def summarise(cell: Cell) -> list[Summary]:
                 peak_mib=peak / BYTES_A_MEBIBYTE,
                 extra_mib=(peak - cell.peak_bytes[SOFT]) / BYTES_A_MEBIBYTE,
                 diagnostics=cell.diagnostics[attention],
+                parameters=cell.parameters[attention],
             )
         )
     return summaries

@@ -204,7 +204,7 @@ def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
         raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")
     runs = options.runs()
     for run in runs:
-        _check_folder(run, pair)
+        check_folder(run, pair)
     results = [domain_shift_one(run, pair) for run in runs]
     if seeds is not None and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
@@ -255,7 +255,7 @@ def load_side(side: str, task: LabelledTask, options: RunOptions) -> Development
     return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.bad_rows, loaded.derived)
 
 
-def _check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> None:
+def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> None:
     """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]

@@ -148,6 +148,7 @@ class Cell:
         peak_bytes: by attention, the largest sum of what one step has allocated and not yet freed; parameters
             and the batch were there before and do not count, gradients do.
         diagnostics: by attention, means over the repeats by name.
+        parameters: by attention, how many the model has, those of the alignment's networks included.
     """
 
     shape: Shape
@@ -155,6 +156,7 @@ class Cell:
     seconds: dict[str, list[float]]
     peak_bytes: dict[str, int]
     diagnostics: dict[str, dict[str, float]]
+    parameters: dict[str, int]
 
 
 def make_batch(shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int, seed: int) -> dict[str, Tensor]:
@@ -208,7 +210,8 @@ def measure(
         AlignAttnError: if the device's memory does not suffice.
     """
     setting = subjects[0].setting
-    cell = Cell(shape, phase, {s.attention: [] for s in subjects}, {}, {})
+    parameters = {s.attention: sum(parameter.numel() for parameter in s.model.parameters()) for s in subjects}
+    cell = Cell(shape, phase, {s.attention: [] for s in subjects}, {}, {}, parameters)
     try:
         with _compiling_apart(len(subjects)) if setting.compiles else nullcontext():
             for subject in subjects:

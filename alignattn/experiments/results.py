@@ -87,23 +87,26 @@ def read_result(folder: Path) -> RunResult | None:
     return read_finished(folder, build, "run")
 
 
-def read_finished(folder: Path, build: Callable[[dict[str, Any]], R], verb: str) -> R | None:
-    """Return what `build` makes of the `results.json` in `folder`, or None if there is none yet.
+def read_finished(
+    folder: Path, build: Callable[[dict[str, Any]], R], verb: str, file: str = RESULTS_FILE
+) -> R | None:
+    """Return what `build` makes of the result in `folder`, or None if there is none yet.
 
     Args:
         folder: of the result.
         build: makes the result of the file's content.
         verb: what a user does to get the file again, for the message.
+        file: the result's name, JSON.
 
     Raises:
         AlignAttnError: if the file is damaged or of another version.
     """
-    path = folder / RESULTS_FILE
+    path = folder / file
     if not path.is_file():
         return None
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise AlignAttnError(
             f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
         ) from error

@@ -1,0 +1,45 @@
+"""What a launcher is, and which there are."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from alignattn.errors import AlignAttnError
+
+LAUNCHERS = ("local", "ray")
+
+
+class Launcher(Protocol):
+    """Runs the runs of prepared folders."""
+
+    def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+        """Run all of them, and yield each folder and the exit code of its worker as it ends, in any order.
+
+        Args:
+            folders: of `alignattn.experiments.tables.folder`, prepared, on storage that every machine shares.
+        """
+        ...
+
+
+def make_launcher(name: str, *, processes: int | None = None, ray_address: str | None = None) -> Launcher:
+    """Return a launcher.
+
+    Args:
+        name: one of `LAUNCHERS`.
+        processes: how many runs at once on this machine; one for each GPU, or one, where None.
+        ray_address: of a Ray cluster; an embedded one is started where None.
+
+    Raises:
+        AlignAttnError: if there is none of that name, an option is another launcher's, or its package is missing.
+    """
+    if name == "local":
+        if ray_address is not None:
+            raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
+        from alignattn.experiments.launchers.local import LocalLauncher
+
+        return LocalLauncher(processes)
+    if name == "ray":
+        from alignattn.experiments.launchers.ray import RayLauncher
+
+        return RayLauncher(processes, ray_address)
+    raise AlignAttnError(f"--launcher {name!r} is unknown: choose one of {', '.join(LAUNCHERS)}")

@@ -1,0 +1,64 @@
+"""Runs on this machine: one after another, or one for each GPU."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import SimpleQueue
+
+import torch
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.launchers.worker import run_in_process
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class LocalLauncher:
+    """Runs as many runs at once as there are GPUs, each seeing its own; without a GPU, as many as asked for.
+
+    Args:
+        processes: how many at once; one for each GPU, or one, where None.
+
+    Raises:
+        AlignAttnError: if that is less than one.
+    """
+
+    def __init__(self, processes: int | None) -> None:
+        if processes is not None and processes < 1:
+            raise AlignAttnError(f"--processes {processes} must be at least 1")
+        gpus = torch.cuda.device_count()
+        self.places = [_place(index, gpus, processes or gpus or 1) for index in range(processes or gpus or 1)]
+
+    def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+        """Run all of them; see `Launcher`."""
+        free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for place in self.places:
+            free.put(place)
+
+        def run(folder: Path) -> int:
+            place = free.get()
+            try:
+                return run_in_process(folder, place)
+            finally:
+                free.put(place)
+
+        with ThreadPoolExecutor(len(self.places)) as pool:
+            runs = {pool.submit(run, folder): folder for folder in folders}
+            try:
+                for finished in as_completed(runs):
+                    yield runs[finished], finished.result()
+            finally:
+                # Whoever stops listening, as by an interrupt, wants no further run started.
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _place(index: int, gpus: int, processes: int) -> dict[str, str]:
+    """The environment of the runs at one of the places: a GPU, or its share of the cores."""
+    if gpus:
+        visible = os.environ.get(DEVICES_VARIABLE, ",".join(map(str, range(gpus)))).split(",")
+        return {DEVICES_VARIABLE: visible[index % gpus]}
+    if processes > 1 and THREADS_VARIABLE not in os.environ:
+        return {THREADS_VARIABLE: str(max(1, (os.cpu_count() or 1) // processes))}
+    return {}

@@ -1,0 +1,57 @@
+"""Runs on a Ray cluster, or on one that is started here for the purpose."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.launchers.worker import run_in_process
+
+
+class RayLauncher:
+    """Runs each run as a Ray task with a GPU of its own, or with a core where the cluster has no GPU.
+
+    The folders must lie on storage that all machines of the cluster share, and alignattn be installed on each.
+
+    Args:
+        processes: how many at once; as many as the cluster has room for where None.
+        address: of the cluster, as `ray.init` takes it; None starts one in this process's machine.
+
+    Raises:
+        AlignAttnError: if Ray is not installed, or no cluster answers there.
+    """
+
+    def __init__(self, processes: int | None, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise AlignAttnError('--launcher ray needs Ray: pip install "alignattn[ray]"') from error
+        if processes is not None and processes < 1:
+            raise AlignAttnError(f"--processes {processes} must be at least 1")
+        self.ray, self.processes, self.address = ray, processes, address
+
+    def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+        """Run all of them; see `Launcher`."""
+        ray = self.ray
+        try:
+            ray.init(address=self.address or "local", log_to_driver=False, include_dashboard=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise AlignAttnError(f"no Ray cluster at {self.address}: {' '.join(str(error).split())}") from error
+        try:
+            yield from self._run_all(folders)
+        finally:
+            ray.shutdown()
+
+    def _run_all(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+        ray = self.ray
+        resources = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+        # A run that was killed is not to be tried again behind our back: the folder keeps the reason.
+        task = ray.remote(**resources, max_retries=0)(run_in_process)
+        waiting = list(folders)
+        running: dict[Any, Path] = {}
+        while waiting or running:
+            while waiting and (self.processes is None or len(running) < self.processes):
+                folder = waiting.pop(0)
+                running[task.remote(folder.resolve(), {})] = folder
+            (finished,), _ = ray.wait(list(running), num_returns=1)
+            yield running.pop(finished), ray.get(finished)

@@ -1,0 +1,78 @@
+"""The process of one run: `python -m alignattn.experiments.launchers.worker FOLDER`.
+
+Whatever starts it, the worker itself holds the folder's lock while it works, so that a launcher which dies leaves no
+run that another launcher could start beside it.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from filelock import Timeout
+
+from alignattn.cli import COMMANDS
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, SECONDS_FILE, RunFolder
+from alignattn.files import write_text
+
+DONE, FAILED, BUSY = 0, 1, 75
+"""Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
+
+
+def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
+    """Run the worker of a folder in a process of its own, and return its exit code.
+
+    What it prints goes to the folder's log. A worker that was killed has failed, and the folder says so.
+
+    Args:
+        folder: prepared.
+        environment: variables beside those of this process.
+    """
+    with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+        code = subprocess.run(  # noqa: S603  # no shell, and words of our own
+            [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            check=False,
+        ).returncode
+    if code < 0:
+        write_text(folder / FAILURE_FILE, f"the run was killed by signal {-code}; its last words are in {LOG_FILE}\n")
+    return code
+
+
+def work(folder: RunFolder) -> int:
+    """Run a folder's run unless it has finished or is being run, and return an exit code."""
+    try:
+        lock = folder.lock()
+    except Timeout:
+        return BUSY
+    with lock:
+        status = folder.status()
+        if status.state == "done":
+            return DONE
+        (folder.path / FAILURE_FILE).unlink(missing_ok=True)
+        start = time.monotonic()
+        try:
+            COMMANDS[folder.experiment.command](folder.argv)
+        except AlignAttnError as error:
+            folder.fail(str(error))
+            return FAILED
+        except OSError as error:
+            folder.fail(f"cannot use {error.filename or 'the disk'}: {error.strerror or error}")
+            return FAILED
+        except Exception as error:
+            traceback.print_exc()
+            folder.fail(f"{type(error).__name__}: {error} (the whole of it is in {LOG_FILE})")
+            return FAILED
+        write_text(folder.path / SECONDS_FILE, f"{time.monotonic() - start:.1f}\n")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(work(RunFolder.read(Path(sys.argv[1]))))

@@ -1,0 +1,223 @@
+"""A table of a paper with one command: what is missing of it is run, and it is written beside the published figures."""
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.launchers import LAUNCHERS, Launcher, make_launcher
+from alignattn.experiments.launchers.worker import BUSY
+from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.tables.experiment import Experiment
+from alignattn.experiments.tables.filling import fill
+from alignattn.experiments.tables.folder import LOG_FILE, RunFolder
+from alignattn.experiments.tables.render import to_text, write_table
+from alignattn.experiments.tables.table import Table, load_table, table_names
+from alignattn.tables import render_table
+
+PROG = "alignattn reproduce"
+POLL_SECONDS = 2.0
+"""Between two looks at a run that another process makes."""
+
+SECONDS_A_MINUTE = 60
+
+
+@dataclass
+class ReproduceArguments:
+    """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
+
+    seeds: int = field(default=5, metadata={"help": "Runs of each cell, with the seeds 1 to N."})
+    tasks: list[str] | None = field(default=None, metadata={"help": "Tasks or pairs, of the table's (default: all)."})
+    models: list[str] | None = field(default=None, metadata={"help": "Models, of the table's (default: all)."})
+    attentions: list[str] | None = field(default=None, metadata={"help": "Attentions, of the table's (default: all)."})
+    dry_run: bool = field(default=False, metadata={"help": "Run nothing: list the runs, with an estimate of time."})
+    launcher: str = field(default="local", metadata={"help": f"Where the runs run: {', '.join(LAUNCHERS)}."})
+    processes: int | None = field(
+        default=None, metadata={"help": "Runs at once (default: one for each GPU, or one; with Ray as many as fit)."}
+    )
+    ray_address: str | None = field(default=None, metadata={"help": "Of a Ray cluster (default: an embedded one)."})
+    output_dir: str = field(default="results", metadata={"help": "Folder for the runs and the tables."})
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise AlignAttnError(f"--seeds {self.seeds} must be at least 1: it is how many runs a cell has")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `alignattn reproduce`.
+
+    Args:
+        argv: the words after the command's name.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend; no run that was finished is lost.
+    """
+    parser = OneLineErrorParser(
+        [ReproduceArguments], prog=PROG, usage=f"{PROG} TABLE [options] [options of its commands]"
+    )
+    parser.add_argument("table", help=f"One of {', '.join(table_names())}.")
+    known, others = parser.parse_known_args(list(argv))
+    values = vars(known)
+    table = load_table(values.pop("table"))
+    reproduce(table, ReproduceArguments(**values), parse_given(others))
+
+
+def parse_given(words: Sequence[str]) -> dict[str, Any]:
+    """Return options that are for other commands, by name, in the one form that equal values have.
+
+    Raises:
+        AlignAttnError: if a word is no option and belongs to none.
+    """
+    given: dict[str, list[str]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            given[name] = [value] if equals else []
+        elif name is None:
+            raise AlignAttnError(f"{word!r} is no option: {PROG} takes the name of one table (see --help)")
+        else:
+            given[name].append(word)
+    return {name: _value(words) for name, words in given.items()}
+
+
+def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, Any]) -> None:
+    """List the runs of a table, run those that are missing, and write the table.
+
+    Raises:
+        AlignAttnError: if an option is unknown or, at the end, if a run failed.
+    """
+    table = table.with_given(given).narrowed(
+        tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions
+    )
+    results = Path(arguments.output_dir)
+    cells = list(table.cells(range(1, arguments.seeds + 1)))
+    waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
+    print(render_runs(waves))
+    if arguments.dry_run:
+        return
+    launcher = make_launcher(arguments.launcher, processes=arguments.processes, ray_address=arguments.ray_address)
+    for wave in waves:
+        run_missing(launcher, wave)
+    filled = fill(table, cells, results)
+    written = write_table(results / table.name, filled)
+    print(f"{to_text(filled)}\nwritten to {', '.join(map(str, written))}")
+    failed = [run for run in filled.runs.values() if run.state == "failed"]
+    if failed:
+        raise AlignAttnError(
+            f"{len(failed)} of {len(filled.runs)} runs failed, the first: {failed[0].title}: {failed[0].reason}"
+        )
+
+
+def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
+    """Run the runs that have not finished; those that another process runs are waited for."""
+    missing = {folder.path: folder for folder in folders if folder.status().state != "done"}
+    for folder in missing.values():
+        folder.prepare()
+    with tqdm(total=len(missing), unit="run", desc="runs") as progress:
+        while missing:
+            busy = {}
+            for path, code in launcher.launch(list(missing)):
+                if code == BUSY:
+                    busy[path] = missing[path]
+                    continue
+                status = missing[path].status()
+                reason = f" ({status.reason or f'exit code {code}, see {path / LOG_FILE}'})" if code else ""
+                progress.write(f"{status.state}: {missing[path].experiment.title}{reason}", file=sys.stderr)
+                progress.update()
+            missing = busy
+            _wait_for_one(busy.values())
+
+
+def render_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
+    """Return the runs, their state, and how long those that are missing will take, by those that are not."""
+    folders = [folder for wave in waves for folder in wave]
+    states = {folder.path: folder.status() for folder in folders}
+    known = _seconds_by_kind(folders)
+    lines, missing = [], []
+    for folder in folders:
+        state = states[folder.path].state
+        seconds = folder.seconds if state == "done" else _estimate(folder.experiment, known)
+        if state != "done":
+            missing.append(seconds)
+        about = "" if state == "done" else "about "
+        time_ = "unknown" if math.isnan(seconds) else f"{about}{seconds / SECONDS_A_MINUTE:.1f} min"
+        lines.append([folder.experiment.title, folder.experiment.digest, state, time_])
+    estimated = [seconds for seconds in missing if not math.isnan(seconds)]
+    summary = f"{len(folders) - len(missing)} of {len(folders)} runs are done"
+    if missing:
+        total = sum(estimated) / SECONDS_A_MINUTE
+        unknown = len(missing) - len(estimated)
+        summary += f"; the others take about {total:.0f} min one after another" if estimated else ""
+        summary += f"; of {unknown} nothing like it has run yet" if unknown else ""
+    return f"{render_table(['run', 'folder', 'state', 'time'], lines)}\n{summary}"
+
+
+def _waves(results: Path, experiments: Iterable[Experiment]) -> list[list[RunFolder]]:
+    """The folders of the runs, each once: first those that others work on, then the others."""
+    needed: dict[str, Experiment] = {}
+    last: dict[str, Experiment] = {}
+    for experiment in experiments:
+        last[experiment.digest] = experiment
+        if experiment.needs is not None:
+            needed[experiment.needs.digest] = experiment.needs
+    waves = [[RunFolder(results, experiment) for experiment in wave.values()] for wave in (needed, last)]
+    return [wave for wave in waves if wave]
+
+
+def _wait_for_one(busy: Iterable[RunFolder]) -> None:
+    """Wait until another process lets go of one of the runs, or return at once where there is none."""
+    folders = list(busy)
+    if folders:
+        print(f"waiting for {len(folders)} run(s) that another process makes", file=sys.stderr)
+    while folders and all(folder.is_locked() for folder in folders):
+        time.sleep(POLL_SECONDS)
+
+
+def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:
+    """What makes two runs alike in time, the most like first."""
+    whole = {**(experiment.needs.options if experiment.needs else {}), **experiment.options}
+    parts = [str(whole.get(name)) for name in ("model", "pair", "task", "recipes", "attention")]
+    return [(experiment.command, *parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _seconds_by_kind(folders: Iterable[RunFolder]) -> dict[tuple[str, ...], list[float]]:
+    known: dict[tuple[str, ...], list[float]] = {}
+    for folder in folders:
+        if not math.isnan(folder.seconds):
+            for kind in _kinds(folder.experiment):
+                known.setdefault(kind, []).append(folder.seconds)
+    return known
+
+
+def _estimate(experiment: Experiment, known: Mapping[tuple[str, ...], Sequence[float]]) -> float:
+    return next((statistics.median(known[kind]) for kind in _kinds(experiment) if kind in known), math.nan)
+
+
+def _value(words: Sequence[str]) -> Any:
+    """The value of an option: a flag's, one, or a list."""
+    if not words:
+        return True
+    values = [_scalar(word) for word in words]
+    return values[0] if len(values) == 1 else values
+
+
+def _scalar(word: str) -> Any:
+    """A word in the form of a table's file, so that equal options have equal digests however they are written."""
+    if "/" in word and Path(word).exists():
+        return str(Path(word).resolve())
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word

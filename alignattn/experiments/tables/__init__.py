@@ -1,0 +1,1 @@
+"""The papers' tables as data: what fills each cell, what was published, and what was measured beside it."""

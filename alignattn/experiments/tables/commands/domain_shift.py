@@ -1,0 +1,94 @@
+"""`alignattn domain-shift` as a filler of tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alignattn.experiments.results import RESULTS_FILE
+from alignattn.experiments.tables.commands.command import Command, RunReport
+from alignattn.experiments.tables.commands.files import (
+    config,
+    listed,
+    log_history,
+    option_names,
+    predictions,
+    probabilities,
+)
+from alignattn.experiments.tables.commands.finetune import Finetune
+from alignattn.experiments.tables.example_scores import ExampleScores
+from alignattn.experiments.tables.examples import calibration_examples, metric_examples
+
+
+class DomainShift(Command):
+    """`alignattn domain-shift`."""
+
+    name = "domain-shift"
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        from alignattn.experiments.domain_shift import OPTIONS_OF_THE_PAIR, DomainShiftArguments
+
+        return (Finetune().options | option_names(DomainShiftArguments)) - set(OPTIONS_OF_THE_PAIR)
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether there is a result; raises as `read_domain_shift` does."""
+        from alignattn.experiments.domain_shift_report import read_domain_shift
+
+        return read_domain_shift(folder) is not None
+
+    def check_same(self, argv: Sequence[str]) -> None:
+        """Raise as `domain-shift` does of a folder of another run."""
+        from alignattn.experiments.domain_pair import parse_pair
+        from alignattn.experiments.domain_shift import check_folder, parse_domain_shift_options
+
+        options = parse_domain_shift_options(argv)
+        check_folder(options, parse_pair(options.values["pair"]))
+
+    def numbers(self, folder: Path) -> Mapping[str, Any]:
+        """Return the result's fields."""
+        from alignattn.experiments.domain_shift_report import read_domain_shift
+
+        result = read_domain_shift(folder)
+        assert result is not None
+        numbers: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+        return numbers
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the held-out rows of the side that `path` leads to, before temperature scaling."""
+        from alignattn.experiments.domain_shift import HELD_OUT
+
+        _, side, _, state, figure, _ = path
+        if state != "before":
+            return None
+        rows = predictions(folder, f"{side}-{HELD_OUT}")
+        return calibration_examples(rows) if figure != "accuracy" else metric_examples(figure, rows)
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what is to be told of a finished run."""
+        from alignattn.experiments.domain_shift import HELD_OUT, RUN_FOLDER
+        from alignattn.experiments.domain_shift_report import OUT_OF_DOMAIN, read_domain_shift
+
+        result = read_domain_shift(folder)
+        assert result is not None
+        facts = {
+            "seed": str(result.seed),
+            "trained on": ", ".join(
+                f"{side.train_rows} rows of {side.task}" for side in result.sides.values() if side.train_rows
+            ),
+            "evaluated on": ", ".join(
+                f"{side.held_out_rows} rows of {side.task} {side.split}" for side in result.sides.values()
+            ),
+            "temperature": f"{result.temperature:.3f}",
+            "hardware": result.device,
+            "versions": listed(result.versions),
+        }
+        scores = {
+            f"{name} {figure}": f"{estimate.value:.4f}"
+            for name, side in result.sides.items()
+            for figure, estimate in side.figures["before"].items()
+        }
+        shown = f"{OUT_OF_DOMAIN}-{HELD_OUT}"
+        return RunReport(facts, scores, config(folder), log_history(folder / RUN_FOLDER), probabilities(folder, shown))

@@ -1,0 +1,75 @@
+"""`alignattn finetune` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alignattn.experiments.results import read_result
+from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
+from alignattn.experiments.tables.commands.files import (
+    config,
+    listed,
+    log_history,
+    option_names,
+    percent,
+    predictions,
+    probabilities,
+)
+from alignattn.experiments.tables.example_scores import ExampleScores
+from alignattn.experiments.tables.examples import metric_examples
+
+
+class Finetune(Command):
+    """`alignattn finetune`."""
+
+    name = "finetune"
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        from alignattn.experiments.arguments import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments
+
+        ours = {OWN_FOLDER, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
+        return option_names(ModelArguments, DataArguments, RunArguments) - ours
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether there is a result; raises as `read_result` does."""
+        return read_result(folder) is not None
+
+    def check_same(self, argv: Sequence[str]) -> None:
+        """Raise as `finetune` does of a folder of another run."""
+        from alignattn.experiments.arguments import parse_run_options
+        from alignattn.experiments.finetune import check_output_dir
+
+        check_output_dir(parse_run_options(argv, self.name))
+
+    def numbers(self, folder: Path) -> Mapping[str, Any]:
+        """Return the result's fields."""
+        result = read_result(folder)
+        assert result is not None
+        return result.to_dict()
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split `path` leads to."""
+        _, split, metric = path
+        return metric_examples(metric, predictions(folder, split))
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what is to be told of a finished run."""
+        result = read_result(folder)
+        assert result is not None
+        facts = {
+            "seed": str(result.seed),
+            "trained on": f"{result.train_rows} rows",
+            "evaluated on": ", ".join(f"{rows} rows of {split}" for split, rows in result.evaluation_rows.items()),
+            "training took": f"{result.train_runtime:.0f} s, {result.train_samples_per_second:.1f} rows a second",
+            "parameters": f"{result.parameters['total']:,}",
+            "hardware": result.device,
+            "versions": listed(result.versions),
+        }
+        scores = {
+            f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
+        }
+        split = next(iter(result.metrics), None)
+        return RunReport(facts, scores, config(folder), log_history(folder), probabilities(folder, split))

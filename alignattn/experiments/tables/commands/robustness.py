@@ -1,0 +1,72 @@
+"""`alignattn robustness` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alignattn.experiments.results import read_finished
+from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
+from alignattn.experiments.tables.commands.files import option_names, percent
+from alignattn.experiments.tables.commands.finetune import Finetune
+from alignattn.experiments.tables.example_scores import ExampleScores
+from alignattn.experiments.tables.examples import attack_examples
+from alignattn.experiments.tables.experiment import Experiment
+from alignattn.robustness.records import AttackRun, read_run
+from alignattn.robustness.summary import TABLE_NAME
+
+
+class Robustness(Command):
+    """`alignattn robustness`, on the run of a `finetune`."""
+
+    name = "robustness"
+    needs = Finetune()
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        from alignattn.experiments.robustness import RobustnessArguments
+
+        return option_names(RobustnessArguments) - {OWN_FOLDER, "run", "model", "task", "seed", "shard", "merge"}
+
+    def argv(self, experiment: Experiment, folder: Path, needed: Path | None) -> list[str]:
+        """Return the words after the command's name."""
+        return ["--run", str(needed), *super().argv(experiment, folder, needed)]
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether the table, which is written last, is there."""
+        return (folder / f"{TABLE_NAME}.json").is_file()
+
+    def numbers(self, folder: Path) -> Mapping[str, Any]:
+        """Return the fields of the one summary."""
+        return self._summary(folder)
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the attacked rows."""
+        return attack_examples(self._run(folder)) if tuple(path) == ("failed_share",) else None
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what is to be told of a finished run."""
+        summary = self._summary(folder)
+        settings = summary["settings"]
+        attacked = summary["failed"] + summary["succeeded"]
+        facts = {
+            "attacked": f"{attacked} rows of {settings['split']}, {summary['skipped']} skipped",
+            "changing": " and ".join(settings["attack_columns"]),
+            **{name.replace("_", " "): resource for name, resource in settings["resources"].items()},
+        }
+        names = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
+        return RunReport(facts, {name: percent(summary[name]) for name in names if summary[name] is not None})
+
+    def _summary(self, folder: Path) -> dict[str, Any]:
+        def build(content: dict[str, Any]) -> dict[str, Any]:
+            summary: dict[str, Any] = content["tables"][0]["summaries"][0]
+            return summary
+
+        summary = read_finished(folder, build, "attack", f"{TABLE_NAME}.json")
+        assert summary is not None
+        return summary
+
+    def _run(self, folder: Path) -> AttackRun:
+        (records,) = folder.glob("*/*.jsonl")
+        return read_run(records)

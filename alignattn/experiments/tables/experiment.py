@@ -1,0 +1,62 @@
+"""One run that a table needs: a command and its options, named by their hash."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+FORMAT = 1
+"""Of what makes a digest: raised when equal options come to mean another run."""
+
+DIGEST_CHARACTERS = 16
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run.
+
+    Attributes:
+        command: of `alignattn`.
+        options: what it is given, by name, but where it writes; those that it leaves alone are the command's defaults.
+        needs: the run whose result it works on, or None.
+    """
+
+    command: str
+    options: Mapping[str, Any]
+    needs: "Experiment | None" = None
+
+    @cached_property
+    def digest(self) -> str:
+        """The start of the SHA-256 of command and options: equal for equal runs, on any machine."""
+        text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types."""
+        needs = None if self.needs is None else self.needs.to_dict()
+        return {"command": self.command, "options": dict(sorted(self.options.items())), "needs": needs}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Return the run that `to_dict` made `content` of."""
+        needs = content["needs"]
+        return cls(content["command"], content["options"], None if needs is None else cls.from_dict(needs))
+
+    @property
+    def title(self) -> str:
+        """What tells it from the other runs of a table, for eyes."""
+        whole = {**(self.needs.options if self.needs else {}), **self.options}
+        names = ("recipes", "task", "pair", "model", "attention", "gradient_scope")
+        parts = [model_label(str(whole[name])) if name == "model" else whole[name] for name in names if name in whole]
+        words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
+        words += [f"λ {whole['alignment_weight']:g}"] if "alignment_weight" in whole else []
+        words += [f"seed {whole['seed']}"] if "seed" in whole else []
+        return f"{self.command} {', '.join(words)}"
+
+
+def model_label(model: str) -> str:
+    """Return a model's Hub id as it is, and of a folder the last two parts, since many end in `model`."""
+    return "/".join(Path(model).parts[-2:])

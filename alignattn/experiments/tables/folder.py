@@ -1,0 +1,145 @@
+"""The folder of one run that a table needs: `runs/<digest>` below the results, and what state it is in.
+
+It holds `experiment.json` (what the run is), `run/` (what its command writes), `log.txt` (what it printed) and, after a
+failure, `failure.txt` with the reason; `seconds.txt` says how long it took. A process that runs it holds its lock: the
+system gives that up with the process, however it ends, so no run is ever made twice at once.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.tables.commands import COMMANDS, Command
+from alignattn.experiments.tables.experiment import Experiment
+from alignattn.experiments.tables.filled import State
+from alignattn.files import write_json, write_text
+
+RUNS_FOLDER = "runs"
+EXPERIMENT_FILE = "experiment.json"
+OUTPUT_FOLDER = "run"
+LOG_FILE = "log.txt"
+FAILURE_FILE = "failure.txt"
+SECONDS_FILE = "seconds.txt"
+LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True)
+class Status:
+    """Of a run.
+
+    Attributes:
+        state: whether it has finished.
+        reason: why it failed, one line.
+    """
+
+    state: State
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run.
+
+    Attributes:
+        results: folder of all results.
+        experiment: what the run is.
+    """
+
+    results: Path
+    experiment: Experiment
+
+    @classmethod
+    def read(cls, path: Path) -> "RunFolder":
+        """Return the folder at `path`, by what it says of itself.
+
+        Raises:
+            AlignAttnError: if it says nothing that can be read.
+        """
+        file = path / EXPERIMENT_FILE
+        try:
+            experiment = Experiment.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise AlignAttnError(f"{file} is damaged or of another version of alignattn: move {path} away") from error
+        return cls(path.parents[1], experiment)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.results / RUNS_FOLDER / self.experiment.digest
+
+    @property
+    def output(self) -> Path:
+        """What the command writes."""
+        return self.path / OUTPUT_FOLDER
+
+    @property
+    def command(self) -> Command:
+        """The command."""
+        return COMMANDS[self.experiment.command]
+
+    @cached_property
+    def needed(self) -> "RunFolder | None":
+        """The folder of the run on whose result this one works."""
+        needs = self.experiment.needs
+        return None if needs is None else RunFolder(self.results, needs)
+
+    @property
+    def argv(self) -> list[str]:
+        """The words after the command's name."""
+        needed = None if self.needed is None else self.needed.output
+        return self.command.argv(self.experiment, self.output, needed)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took; NaN where that is not known."""
+        path = self.path / SECONDS_FILE
+        return float(path.read_text(encoding="utf-8")) if path.is_file() else math.nan
+
+    def status(self) -> Status:
+        """Return the state; a folder of another run or version, or with a damaged result, has failed."""
+        if not self.path.exists():
+            return Status("missing")
+        try:
+            if RunFolder.read(self.path).experiment.to_dict() != self.experiment.to_dict():
+                raise AlignAttnError(f"{self.path} holds another run than its name says: move it away")
+            self.command.check_same(self.argv)
+            if self.command.is_finished(self.output):
+                return Status("done")
+        except AlignAttnError as error:
+            return Status("failed", str(error))
+        failure = self.path / FAILURE_FILE
+        if failure.is_file():
+            return Status("failed", failure.read_text(encoding="utf-8").strip())
+        return Status("missing")
+
+    def prepare(self) -> None:
+        """Write what the run is, unless that is written."""
+        if not (self.path / EXPERIMENT_FILE).exists():
+            write_json(self.path / EXPERIMENT_FILE, self.experiment.to_dict())
+
+    def lock(self) -> FileLock:
+        """Return the lock, taken.
+
+        Raises:
+            filelock.Timeout: if another process holds it.
+        """
+        lock = FileLock(self.path / LOCK_FILE)
+        lock.acquire(timeout=0)
+        return lock
+
+    def is_locked(self) -> bool:
+        """Return whether a process runs it now."""
+        try:
+            self.lock().release()
+        except Timeout:
+            return True
+        return False
+
+    def fail(self, reason: str) -> None:
+        """Write why the run failed, one line."""
+        write_text(self.path / FAILURE_FILE, " ".join(reason.split()) + "\n")

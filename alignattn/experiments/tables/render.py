@@ -1,0 +1,242 @@
+"""A filled table as Markdown, CSV, LaTeX, and lines for the terminal; `write_table` adds the web page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alignattn.experiments.tables.filled import FilledTable
+from alignattn.experiments.tables.page import to_html
+from alignattn.experiments.tables.wording import (
+    DIFFERENCE_HEADINGS,
+    DIFFERENCE_WORDS,
+    Place,
+    cell_text,
+    compared_places,
+    difference_texts,
+    legend,
+    measure_heading,
+    number_failures,
+    places,
+)
+from alignattn.files import write_text
+from alignattn.tables import render_table
+
+IN_BRACKETS = "In brackets"
+
+MARKDOWN_ESCAPES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " "} | {mark: f"\\{mark}" for mark in r"\`*_[]|~$#"}
+)
+
+LATEX_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        # Brackets at the start of a cell would be read as an option of the line break before it.
+        "[": "{[}",
+        "]": "{]}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "→": r"$\rightarrow$",
+        "†": r"\textdagger{}",
+        "–": r"\textendash{}",
+        "—": r"\textemdash{}",
+        "…": r"\ldots{}",
+        "“": "``",
+        "”": "''",
+        "’": "'",
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "ε": r"$\varepsilon$",
+        "λ": r"$\lambda$",
+    }
+    | {mark: f"\\{mark}" for mark in "&%$#_{}"}
+)
+
+
+@dataclass(frozen=True)
+class Markup:
+    """How a form of the table writes text.
+
+    Attributes:
+        escape: makes plain text harmless.
+        mark_better: marks an escaped number that is better than that of plain attention.
+        better: what that mark is called below the table.
+    """
+
+    escape: Callable[[str], str]
+    mark_better: Callable[[str], str]
+    better: str
+
+    def rows(self, table: FilledTable, failures: Mapping[str, int]) -> list[list[str]]:
+        """Return the rows of a table, each with its label first."""
+        return [
+            [self.escape(row[0].row.label), *(self._cell(place, failures) for place in row)] for row in places(table)
+        ]
+
+    def differences(self, table: FilledTable) -> list[list[str]]:
+        """Return the lines of the table of differences; none where nothing was compared."""
+        lines = (difference_texts(place, comparison) for place, comparison in compared_places(table))
+        return [[self.escape(text) for text in line] for line in lines]
+
+    def lines_below(self, table: FilledTable, failures: Mapping[str, int]) -> list[str]:
+        """Return the legend, the notes and the reasons of failures."""
+        reasons = [f"[{number}] failed: {reason}" for reason, number in failures.items()]
+        return [self.escape(line) for line in (*legend(table, self.better, IN_BRACKETS), *table.notes, *reasons)]
+
+    def _cell(self, place: Place, failures: Mapping[str, int]) -> str:
+        text = self.escape(cell_text(place, failures))
+        measured = self.mark_better(text) if place.verdict == "better" else text
+        published = place.entry.published
+        return measured if published is None else f"{measured} ({self.escape(published)})"
+
+
+def _latex(text: str) -> str:
+    # Two hyphens, as of a command's option, would be printed as a dash.
+    return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
+
+
+MARKDOWN = Markup(lambda text: text.translate(MARKDOWN_ESCAPES), lambda text: f"**{text}**", "Bold")
+LATEX = Markup(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
+TEXT = Markup(str, lambda text: f"{text} *", "*")
+
+
+def to_markdown(table: FilledTable) -> str:
+    """Return the table, what explains it, and a second table of the differences to plain attention."""
+    failures = number_failures(table)
+    parts = [
+        f"# {MARKDOWN.escape(table.title)}",
+        *map(MARKDOWN.escape, _sources(table)),
+        _markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table, failures)),
+        "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table, failures)),
+    ]
+    differences = MARKDOWN.differences(table)
+    if differences:
+        parts += ["## Differences to soft", _markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS)]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_text(table: FilledTable) -> str:
+    """Return the table in lines for the terminal, without the table of differences."""
+    failures = number_failures(table)
+    lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table, failures)), ""]
+    return "\n".join(lines + TEXT.lines_below(table, failures))
+
+
+def to_frame(table: FilledTable) -> Any:
+    """Return the table as a `pandas.DataFrame` of one line an entry.
+
+    Numbers are in the printed unit, which the column `unit` names, and not rounded; `values` are those of the seeds,
+    blanks between them; `published` is text, as the paper prints it.
+    """
+    import pandas as pd
+
+    lines = [_frame_line(place) for row in places(table) for place in row]
+    return pd.DataFrame(lines).astype({"seeds": "Int64"})
+
+
+def to_csv(table: FilledTable) -> str:
+    """Return the lines of `to_frame` as CSV."""
+    text: str = to_frame(table).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def to_latex(table: FilledTable) -> str:
+    """Return the table and that of the differences, a `table` environment each; they need the package booktabs."""
+    import pandas as pd
+
+    failures = number_failures(table)
+    headings = [("", ""), *((place.column.label, measure_heading(place.measure)) for place in places(table)[0])]
+    columns = pd.MultiIndex.from_tuples([tuple(map(LATEX.escape, heading)) for heading in headings])
+    frame = pd.DataFrame(LATEX.rows(table, failures), columns=columns)
+    caption = " ".join(f"{LATEX.escape(line)}." for line in (table.title, *_sources(table)))
+    parts = ["% Needs \\usepackage{booktabs}."]
+    alignment = "l" + "r" * len(headings[1:])
+    parts.append(_latex_float(frame, alignment, table.name, caption, LATEX.lines_below(table, failures)))
+    differences = LATEX.differences(table)
+    if differences:
+        frame = pd.DataFrame(differences, columns=[LATEX.escape(text) for text in DIFFERENCE_HEADINGS])
+        caption = f"{LATEX.escape(table.title)}: differences to soft."
+        alignment = "".join("l" if name in DIFFERENCE_WORDS else "r" for name in DIFFERENCE_HEADINGS)
+        parts.append(_latex_float(frame, alignment, f"{table.name}-differences", caption))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_table(folder: Path, table: FilledTable) -> list[Path]:
+    """Write the table in all forms into `folder`, each file in one step; return where they are."""
+    forms = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex, ".html": to_html}
+    paths = []
+    for suffix, form in forms.items():
+        path = folder / f"{table.name}{suffix}"
+        write_text(path, form(table))
+        paths.append(path)
+    return paths
+
+
+def _header(table: FilledTable) -> list[str]:
+    return ["", *(place.heading for place in places(table)[0])]
+
+
+def _sources(table: FilledTable) -> list[str]:
+    published = [] if table.published_source is None else [f"{IN_BRACKETS}, published: {table.published_source}"]
+    return [f"Measured: {table.measured_source}", *published]
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str] = ("",)) -> str:
+    alignment = ["---" if name in words else "---:" for name in header]
+    lines = [header, alignment, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
+    """All texts are escaped already."""
+    tabular = frame.to_latex(index=False, escape=False, column_format=alignment, multicolumn_format="c").rstrip()
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\label{{tab:{name}}}",
+            tabular,
+            *(rf"\par{{\footnotesize {line}}}" for line in notes),
+            r"\end{table}",
+        ]
+    )
+
+
+def _frame_line(place: Place) -> dict[str, Any]:
+    entry, factor = place.entry, place.unit.factor
+    spread = entry.spread or {}
+    comparison = entry.comparison
+    interval = None if comparison is None else comparison.interval
+
+    def scaled(number: float | None) -> float | None:
+        return None if number is None else factor * number
+
+    return {
+        "row": place.row.label,
+        "column": place.column.label,
+        "measure": place.measure.label,
+        "unit": place.measure.unit,
+        "state": entry.state,
+        "reason": entry.reason,
+        "published": entry.published,
+        "mean": scaled(spread.get("mean")),
+        "standard_deviation": scaled(spread.get("standard_deviation")),
+        "seeds": len(entry.values),
+        "values": " ".join(str(factor * value) for value in entry.values),
+        "difference": comparison and scaled(comparison.difference),
+        "difference_low": interval and scaled(interval.low),
+        "difference_high": interval and scaled(interval.high),
+        "p_value": comparison and comparison.p_value,
+        "corrected_p_value": comparison and comparison.corrected_p_value,
+        "test": comparison and comparison.test,
+        "verdict": place.verdict,
+        "runs": " ".join(entry.runs),
+    }

@@ -1,0 +1,311 @@
+"""A table as data: a YAML file in `data/` says what its rows, columns and numbers are, and which runs fill it.
+
+    title: above the table
+    published_source: what the published numbers are of; left out where there are none
+    notes: sentences below the table
+    command: the command of `alignattn` whose runs fill the table
+    options: of every run
+    rows:      a list of
+      options: of the runs of the row; they also name it
+      published: for each column a number, or a list of as many as it has measures; null or left out where unknown
+    columns:   a list of
+      label: as printed
+      config: a file of configs/ without its ending, whose options come first; may be left out
+      options: of the runs of the column
+      measures: a list of label, path (keys joined by dots, to the number in what a run measured; `{attention}` stands
+        for the row's), unit and is_better (see `filled.MeasureHeading`; percent and higher where left out)
+
+A cell is where a row and a column meet: its runs have the options of the table, the config, the column and the row,
+each over those before it, and last those that a user gives. To add a table is to add a file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.parser import did_you_mean
+from alignattn.experiments.tables.commands import COMMANDS, Command
+from alignattn.experiments.tables.experiment import Experiment, model_label
+from alignattn.experiments.tables.filled import ColumnHeading, Heading, MeasureHeading
+from alignattn.models import BASELINES
+
+PLAIN_ATTENTION = "soft"
+ATTENTION, MODEL, SEED = "attention", "model", "seed"
+COLUMN_OPTIONS = ("task", "pair")
+"""Options that name a column; the first that it has."""
+
+DISPLACED: Mapping[str, Sequence[str]] = {MODEL: ("model_config",), "num_train_epochs": ("max_steps",)}
+"""Options of a table that no longer hold where a user gives the first: fields of another model, another length."""
+
+_ROOT = resources.files("alignattn.experiments.tables")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number below a column.
+
+    Attributes:
+        heading: as printed.
+        path: the keys that lead to it in what a run measured.
+    """
+
+    heading: MeasureHeading
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row.
+
+    Attributes:
+        options: of its runs, which name it.
+        published: by column and measure, as the paper prints it; None where it does not.
+    """
+
+    options: Mapping[str, Any]
+    published: Sequence[Sequence[str | None]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+        label: as printed.
+        options: of its runs.
+        measures: the numbers below it.
+    """
+
+    label: str
+    options: Mapping[str, Any]
+    measures: Sequence[Measure]
+
+    @property
+    def name(self) -> str:
+        """The task or pair; the label where there is neither."""
+        return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
+
+    @property
+    def heading(self) -> ColumnHeading:
+        """What the renderers know of it."""
+        return ColumnHeading(self.name, self.label, tuple(measure.heading for measure in self.measures))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a row and a column meet.
+
+    Attributes:
+        row: the row.
+        column: the column.
+        published: one a measure.
+        experiments: one a seed; one alone where the command has no seeds.
+    """
+
+    row: Row
+    column: Column
+    published: Sequence[str | None]
+    experiments: Sequence[Experiment]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper: see the module's text.
+
+    Attributes:
+        name: of its file.
+        title: above it.
+        published_source: what the published numbers are of, or None.
+        notes: below it.
+        command: whose runs fill it.
+        options: of every run.
+        rows: in order.
+        columns: in order.
+        given: options that a user gave; they come last.
+    """
+
+    name: str
+    title: str
+    published_source: str | None
+    notes: Sequence[str]
+    command: Command
+    options: Mapping[str, Any]
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def narrowed(
+        self,
+        *,
+        tasks: Sequence[str] | None = None,
+        models: Sequence[str] | None = None,
+        attentions: Sequence[str] | None = None,
+    ) -> "Table":
+        """Return the rows and columns that are asked for; None asks for all.
+
+        Raises:
+            AlignAttnError: if one that is asked for is not in the table.
+        """
+        _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
+        _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
+        _check_known(attentions, [attention_of(row) for row in self.rows], "--attentions", self.name)
+        kept = [index for index, column in enumerate(self.columns) if tasks is None or column.name in tasks]
+        rows = [
+            replace(row, published=[row.published[index] for index in kept])
+            for row in self.rows
+            if (models is None or self.model_of(row) in models)
+            and (attentions is None or attention_of(row) in attentions)
+        ]
+        if not rows:
+            raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
+        return replace(self, rows=rows, columns=[self.columns[index] for index in kept])
+
+    def with_given(self, given: Mapping[str, Any]) -> "Table":
+        """Return the table with options that a user gives; a model takes the place of every pretrained one.
+
+        Rows that differed in their model alone become one, that of the first: what is published of it stays.
+
+        Raises:
+            AlignAttnError: if the table's commands have no option of that name.
+        """
+        known = self.command.all_options
+        for name in given:
+            if name not in known:
+                raise AlignAttnError(f"--{name} is no option of {self.command.name}{did_you_mean(name, sorted(known))}")
+        displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
+        rows: dict[str, Row] = {}
+        for row in self.rows:
+            model = {MODEL: given[MODEL]} if MODEL in given and MODEL in row.options and not is_baseline(row) else {}
+            row = replace(row, options=_without(row.options, displaced) | model)
+            rows.setdefault(str(sorted(row.options.items())), row)
+        columns = [replace(column, options=_without(column.options, displaced)) for column in self.columns]
+        options = _without(self.options, displaced)
+        return replace(self, rows=list(rows.values()), columns=columns, options=options, given=dict(given))
+
+    def cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
+        """Yield the cells row by row, each with its runs."""
+        for row in self.rows:
+            for index, column in enumerate(self.columns):
+                options = {**self.options, **column.options, **row.options, **self.given}
+                if is_baseline(row):
+                    options[MODEL] = row.options[MODEL]
+                experiments = self.command.experiments(options, seeds)
+                yield Cell(row, column, row.published[index], experiments)
+
+    def heading(self, row: Row) -> Heading:
+        """Return what the renderers know of a row: its options, without those that all rows share."""
+        names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
+        label = ", ".join(_label(name, row.options[name]) for name in names or row.options)
+        return Heading(label, label)
+
+    def baseline(self, row: Row) -> Row | None:
+        """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
+
+        A baseline row may lack options that only alignments have. None for a plain row, and where there is no such row.
+        """
+        if attention_of(row) == PLAIN_ATTENTION or is_baseline(row):
+            return None
+        return next(
+            (
+                plain
+                for plain in self.rows
+                if plain.options.get(ATTENTION) == PLAIN_ATTENTION
+                and all(row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION)
+            ),
+            None,
+        )
+
+    def model_of(self, row: Row) -> str:
+        """Return the model of the runs of a row."""
+        return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
+
+
+def table_names() -> list[str]:
+    """Return the names of the tables that there are."""
+    return sorted(path.name.removesuffix(".yaml") for path in (_ROOT / "data").iterdir())
+
+
+def load_table(name: str) -> Table:
+    """Read a table's file.
+
+    Raises:
+        AlignAttnError: if there is no table of that name.
+    """
+    if name not in table_names():
+        hint = did_you_mean(name, table_names())
+        raise AlignAttnError(f"unknown table {name!r}{hint or ': choose one of ' + ', '.join(table_names())}")
+    return parse_table(name, yaml.safe_load((_ROOT / "data" / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def parse_table(name: str, content: Mapping[str, Any]) -> Table:
+    """Return the table that a file's content describes."""
+    columns = [_parse_column(column) for column in content["columns"]]
+    return Table(
+        name=name,
+        title=content["title"],
+        published_source=content.get("published_source"),
+        notes=content.get("notes", []),
+        command=COMMANDS[content["command"]],
+        options=content.get("options", {}),
+        rows=[Row(row["options"], _parse_published(row.get("published"), columns)) for row in content["rows"]],
+        columns=columns,
+    )
+
+
+def attention_of(row: Row) -> str:
+    """Return the attention of the runs of a row; that of a model which is not pretrained is the model's own."""
+    return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
+
+
+def is_baseline(row: Row) -> bool:
+    """Return whether the runs of a row are of a model that is not pretrained."""
+    return row.options.get(MODEL) in BASELINES
+
+
+def _parse_column(content: Mapping[str, Any]) -> Column:
+    config = (
+        yaml.safe_load((_ROOT / "configs" / f"{content['config']}.yaml").read_text()) if "config" in content else {}
+    )
+    measures = [
+        Measure(
+            MeasureHeading(entry["path"], entry["label"], **{k: entry[k] for k in ("unit", "is_better") if k in entry}),
+            tuple(entry["path"].split(".")),
+        )
+        for entry in content["measures"]
+    ]
+    return Column(content["label"], config | content.get("options", {}), measures)
+
+
+def _parse_published(numbers: Sequence[Any] | None, columns: Sequence[Column]) -> list[list[str | None]]:
+    if numbers is None:
+        return [[None] * len(column.measures) for column in columns]
+    by_column = [entry if isinstance(entry, list) else [entry] for entry in numbers]
+    return [
+        [
+            None if number is None else str(number)
+            for number in (entry if entry != [None] else [None] * len(column.measures))
+        ]
+        for entry, column in zip(by_column, columns, strict=True)
+    ]
+
+
+def _check_known(wanted: Sequence[str] | None, known: Sequence[str], option: str, table: str) -> None:
+    for name in wanted or ():
+        if name not in known:
+            raise AlignAttnError(f"{option} {name!r} is not in {table}: choose of {', '.join(dict.fromkeys(known))}")
+
+
+def _without(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def _label(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if name == MODEL:
+        return model_label(str(value))
+    return f"λ {value:g}" if name == "alignment_weight" else str(value)

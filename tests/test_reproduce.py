@@ -1,0 +1,267 @@
+"""Tables filled by real runs in real processes: on this machine and with Ray, killed, at once, and damaged."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from conftest import ROOT, WORDS
+from filelock import FileLock
+
+from alignattn.cli import main
+from alignattn.experiments.launchers.worker import BUSY, run_in_process, work
+from alignattn.experiments.reproduce import parse_given
+from alignattn.experiments.tables.folder import RunFolder
+from alignattn.experiments.tables.table import load_table
+
+TRAIN_ROWS, VALIDATION_ROWS = 24, 12
+TIMEOUT_SECONDS = 300
+FEW_BYTES = 4096
+
+
+def write_rte(path, rows, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = [WORDS[(seed + index) % len(WORDS)] for index in range(rows)]
+    others = [WORDS[(seed + 3 * index) % len(WORDS)] for index in range(rows)]
+    labels = [index % 2 for index in range(rows)]
+    pd.DataFrame({"sentence1": words, "sentence2": others, "label": labels}).to_parquet(path)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_rte(folder / "glue" / "rte" / "train.parquet", TRAIN_ROWS, 0)
+    write_rte(folder / "glue" / "rte" / "validation.parquet", VALIDATION_ROWS, 5)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(tiny_checkpoint, data_dir):
+    return [
+        "table1", "--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "1",
+        "--model", str(tiny_checkpoint), "--data_dir", str(data_dir), "--num_train_epochs", "1",
+        "--max_length", "16", "--warmup_steps", "0", "--save_strategy", "no", "--use_cpu", "true",
+    ]  # fmt: skip
+
+
+def start(words, folder, **options):
+    command = [sys.executable, "-m", "alignattn.cli", "reproduce", *words, "--output_dir", str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def finish(process):
+    out, error = process.communicate(timeout=TIMEOUT_SECONDS)
+    return process.returncode, out, error
+
+
+def folders_of(words, results):
+    table = (
+        load_table("table1").with_given(parse_given(words[8:])).narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
+    )
+    return [RunFolder(results, cell.experiments[0]) for cell in table.cells([1])]
+
+
+def frame(results):
+    return pd.read_csv(results / "table1" / "table1.csv")
+
+
+def trainings(folder):
+    return (folder.path / "log.txt").read_text().count("train_runtime")
+
+
+@pytest.fixture(scope="module")
+def filled(words, tmp_path_factory):
+    """A results folder whose table is filled, with what the command printed."""
+    results = tmp_path_factory.mktemp("filled") / "results"
+    code, out, error = finish(start(words, results))
+    assert code == 0, error
+    return results, out
+
+
+@pytest.fixture
+def copy(filled, tmp_path):
+    return Path(shutil.copytree(filled[0], tmp_path / "results"))
+
+
+def test_the_table_holds_what_its_runs_measured(filled, words):
+    results, out = filled
+    assert "0 of 2 runs are done" in out
+    folders = folders_of(words, results)
+    measured = [json.loads((folder.output / "results.json").read_text()) for folder in folders]
+    table = frame(results)
+    assert list(table["row"]) == ["soft", "aa-ct"]
+    assert list(table["state"]) == ["done", "done"]
+    assert list(table["mean"]) == pytest.approx([100 * run["metrics"]["validation"]["accuracy"] for run in measured])
+    assert list(table["published"]) == [75.8, 77.2]
+    assert [run["attention"] for run in measured] == ["soft", "aa-ct"]
+    assert pd.isna(table["difference"][0])
+    assert table["difference"][1] == pytest.approx(table["mean"][1] - table["mean"][0])
+    written = {path.suffix: path for path in (results / "table1").iterdir()}
+    assert written.keys() == {".md", ".csv", ".tex", ".html"}
+    assert all(folder.experiment.digest in written[".html"].read_text() for folder in folders)
+
+
+def test_what_is_finished_is_not_run_again(filled, words, copy, capsys):
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")}
+    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 0
+    assert "2 of 2 runs are done" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")} == before
+    assert [trainings(folder) for folder in folders_of(words, copy)] == [1, 1]
+    assert frame(copy).equals(frame(filled[0]))
+
+
+def test_ray_fills_the_table_with_the_same_numbers(filled, words, tmp_path):
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "2"], tmp_path / "results"))
+    assert code == 0, error
+    assert frame(tmp_path / "results").equals(frame(filled[0]))
+
+
+def test_two_launchers_at_once_make_each_run_once(filled, words, tmp_path):
+    results = tmp_path / "results"
+    both = [start(words, results) for _ in range(2)]
+    ended = [finish(process) for process in both]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert [trainings(folder) for folder in folders_of(words, results)] == [1, 1]
+    assert frame(results).equals(frame(filled[0]))
+
+
+def test_a_table_that_was_killed_goes_on_where_it_was(filled, words, tmp_path):
+    results = tmp_path / "results"
+    first, second = folders_of(words, results)
+    process = start(words, results, start_new_session=True)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (second.path / "log.txt").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    finish(process)
+    assert first.status().state == "done"
+    assert second.status().state == "missing"
+    assert not (results / "table1").exists()
+    finished_at = (first.output / "results.json").stat().st_mtime_ns
+    code, out, error = finish(start(words, results))
+    assert code == 0, error
+    assert "1 of 2 runs are done" in out
+    assert (first.output / "results.json").stat().st_mtime_ns == finished_at
+    assert frame(results).equals(frame(filled[0]))
+
+
+def test_a_run_that_another_process_holds_is_not_started(words, tmp_path):
+    folder = folders_of(words, tmp_path)[0]
+    folder.prepare()
+    assert not folder.is_locked()
+    hold = f"from filelock import FileLock; lock = FileLock('{folder.path}/.lock'); lock.acquire(); input()"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE)
+    while not folder.is_locked():
+        time.sleep(0.05)
+    assert work(folder) == BUSY
+    assert folder.status().state == "missing"
+    holder.kill()
+    holder.wait()
+    # The system takes the lock from a process that dies.
+    FileLock(folder.path / ".lock").acquire(timeout=0).release()
+
+
+def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words, capsys):
+    words = [*words[:2], "cola", *words[2:]]
+    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 2
+    captured = capsys.readouterr()
+    assert "2 of 4 runs failed" in captured.err.splitlines()[-1]
+    assert "cola" in captured.err.splitlines()[-1]
+    table = frame(copy).set_index(["row", "column"])
+    assert dict(table["state"]) == {
+        (row, column): state for row in ("soft", "aa-ct") for column, state in (("cola", "failed"), ("rte", "done"))
+    }
+    assert "train.parquet" in table.loc[("soft", "cola"), "reason"]
+
+
+def test_a_worker_that_is_killed_has_failed(words, tmp_path, monkeypatch):
+    folder = folders_of(words, tmp_path)[0]
+    folder.prepare()
+    killed = tmp_path / "killed.sh"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    assert run_in_process(folder.path, {}) == -signal.SIGKILL
+    assert folder.status().state == "failed"
+    assert "signal 9" in folder.status().reason
+
+
+def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
+
+    folder = folders_of(words, tmp_path)[0]
+    folder.prepare()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder.path)]
+    process = subprocess.run(
+        command, env=environment, preexec_fn=limit, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+    )
+    assert process.returncode == 1, process.stderr
+    assert folder.status().state == "failed"
+    assert "too large" in folder.status().reason
+    assert "\n" not in folder.status().reason
+
+
+def tear_result(folder):
+    path = folder.output / "results.json"
+    path.write_text(path.read_text()[:100])
+
+
+def change_config(folder):
+    path = folder.output / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"learning_rate": 0.5}))
+
+
+def age_result(folder):
+    path = folder.output / "results.json"
+    content = json.loads(path.read_text())
+    del content["parameters"]
+    path.write_text(json.dumps(content))
+
+
+def age_experiment(folder):
+    (folder.path / "experiment.json").write_text('{"task": "rte"}')
+
+
+def swap_experiment(folder):
+    path = folder.path / "experiment.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"options": content["options"] | {"seed": 9}}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (tear_result, "results.json is damaged or of another version"),
+        (age_result, "results.json is damaged or of another version"),
+        (change_config, "it differs in learning_rate"),
+        (age_experiment, "experiment.json is damaged or of another version"),
+        (swap_experiment, "holds another run than its name says"),
+    ],
+)
+def test_a_damaged_folder_has_failed_and_is_not_written_to(damage, said, copy, words):
+    folder = folders_of(words, copy)[0]
+    damage(folder)
+    before = {path: path.read_bytes() for path in folder.output.rglob("*") if path.is_file()}
+    status = folder.status()
+    assert status.state == "failed"
+    assert said in status.reason
+    assert "\n" not in status.reason
+    assert main(["reproduce", *words, "--dry_run", "--output_dir", str(copy)]) == 0
+    work(folder)
+    assert {path: path.read_bytes() for path in folder.output.rglob("*") if path.is_file()} == before

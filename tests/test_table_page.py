@@ -1,0 +1,229 @@
+"""The page of a filled table in a real browser: nothing is fetched, no error is logged, every link leads somewhere."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filled_table import ENTRIES, NASTY, filled_table
+
+from alignattn.experiments.tables.page import to_html
+from alignattn.files import write_text
+
+webdriver = pytest.importorskip("selenium.webdriver")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMEDRIVER = shutil.which("chromedriver")
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+WIDE, NARROW, HEIGHT = 1280, 390, 900
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or CHROMEDRIVER is None, reason="no chromium with its chromedriver is on the PATH"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "table1.html"
+    write_text(path, to_html(filled_table()))
+    return path
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Any:
+    """The browser with the page newly opened, its logs empty before."""
+    resize(browser, WIDE)
+    browser.get("about:blank")
+    forget_logs(browser)
+    browser.get(page.as_uri())
+    return browser
+
+
+def forget_logs(browser: Any) -> None:
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+
+
+def requested(browser: Any) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    urls = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    return [url for url in urls if not url.startswith("data:")]
+
+
+def resize(browser: Any, width: int) -> None:
+    size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def prefer(browser: Any, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def find(browser: Any, selector: str) -> list[Any]:
+    return browser.find_elements("css selector", selector)
+
+
+def is_in_view(element: Any) -> bool:
+    script = "const top = arguments[0].getBoundingClientRect().top; return top >= 0 && top < innerHeight"
+    return element.parent.execute_script(script, element)
+
+
+def test_nothing_but_the_page_is_fetched_and_nothing_is_logged(opened: Any, page: Path) -> None:
+    assert requested(opened) == [page.as_uri()]
+    assert opened.get_log("browser") == []
+
+
+def test_a_page_that_fetches_and_fails_would_be_noticed(browser: Any, tmp_path: Path) -> None:
+    script = "<script>console.error('an error'); undefinedName()</script>"
+    write_text(tmp_path / "bad.html", f'<img src="missing.png" alt="">{script}')
+    forget_logs(browser)
+    browser.get((tmp_path / "bad.html").as_uri())
+    assert (tmp_path / "missing.png").as_uri() in requested(browser)
+    logged = " ".join(entry["message"] for entry in browser.get_log("browser"))
+    assert "an error" in logged
+    assert "undefinedName" in logged
+
+
+def test_ids_are_unique_and_every_link_leads_to_one(opened: Any) -> None:
+    ids = [element.get_attribute("id") for element in find(opened, "[id]")]
+    assert len(ids) == len(set(ids))
+    targets = [link.get_dom_attribute("href") for link in find(opened, "a")]
+    assert len(targets) > len(ENTRIES)
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
+    assert {f"run-{digest}" for digest in filled_table().runs} <= set(ids)
+
+
+def test_each_number_leads_to_its_runs(opened: Any) -> None:
+    cells = find(opened, ".results td.measured")
+    assert len(cells) == len(ENTRIES)
+    for cell, entry in zip(cells, ENTRIES, strict=True):
+        number, *runs = (link.get_dom_attribute("href") for link in cell.find_elements("css selector", ":not(sup) > a"))
+        assert number == f"#run-{entry.runs[0]}"
+        assert runs == [f"#run-{digest}" for digest in entry.runs]
+
+
+@pytest.mark.parametrize("link", ["a.number", ".seeds a:last-child"])
+def test_a_click_opens_the_run_and_goes_there_also_when_it_was_closed_again(opened: Any, link: str) -> None:
+    clicked = find(opened, f".results tr:last-child {link}")[0]
+    run = opened.find_element("id", clicked.get_dom_attribute("href").removeprefix("#"))
+    config = run.find_element("css selector", ".columns")
+    assert not config.is_displayed()
+    for _ in range(2):
+        clicked.click()
+        assert config.is_displayed()
+        assert is_in_view(run)
+        run.find_element("tag name", "summary").click()
+        assert not config.is_displayed()
+
+
+def test_a_link_to_a_run_opens_it_at_once(opened: Any, page: Path) -> None:
+    digest = ENTRIES[-1].runs[1]
+    opened.get("about:blank")
+    opened.get(f"{page.as_uri()}#run-{digest}")
+    assert opened.find_element("id", f"run-{digest}").get_property("open")
+    assert len(find(opened, "details[open]")) == 1
+
+
+def test_a_failure_leads_to_its_reason(opened: Any) -> None:
+    link = find(opened, "td.failed sup a")[0]
+    assert link.text == "1"
+    link.click()
+    reason = opened.find_element("css selector", ":target")
+    assert reason.text.endswith(NASTY)
+    assert is_in_view(reason)
+
+
+def test_every_picture_has_loaded_and_has_a_text(opened: Any) -> None:
+    pictures = find(opened, "img")
+    runs = filled_table().runs.values()
+    assert len(pictures) == sum(len(run.pictures) for run in runs)
+    for picture in pictures:
+        assert opened.execute_script("return arguments[0].complete && arguments[0].naturalWidth", picture) > 0
+        assert picture.get_attribute("alt")
+
+
+def test_measured_stands_beside_published(opened: Any) -> None:
+    row = find(opened, ".results tbody tr")[0]
+    cells = [cell.text.splitlines()[:1] for cell in row.find_elements("css selector", "th, td")]
+    assert cells == [["soft"], ["72.00 ± 2.00"], ["86.5"], ["12.00 ± 2.00"], ["0.250"], [], ["2,000.0"]]
+    sources = [head.text for head in find(opened, ".results thead tr:last-child th")]
+    assert sources == ["measured", "published", "measured", "measured", "published", "measured"]
+
+
+def test_only_what_survives_for_the_better_is_bold(opened: Any) -> None:
+    weights = [int(number.value_of_css_property("font-weight")) for number in find(opened, ".results .number")]
+    bold = [entry.row + entry.measure for entry, weight in zip(ENTRIES, weights, strict=True) if weight >= 600]
+    assert bold == ["ganaccuracy", "ctece"]
+
+
+def test_a_cell_tells_what_it_is(opened: Any) -> None:
+    title = find(opened, ".results tbody tr:nth-child(2) td.measured")[0].get_attribute("title")
+    for words in ("aa-gan, MRPC accuracy", "82.00 ± 2.00 %", "3 seeds", "+10.00 points", "[+9.00, +11.00]", "0.012"):
+        assert words in title
+
+
+def test_texts_are_shown_as_they_are(opened: Any) -> None:
+    opened.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+    run = find(opened, "details.run")[0]
+    assert NASTY in run.find_element("css selector", "summary .title").text
+    codes = [code.text for code in run.find_elements("tag name", "code")]
+    assert codes == [f"alignattn finetune --task mrpc --note '{NASTY}'", f"seed: 1\nnote: {NASTY}"]
+    assert len(find(opened, "script")) == 1
+    assert NASTY in opened.title
+
+
+def test_headers_have_a_scope_and_rows_as_many_cells_as_the_head_has_columns(opened: Any) -> None:
+    assert all(head.get_dom_attribute("scope") for head in find(opened, "th"))
+    count = "return [...arguments[0].cells].reduce((sum, cell) => sum + cell.colSpan, 0)"
+    for table in find(opened, "table"):
+        head, *rows = table.find_elements("css selector", "thead tr:first-child, tbody tr")
+        assert {opened.execute_script(count, row) for row in rows} == {opened.execute_script(count, head)}
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_page_itself_never_scrolls_sideways(opened: Any, width: int) -> None:
+    opened.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+    resize(opened, width)
+    root = find(opened, "html")[0]
+    assert opened.execute_script("return innerWidth") == width
+    assert root.get_property("scrollWidth") == root.get_property("clientWidth")
+
+
+def test_the_page_follows_the_readers_scheme(opened: Any) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        prefer(opened, scheme)
+        colour = find(opened, "body")[0].value_of_css_property("background-color")
+        grounds[scheme] = [int(part) for part in colour.removeprefix("rgba(").split(",")[:3]]
+    assert min(grounds["light"]) > 200
+    assert max(grounds["dark"]) < 50
+
+
+def test_a_table_of_nothing_yet_is_a_page(browser: Any, tmp_path: Path) -> None:
+    missing = [replace(one, state="missing", values=(), comparison=None, reason=None) for one in ENTRIES]
+    write_text(tmp_path / "empty.html", to_html(replace(filled_table(), entries=missing, runs={}, notes=[])))
+    forget_logs(browser)
+    browser.get((tmp_path / "empty.html").as_uri())
+    assert browser.get_log("browser") == []
+    assert {cell.text for cell in find(browser, "td.measured")} == {"–"}
+    assert find(browser, "a") == []
+    assert [heading.text for heading in find(browser, "h2")] == ["Measured and published"]

@@ -1,0 +1,233 @@
+"""Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SHARED
+
+from alignattn.cli import main
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.reproduce import parse_given
+from alignattn.experiments.tables.commands import COMMANDS
+from alignattn.experiments.tables.experiment import Experiment
+from alignattn.experiments.tables.folder import RunFolder
+from alignattn.experiments.tables.table import load_table, table_names
+
+PAPER = SHARED / "paper_tables.yaml"
+SEEDS = (1, 2)
+
+
+def published_numbers(name, rows=slice(None)):
+    """The published numbers of a table, flat, row by row."""
+    return [number for row in load_table(name).rows[rows] for column in row.published for number in column]
+
+
+@pytest.fixture(scope="module")
+def paper():
+    if not PAPER.is_file():
+        pytest.skip(f"needs the published numbers in {PAPER}")
+    return yaml.safe_load(PAPER.read_text())
+
+
+def flat(value):
+    """The numbers of a value of the paper's file: `80.86/88.70` holds two."""
+    if isinstance(value, list):
+        return [number for entry in value for number in flat(entry)]
+    return [float(part) for part in str(value).split("/")]
+
+
+def test_table_1_holds_the_published_numbers(paper):
+    expected = [flat(paper["aa_table1"][row]) for row in ("soft", "aa-gan", "aa-ot", "aa-ct")]
+    assert [float(number) for number in published_numbers("table1")] == [n for row in expected for n in row]
+
+
+def test_table_2_holds_the_published_numbers(paper):
+    pairs = [paper["aa_table2"][pair] for pair in ("snli_mnli", "qqp_twitter_ppdb", "swag_hellaswag")]
+    expected = [number for row in pairs[0] for pair in pairs for number in flat(pair[row])]
+    assert [float(number) for number in published_numbers("table2")] == expected
+    table = load_table("table2")
+    names = [
+        "/".join(str(row.options[name]) for name in ("model", "attention") if name in row.options) for row in table.rows
+    ]
+    assert names == list(pairs[0])
+
+
+def test_table_3_holds_the_published_numbers(paper):
+    expected = [
+        number
+        for recipe in ("textfooler", "textbugger", "bae")
+        for row in ("soft", "aa-gan", "aa-ct")
+        for number in flat(paper["aa_table3"][recipe][row])[:-1]  # the last is the average
+    ]
+    assert [float(number) for number in published_numbers("table3")] == expected
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_cell_has_runs_whose_options_their_commands_know(name):
+    table = load_table(name)
+    cells = list(table.cells(SEEDS))
+    assert len(cells) == len(table.rows) * len(table.columns)
+    for cell in cells:
+        assert len(cell.published) == len(cell.column.measures)
+        for experiment in cell.experiments:
+            for run in filter(None, (experiment, experiment.needs)):
+                assert run.options.keys() <= COMMANDS[run.command].options
+    wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
+    assert wanted - {"attention"} <= table.command.all_options
+
+
+@pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
+def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_path):
+    from alignattn.experiments.arguments import parse_run_options
+
+    for cell in load_table(name).cells(SEEDS):
+        assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
+        options = parse_run_options(RunFolder(tmp_path, cell.experiments[0]).argv, "finetune")
+        assert options.data().task == cell.column.name
+        assert options.model().attention_config().name == cell.row.options["attention"]
+        assert options.training().seed == 1
+
+
+def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tmp_path):
+    table = load_table("table3").narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
+    by_row = {}
+    for cell in table.cells([7]):
+        (experiment,) = cell.experiments
+        assert "seed" not in experiment.options
+        assert experiment.needs.options["seed"] == 7
+        assert experiment.needs.options["attention"] == cell.row.options["attention"]
+        by_row[cell.row.options["recipes"][0], cell.row.options["attention"]] = experiment
+        argv = RunFolder(tmp_path, experiment).argv
+        assert argv[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
+    assert len({experiment.digest for experiment in by_row.values()}) == 6
+    assert by_row["bae", "soft"].needs == by_row["textfooler", "soft"].needs
+    assert by_row["bae", "soft"].needs != by_row["bae", "aa-ct"].needs
+
+
+def test_a_benchmark_is_one_run_for_the_whole_table():
+    experiments = [cell.experiments for cell in load_table("efficiency").cells(SEEDS)]
+    assert len({run.digest for runs in experiments for run in runs}) == 1
+
+
+def test_equal_options_have_equal_digests_however_they_are_written():
+    def digest(*words):
+        table = load_table("table1").with_given(parse_given(words)).narrowed(tasks=["rte"], attentions=["soft"])
+        return next(table.cells([1])).experiments[0].digest
+
+    assert digest("--learning_rate", "1e-4") == digest("--learning_rate=0.0001")
+    assert digest("--bf16") == digest("--bf16", "True")
+    assert digest("--learning_rate", "1e-4") != digest("--learning_rate", "2e-4")
+    assert digest() != digest("--max_length", "64")
+
+
+def test_a_digest_survives_its_file():
+    (experiment,) = next(load_table("table3").cells([3])).experiments
+    assert Experiment.from_dict(experiment.to_dict()).digest == experiment.digest
+    assert replace(experiment, options={**experiment.options, "num_examples": 7}).digest != experiment.digest
+
+
+def test_a_given_model_takes_the_place_of_every_pretrained_one():
+    table = load_table("table2").with_given({"model": "mini"})
+    models = [table.model_of(row) for row in table.rows]
+    assert models == ["da", "esim", "mini", "mini", "mini"]
+    assert table.rows[2].published == load_table("table2").rows[2].published
+    used = {cell.experiments[0].options["model"] for cell in table.cells([1])}
+    assert used == {"da", "esim", "mini"}
+
+
+def test_fields_of_the_tables_model_are_not_given_to_another():
+    def options(given):
+        return next(load_table("table1").with_given(given).cells([1])).experiments[0].options
+
+    assert "model_config" in options({})
+    assert "max_steps" in options({})
+    assert "model_config" not in options({"model": "mini"})
+    assert "max_steps" not in options({"num_train_epochs": 2})
+    assert options({"model": "mini", "model_config": "a=1"})["model_config"] == "a=1"
+
+
+def test_a_row_is_compared_with_the_plain_row_that_differs_in_nothing_else():
+    table = load_table("table3")
+    for row in table.rows:
+        plain = table.baseline(row)
+        if row.options["attention"] == "soft":
+            assert plain is None
+        else:
+            assert plain.options == row.options | {"attention": "soft"}
+    scopes = load_table("lambda")
+    assert all(scopes.baseline(row) is scopes.rows[0] for row in scopes.rows[1:])
+    shift = load_table("table2")
+    assert [shift.baseline(row) is None for row in shift.rows[:3]] == [True] * 3
+
+
+def test_rows_are_named_by_what_tells_them_apart():
+    table = load_table("lambda")
+    labels = [table.heading(row).label for row in table.rows]
+    assert labels[0] == "soft"
+    assert labels[2] == "aa-ct, projections, λ 0.1"
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tabel1"], "did you mean 'table1'"),
+        (["table9"], "table"),
+        ([], "table"),
+        (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose of mrpc, cola"),
+        (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
+        (["table2", "--models", "da", "--attentions", "soft"], "no row"),
+        (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
+        (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table1", "table2"], "'table2' is no option"),
+        (["table1", "--launcher", "slurm", "--tasks", "rte"], "choose one of local, ray"),
+        (["table1", "--ray_address", "auto", "--tasks", "rte"], "--launcher ray"),
+        (["table1", "--processes", "0", "--tasks", "rte"], "--processes 0"),
+    ],
+)
+def test_a_mistake_is_one_line(words, said, tmp_path, capsys):
+    assert main(["reproduce", *words, "--output_dir", str(tmp_path / "results")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
+    folder = tmp_path / "results"
+    words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "3", "--dry_run"]
+    assert main(["reproduce", "table1", *words, "--output_dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert sum(line.startswith("finetune rte") for line in out.splitlines()) == 6
+    assert "0 of 6 runs are done" in out
+    assert not folder.exists()
+
+
+def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
+    words = ["--tasks", "rte", "--attentions", "soft", "--seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
+    table = load_table("table1").narrowed(tasks=["rte"], attentions=["soft"])
+    (cell,) = table.cells([1, 2, 3])
+    for experiment, seconds in zip(cell.experiments[:2], (60, 180), strict=True):
+        folder = RunFolder(tmp_path, experiment)
+        folder.prepare()
+        (folder.path / "seconds.txt").write_text(f"{seconds}\n")
+    assert main(["reproduce", "table1", *words]) == 0
+    assert "about 2.0 min" in capsys.readouterr().out
+    assert math.isnan(RunFolder(tmp_path, cell.experiments[2]).seconds)
+
+
+def test_given_words_are_grouped_by_option():
+    given = parse_given(["--layers", "0", "1", "--bf16", "--save_strategy", "no", "--model_config", "a=0.1"])
+    assert given == {"layers": [0, 1], "bf16": True, "save_strategy": "no", "model_config": "a=0.1"}
+    with pytest.raises(AlignAttnError, match="'stray' is no option"):
+        parse_given(["stray"])
+
+
+def test_a_folder_that_is_there_is_given_by_its_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert parse_given(["--data_dir", "data/here"]) == {"data_dir": str(Path("data/here").resolve())}
+    assert parse_given(["--model", "google/bert"]) == {"model": "google/bert"}
