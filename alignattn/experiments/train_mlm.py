@@ -32,11 +32,11 @@ from alignattn.experiments.arguments import RunOptions, check_training_options
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import RESULTS_FILE, device_name, package_versions
 from alignattn.files import check_free, write_json
+from alignattn.robustness.masked_head import MaskedLanguageTrainer, masked_logits, masked_positions
 from alignattn.robustness.masked_texts import (
     TABLE_SUFFIXES,
     encode_texts,
     masked_batches,
-    masked_positions,
     most_frequent_token,
     read_texts,
     split_texts,
@@ -232,11 +232,10 @@ def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], de
     right = masked = 0
     with torch.inference_mode():
         for batch in tqdm(batches, unit="batch", desc=f"masked accuracy {description}"):
-            is_masked = masked_positions(batch)
-            inputs = {name: values.to(model.device) for name, values in batch.items() if name != "labels"}
-            guesses = model(**inputs).logits.argmax(-1).cpu()
-            right += int((guesses == batch["labels"])[is_masked].sum())
-            masked += int(is_masked.sum())
+            labels = batch["labels"][masked_positions(batch)]
+            inputs = {name: values.to(model.device) for name, values in batch.items()}
+            right += int((masked_logits(model, inputs).argmax(-1).cpu() == labels).sum())
+            masked += len(labels)
     model.train(was_training)
     return right / masked
 
@@ -280,7 +279,7 @@ def _build_trainer(
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:
-        trainer = Trainer(
+        trainer = MaskedLanguageTrainer(
             model=model,
             args=args,
             train_dataset=train,

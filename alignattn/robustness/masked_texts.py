@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import torch
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
+from alignattn.robustness.masked_head import masked_positions
 from alignattn.tasks.sources import read_file
 
 HELD_OUT_SHARE = 0.05
 FEWEST_TEXTS = 2
 TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Files of these names hold columns; any other file holds one text a line."""
-
-IGNORED_LABEL = -100
-"""What transformers writes for a token that was not masked."""
 
 
 def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str]:
@@ -116,12 +113,6 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
     if not counts:
         raise AlignAttnError("the tokenizer finds no token in the texts to train on: give other --text")
     return counts.most_common(1)[0][0]
-
-
-def masked_positions(batch: BatchEncoding) -> torch.Tensor:
-    """Return which tokens of a batch are to be guessed, bool `[B, n]`."""
-    is_masked: torch.Tensor = batch["labels"] != IGNORED_LABEL
-    return is_masked
 
 
 def _lines(path: Path) -> list[str]:

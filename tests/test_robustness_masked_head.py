@@ -1,0 +1,56 @@
+"""The head on masked tokens alone computes what the model computes of all tokens."""
+
+import pytest
+import torch
+import transformers
+from conftest import FAMILIES, tiny_batch
+
+from alignattn.robustness.masked_head import IGNORED_LABEL, MaskedLanguageTrainer, masked_logits
+
+
+def _model(family):
+    torch.manual_seed(0)
+    return transformers.AutoModelForMaskedLM.from_config(FAMILIES[family]()).double().eval()
+
+
+def _inputs():
+    inputs = tiny_batch()
+    is_masked = torch.rand(inputs["input_ids"].shape, generator=torch.Generator().manual_seed(3)) < 0.3
+    inputs["labels"] = inputs["input_ids"].masked_fill(~is_masked | (inputs["attention_mask"] == 0), IGNORED_LABEL)
+    return inputs
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_gradients_are_the_models_own(family, tmp_path):
+    model, inputs = _model(family), _inputs()
+    trainer = MaskedLanguageTrainer(
+        model, transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    )
+    expected = model(**inputs).loss
+    expected_gradients = torch.autograd.grad(expected, list(model.parameters()), allow_unused=True)
+    loss = trainer.compute_loss(model, inputs)
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    # The trainer's cross-entropy is in float32, as transformers' own.
+    torch.testing.assert_close(loss.double(), expected.double(), rtol=1e-6, atol=0)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        assert (gradient is None) == (expected_gradient is None)
+        if gradient is not None:
+            torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_at_the_masked_tokens_and_the_model_is_left_as_it_was(family):
+    model, inputs = _model(family), _inputs()
+    with torch.no_grad():
+        expected = model(**inputs).logits[inputs["labels"] != IGNORED_LABEL]
+        torch.testing.assert_close(masked_logits(model, inputs), expected, rtol=1e-12, atol=1e-12)
+        assert model(**inputs).logits.shape[:2] == inputs["input_ids"].shape
+
+
+def test_a_batch_without_a_masked_token_weighs_nothing(tmp_path):
+    model, inputs = _model("bert"), _inputs()
+    inputs["labels"] = torch.full_like(inputs["labels"], IGNORED_LABEL)
+    trainer = MaskedLanguageTrainer(
+        model, transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    )
+    assert trainer.compute_loss(model, inputs).item() == 0
