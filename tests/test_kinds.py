@@ -18,7 +18,8 @@ from transformers import (
 
 import alignattn
 from alignattn.cli import main
-from alignattn.experiments.robustness import RobustnessArguments, target_loaders
+from alignattn.experiments.attack_arguments import AttackArguments
+from alignattn.experiments.attack_targets import target_loaders
 from alignattn.tasks import TASKS
 from alignattn.tasks.entities import entity_scores
 from alignattn.tasks.kinds import KINDS, kind_of
@@ -375,7 +376,7 @@ def test_what_is_attacked_are_the_good_rows_of_the_run(tiny_checkpoint, tmp_path
         "--num_train_epochs 1 --disable_tqdm true --use_cpu true"
     )
     assert main(words.split()) == 0
-    (load,) = target_loaders(RobustnessArguments(run=[str(tmp_path / "run")]))
+    (load,) = target_loaders(AttackArguments(run=[str(tmp_path / "run")]))
     target = load()
     assert [row.texts["sentence"] for row in target.rows] == texts[:3] + texts[4:]
     assert (target.name, target.attention, target.split) == ("run", "aa-ct", "validation")

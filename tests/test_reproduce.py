@@ -114,8 +114,9 @@ def test_the_table_holds_what_its_runs_measured(filled, words):
 
 def test_what_is_finished_is_not_run_again(filled, words, copy, capsys):
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")}
-    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 0
+    assert main(["reproduce", *words, "--note", "Of tiny data.", "--output_dir", str(copy)]) == 0
     assert "2 of 2 runs are done" in capsys.readouterr().out
+    assert "Of tiny data." in (copy / "table1" / "table1.md").read_text()
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")} == before
     assert [trainings(folder) for folder in folders_of(words, copy)] == [1, 1]
     assert frame(copy).equals(frame(filled[0]))
@@ -172,7 +173,9 @@ def test_a_run_that_another_process_holds_is_not_started(words, tmp_path):
     holder.kill()
     holder.wait()
     # The system takes the lock from a process that dies.
-    FileLock(folder.path / ".lock").acquire(timeout=0).release()
+    lock = FileLock(folder.path / ".lock")
+    lock.acquire(timeout=0)
+    lock.release()
 
 
 def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words, capsys):
@@ -183,9 +186,9 @@ def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words,
     assert "cola" in captured.err.splitlines()[-1]
     table = frame(copy).set_index(["row", "column"])
     assert dict(table["state"]) == {
-        (row, column): state for row in ("soft", "aa-ct") for column, state in (("cola", "failed"), ("rte", "done"))
+        (row, column): state for row in ("soft", "aa-ct") for column, state in (("CoLA", "failed"), ("RTE", "done"))
     }
-    assert "train.parquet" in table.loc[("soft", "cola"), "reason"]
+    assert "no data for task 'cola'" in table.loc[("soft", "CoLA"), "reason"]
 
 
 def test_a_worker_that_is_killed_has_failed(words, tmp_path, monkeypatch):

@@ -4,6 +4,8 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import SHARED
@@ -105,6 +107,11 @@ def test_merged_shards_are_the_whole_run(words, tmp_path, capsys) -> None:
         ("--num_examples 0", "nothing to attack"),
         ("--max_length 9999", "9999"),
         ("--merge", "holds no records of attacks"),
+        pytest.param(
+            "--half_precision",
+            "--half_precision is for CUDA",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA GPU is here"),
+        ),
     ],
 )
 def test_mistakes_are_one_line(changes, message, words, tmp_path, capsys) -> None:
@@ -118,3 +125,30 @@ def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys) -> Non
     local = f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --sentence_encoder {minilm} --mlm {minilm}"
     assert main([*words.split(), *local.split()]) == 2
     assert "task 'stsb' has no such classes" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data) -> None:
+    words = f"robustness --model {tmp_path / 'none'} --task sst2 --data_dir {shared_data} --recipes textbugger"
+    local = f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --output_dir {tmp_path / 'out'}"
+    assert main([*words.split(), *local.split()]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].count("cannot load the model") == 1
+
+
+def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(minilm, tmp_path, capsys) -> None:
+    rows = {"sentence": ["a fine movie", "", "1234 !!!", "a dull , awful movie"], "label": [1, 1, 0, 7]}
+    (tmp_path / "glue" / "sst2").mkdir(parents=True)
+    pq.write_table(pa.table(rows), tmp_path / "glue" / "sst2" / "validation.parquet")
+    words = (
+        f"robustness --model {minilm} --task sst2 --data_dir {tmp_path} --recipes textbugger "
+        f"--nltk_data {RESOURCES / 'nltk_data'} --sentence_encoder {minilm} "
+        f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} "
+        f"--output_dir {tmp_path / 'out'}"
+    ).split()
+    assert main(words) == 2
+    assert "row 2: column 'sentence' is empty (2 bad of 4 rows)" in capsys.readouterr().err
+    assert main([*words, "--skip_bad_rows"]) == 0
+    printed = capsys.readouterr().out
+    assert "sst2 validation: 2 row(s) that cannot be used are left out" in printed
+    assert "fewer than the 1000 asked for: the split is used whole" in printed
+    (summary,) = table_of(tmp_path / "out")
+    assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2

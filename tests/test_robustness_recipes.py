@@ -284,6 +284,21 @@ def test_sentence_vectors_are_means_over_real_tokens_each_sentence_once(minilm: 
     assert sorted(encoded) == sorted(set(texts))
 
 
+def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper: BagOfWords, resources: Resources) -> None:
+    attack = build_attack("textfooler", wrapper, resources)
+    encoder = constraints(attack)["SentenceSimilarity"].model
+    encoded: list[list[str]] = []
+    with library.replaced(
+        encoder, _encode=lambda texts, encode=encoder._encode: encoded.append(texts) or encode(texts)
+    ):
+        attack.attack(*SENTENCES[1])
+        first = list(encoded)
+        attack.attack(*SENTENCES[1])
+    # The same batches: a vector may differ in its last bits with what else is in its batch.
+    assert first
+    assert encoded == first * 2
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -56,6 +56,23 @@ MIXED = (
 )
 
 
+@pytest.mark.parametrize(
+    ("recipes", "named"),
+    [
+        (("textbugger",), ["word_swaps", "sentence_encoder"]),
+        (("textfooler",), ["word_swaps", "word_distance", "sentence_encoder"]),
+        (("bae",), ["sentence_encoder", "masked_language_model"]),
+        (("textbugger", "bae"), ["word_swaps", "sentence_encoder", "masked_language_model"]),
+    ],
+)
+def test_the_caption_names_what_the_recipes_of_the_table_use(recipes: tuple[str, ...], named: list[str]) -> None:
+    parts = ("word_swaps", "word_distance", "sentence_encoder", "masked_language_model")
+    resources = {part: f"the {part} used" for part in parts}
+    runs = [_run(*MIXED, recipe=recipe, resources=resources) for recipe in recipes]
+    (table,) = tabulate([summarise(run) for run in runs])
+    assert table.caption == "Attacks made with " + "; ".join(f"{part}: the {part} used" for part in named)
+
+
 def test_counts_and_shares_of_hand_made_records() -> None:
     summary = summarise(_run(*MIXED))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (3, 2, 3, 1)

@@ -196,6 +196,14 @@ def test_a_mistake_is_one_line(words, said, tmp_path, capsys):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_table_may_have_columns_that_are_there_for_the_asking():
+    def tasks(**narrowing):
+        return [column.name for column in load_table("lambda").narrowed(**narrowing).columns]
+
+    assert tasks() == ["mrpc", "rte"]
+    assert tasks(tasks=["cola"]) == ["cola"]
+
+
 def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "results"
     words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "3", "--dry_run"]

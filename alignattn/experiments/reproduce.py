@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class ReproduceArguments:
     tasks: list[str] | None = field(default=None, metadata={"help": "Tasks or pairs, of the table's (default: all)."})
     models: list[str] | None = field(default=None, metadata={"help": "Models, of the table's (default: all)."})
     attentions: list[str] | None = field(default=None, metadata={"help": "Attentions, of the table's (default: all)."})
+    note: str | None = field(default=None, metadata={"help": "A sentence to stand below the table."})
     dry_run: bool = field(default=False, metadata={"help": "Run nothing: list the runs, with an estimate of time."})
     launcher: str = field(default="local", metadata={"help": f"Where the runs run: {', '.join(LAUNCHERS)}."})
     processes: int | None = field(
@@ -107,6 +108,8 @@ def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, A
     for wave in waves:
         run_missing(launcher, wave)
     filled = fill(table, cells, results)
+    if arguments.note is not None:
+        filled = replace(filled, notes=[*filled.notes, arguments.note])
     written = write_table(results / table.name, filled)
     print(f"{to_text(filled)}\nwritten to {', '.join(map(str, written))}")
     failed = [run for run in filled.runs.values() if run.state == "failed"]

@@ -87,9 +87,7 @@ def read_result(folder: Path) -> RunResult | None:
     return read_finished(folder, build, "run")
 
 
-def read_finished(
-    folder: Path, build: Callable[[dict[str, Any]], R], verb: str, file: str = RESULTS_FILE
-) -> R | None:
+def read_finished(folder: Path, build: Callable[[dict[str, Any]], R], verb: str, file: str = RESULTS_FILE) -> R | None:
     """Return what `build` makes of the result in `folder`, or None if there is none yet.
 
     Args:

@@ -42,6 +42,10 @@ class CachedEncoder:
                 self._cache[sentence] = known[sentence]
         return torch.stack([known[sentence] for sentence in sentences])
 
+    def clear_cache(self) -> None:
+        """Forget all vectors."""
+        self._cache.clear()
+
 
 class MeanPooling:
     """The mean of an encoder's last hidden states over the real tokens of a sentence, special ones included.

@@ -86,8 +86,7 @@ def attack_rows(
         AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged; if there are no
             rows, or `num_examples` is below 1.
     """
-    # The goal hands over all texts of a step, for the wrapper to sort by length.
-    attack.goal_function.batch_size = sys.maxsize
+    hand_over_whole_steps(attack)
     header, done = _begin(attack, rows, records_path, settings, shard)
     todo = shard.deal(rows[: header.rows])
     _check_same_rows(done, todo, records_path)
@@ -106,6 +105,11 @@ def attack_rows(
             bar.set_postfix_str(_running_rate(counts), refresh=False)
             bar.update()
     return read_run(records_path)
+
+
+def hand_over_whole_steps(attack: Any) -> None:
+    """Have an attack give all texts of a step to its wrapper at once, which sorts them by length and cuts batches."""
+    attack.goal_function.batch_size = sys.maxsize
 
 
 def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackRecord:

@@ -16,6 +16,13 @@ WORDNET = "wordnet"
 BERT = "bert-base-uncased"
 DIGEST_LENGTH = 8
 
+USERS = {
+    "word_swaps": ("textfooler", "textbugger"),
+    "word_distance": ("textfooler",),
+    "masked_language_model": ("bae",),
+}
+"""For each part that not every recipe has, the recipes that do."""
+
 NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
 MODEL_FILES = ("config.json", "*.safetensors", "tokenizer.json", "vocab.txt")
 """The files of a model's folder that say which model it is."""

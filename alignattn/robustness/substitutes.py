@@ -133,6 +133,10 @@ class SentenceSimilarity(SentenceEncoder):
         """Return `[N, d]` for N sentences."""
         return self.model.encode(sentences)
 
+    def clear_cache(self) -> None:
+        """Forget the vectors of an attack that is over, as TextAttack asks of each constraint then."""
+        self.model.clear_cache()
+
     def _score_list(self, starting_text: AttackedText, transformed_texts: Sequence[AttackedText]) -> Tensor:
         scores = torch.ones(len(transformed_texts))
         rows = [row for row, text in enumerate(transformed_texts) if not self._is_skipped(text)]

@@ -10,6 +10,7 @@ from scipy.stats import binomtest
 
 from alignattn.files import write_csv, write_json, write_text
 from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.robustness.resources import USERS
 from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
 
@@ -126,8 +127,13 @@ class AttackTable:
 
     @property
     def caption(self) -> str:
-        """What the attacks were made of, in one line."""
-        parts = "; ".join(f"{part}: {resource}" for part, resource in self.resources.items())
+        """What the attacks were made of, in one line; without what none of the table's recipes uses."""
+        recipes = {summary.settings.recipe for summary in self.summaries}
+        parts = "; ".join(
+            f"{part}: {resource}"
+            for part, resource in self.resources.items()
+            if not recipes.isdisjoint(USERS.get(part, recipes))
+        )
         return f"Attacks made with {parts or 'the resources of the recipes'}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     published_source: what the published numbers are of; left out where there are none
     notes: sentences below the table
     command: the command of `alignattn` whose runs fill the table
+    default_tasks: the columns where a user names none; all where left out
     options: of every run
     rows:      a list of
       options: of the runs of the row; they also name it
@@ -125,6 +126,7 @@ class Table:
         options: of every run.
         rows: in order.
         columns: in order.
+        default_tasks: names of the columns where a user names none; None for all.
         given: options that a user gave; they come last.
     """
 
@@ -136,6 +138,7 @@ class Table:
     options: Mapping[str, Any]
     rows: Sequence[Row]
     columns: Sequence[Column]
+    default_tasks: Sequence[str] | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def narrowed(
@@ -145,7 +148,7 @@ class Table:
         models: Sequence[str] | None = None,
         attentions: Sequence[str] | None = None,
     ) -> "Table":
-        """Return the rows and columns that are asked for; None asks for all.
+        """Return the rows and columns that are asked for; None asks for all, or for the default columns.
 
         Raises:
             AlignAttnError: if one that is asked for is not in the table.
@@ -153,6 +156,7 @@ class Table:
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
         _check_known(attentions, [attention_of(row) for row in self.rows], "--attentions", self.name)
+        tasks = self.default_tasks if tasks is None else tasks
         kept = [index for index, column in enumerate(self.columns) if tasks is None or column.name in tasks]
         rows = [
             replace(row, published=[row.published[index] for index in kept])
@@ -253,6 +257,7 @@ def parse_table(name: str, content: Mapping[str, Any]) -> Table:
         options=content.get("options", {}),
         rows=[Row(row["options"], _parse_published(row.get("published"), columns)) for row in content["rows"]],
         columns=columns,
+        default_tasks=content.get("default_tasks"),
     )
 
 
