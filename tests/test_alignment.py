@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import ALIGNMENTS, CTAlignment, GANAlignment
+from alignattn.attention.alignment import ALIGNMENTS, CTAlignment, GANAlignment, transport
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
 from alignattn.attention.projection import forked_linear
@@ -269,7 +269,7 @@ class TestDiagnostics:
 
 
 class LargestProduct(TorchDispatchMode):
-    """Watches for tensors whose last two sizes are both the sequence's length."""
+    """Watches for tensors whose last two sizes are both the sequence's length, and how many such matrices they hold."""
 
     def __init__(self, length):
         super().__init__()
@@ -284,22 +284,24 @@ class LargestProduct(TorchDispatchMode):
                 and tensor.dim() >= 2
                 and tuple(tensor.shape[-2:]) == (self.length,) * 2
             ):
-                self.seen.add(str(function))
+                self.seen.add(tensor.numel() // self.length**2)
         return result
 
 
-def test_ct_makes_no_tensor_of_tokens_by_tokens():
+@pytest.mark.parametrize("matrices", [0, 1])
+def test_ct_makes_tensors_of_tokens_by_tokens_within_a_budget_alone(matrices, monkeypatch):
+    """The budget is a constant: of a longer sample no such tensor is made, so memory is linear in its length."""
     length = 37
+    monkeypatch.setattr(transport, "MATRIX_ELEMENTS", (matrices + 1) * length**2 - 1)
     query, key = features(dtype=torch.float32, length=length)
     mask = torch.ones(BATCH, length, dtype=torch.bool)
     mask[1, 30:] = False
-    # Scaled-dot-product attention broadcasts the mask; what is asserted is that it alone has that shape.
     with LargestProduct(length) as watch:
         CTAlignment(DIM)(query, key, mask).backward()
-    assert not {name for name in watch.seen if "expand" not in name}
+    assert watch.seen == {matrices} - {0}
     with LargestProduct(length) as watch:
         _ = query @ key.mT
-    assert watch.seen
+    assert BATCH * HEADS in watch.seen
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.blocks import loss_in_blocks
+from alignattn.attention.alignment.blocks import Block, BlockLoss, by_autograd, loss_in_blocks
 from alignattn.errors import AlignAttnError
 
 HeadReduction = Literal["sum", "mean"]
@@ -101,7 +101,7 @@ class Alignment(nn.Module, ABC):
         self._check_shapes(query, key, mask)
         with torch.autocast(query.device.type, enabled=False):
             if query.device.type == "cpu" and not torch.compiler.is_compiling():
-                loss, diagnostic = loss_in_blocks(self._loss, query, key, mask, list(self.parameters()))
+                loss, diagnostic = loss_in_blocks(self._loss_of_block, query, key, mask, list(self.parameters()))
             else:
                 both = torch.stack((query, key))
                 loss, diagnostic = self._loss(both.to(torch.promote_types(both.dtype, torch.float32)), mask)
@@ -109,11 +109,18 @@ class Alignment(nn.Module, ABC):
 
     def _loss(self, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         loss, diagnostic = self._compute(features, TokenMeasure.of(features[0], mask))
-        return (loss / features.shape[2] if self.head_reduction == "mean" else loss), diagnostic.detach()
+        return loss * self._head_weight(features.shape[2]), diagnostic.detach()
+
+    def _head_weight(self, heads: int) -> float:
+        return 1 / heads if self.head_reduction == "mean" else 1.0
 
     @abstractmethod
     def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
         """Return the loss summed over heads, and the diagnostic, of queries and keys `[2, B, H, n, d]`."""
+
+    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+        """Return what a block of samples adds to the loss, on the CPU, with its gradient; see `LossOfBlock`."""
+        return by_autograd(self._loss, list(self.parameters()), features, block, keeps_gradient)
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
         if query.dim() != 4 or query.shape != key.shape or query.shape[-1] != self.head_dim:

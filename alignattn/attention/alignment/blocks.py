@@ -5,7 +5,8 @@ is. A part that fits the cache is much faster than the whole, nothing of it has 
 itself, and tokens of padding are left out. On a GPU, and in a compiled graph, one large batch is the better choice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,28 +14,65 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from alignattn.attention.alignment.scratch import SCRATCH
+
 BLOCK_ELEMENTS = 2**18
 """Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""
-
-BlockLoss = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""Maps features `[2, b, H, n, d]` (queries, keys) and a mask `[b, n]` to the mean loss and a diagnostic, scalars."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some samples of a batch, cut to the longest of them.
+    """The real tokens of some samples of a batch, R in all, sample after sample.
 
     Attributes:
-        rows: `[b * n]`, where their tokens stand among all tokens of the batch, `[B * N]`.
-        mask: `[b, n]` bool, True = a real token; None where every token is.
-        samples: b.
-        share: of the batch's samples.
+        rows: where they stand among all tokens of the batch, `[B * N]`; a tensor `[R]`, or a slice.
+        counts: real tokens of each of the b samples, descending.
+        sample_weight: of a sample in the mean over those of the batch that have a real token.
     """
 
-    rows: Tensor
-    mask: Tensor | None
-    samples: int
-    share: float
+    rows: Tensor | slice
+    counts: list[int]
+    sample_weight: float
+
+    @property
+    def mask(self) -> Tensor | None:
+        """`[b, n]` bool with n the most tokens of a sample, True = a real token; None where every token is."""
+        if self.counts[-1] == self.counts[0]:
+            return None
+        return torch.arange(self.counts[0]) < torch.tensor(self.counts)[:, None]
+
+    def gather(self, rows: Tensor, out: Tensor) -> None:
+        """Write the block's rows of all rows, `[B * N, f]`, to `out`, `[R, f]`."""
+        if isinstance(self.rows, Tensor) and rows.dtype == out.dtype:
+            torch.index_select(rows, 0, self.rows, out=out)
+        else:
+            out.copy_(rows[self.rows])
+
+    def token_weight(self, dtype: torch.dtype) -> Tensor:
+        """Return `[R]`, the weight of each token in the mean over samples of the mean over their tokens."""
+        counts = torch.tensor(self.counts)
+        return (self.sample_weight / counts.to(dtype)).repeat_interleave(counts)
+
+
+@dataclass(frozen=True)
+class BlockLoss:
+    """What a block adds to the loss of its batch.
+
+    Attributes:
+        loss: a scalar.
+        diagnostic: a scalar.
+        to_features: the loss's gradient in the features it was computed from; None if it is not wanted.
+        to_parameters: likewise in each of the loss's parameters.
+    """
+
+    loss: Tensor
+    diagnostic: Tensor
+    to_features: Tensor | None = None
+    to_parameters: Sequence[Tensor | None] = ()
+
+
+LossOfBlock = Callable[[Tensor, Block, bool], BlockLoss]
+"""Computes it from the features `[2, R, H, d]` of a block's queries and keys; the flag says whether with gradients."""
 
 
 def blocks_of(batch: int, length: int, mask: Tensor | None, width: int) -> Iterator[Block]:
@@ -46,8 +84,14 @@ def blocks_of(batch: int, length: int, mask: Tensor | None, width: int) -> Itera
         mask: `[B, N]` bool, True = a real token, or None.
         width: features of one token in all heads.
     """
+    if length == 0:
+        return
     if mask is None:
-        mask = torch.ones(batch, length, dtype=torch.bool)
+        samples = max(1, BLOCK_ELEMENTS // (width * length))
+        for start in range(0, batch, samples):
+            stop = min(start + samples, batch)
+            yield Block(slice(start * length, stop * length), [length] * (stop - start), 1 / batch)
+        return
     # Real tokens first, in their order: what a block takes of a sample is then a prefix.
     rows = (~mask).byte().argsort(dim=1, stable=True) + length * torch.arange(batch)[:, None]
     counts, order = mask.sum(dim=1).sort(descending=True, stable=True)
@@ -55,52 +99,48 @@ def blocks_of(batch: int, length: int, mask: Tensor | None, width: int) -> Itera
     total, start = len(remaining), 0
     while start < total:
         longest = remaining[start]
-        samples = min(max(1, BLOCK_ELEMENTS // (width * longest)), total - start)
-        chosen, real = order[start : start + samples], counts[start : start + samples, None]
-        is_real = torch.arange(longest) < real
-        yield Block(rows[chosen, :longest].flatten(), None if is_real.all() else is_real, samples, samples / total)
-        start += samples
+        stop = min(start + max(1, BLOCK_ELEMENTS // (width * longest)), total)
+        is_real = torch.arange(longest) < counts[start:stop, None]
+        yield Block(rows[order[start:stop], :longest][is_real], remaining[start:stop], 1 / total)
+        start = stop
 
 
 class _LossInBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        loss_of: BlockLoss,
+        loss_of: LossOfBlock,
         keeps_gradient: bool,
         mask: Tensor | None,
         query: Tensor,
         key: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        batch, heads, length, _ = query.shape
+        batch, heads, length, head_dim = query.shape
         # The projections' own memory order is [B, n, H, d]: taken so, a token's features are one row without a copy.
         both = [features.transpose(1, 2).flatten(2).flatten(0, 1) for features in (query, key)]
-        wanted = [tensor for tensor in parameters if tensor.requires_grad]
         to_features = [_zero_at_padding(rows, mask) for rows in both]
-        to_parameters = [torch.zeros_like(tensor) for tensor in wanted]
+        to_parameters = [torch.zeros_like(tensor) if tensor.requires_grad else None for tensor in parameters]
         compute_type = torch.promote_types(query.dtype, torch.float32)
         loss = query.new_zeros((), dtype=compute_type)
         diagnostic = torch.zeros_like(loss)
         for block in blocks_of(batch, length, mask, both[0].shape[1]):
-            selected = torch.stack([rows.index_select(0, block.rows) for rows in both]).to(compute_type)
-            # Hooks of an outer scope, such as gradient checkpointing's, are not meant for this graph.
-            with torch.set_grad_enabled(keeps_gradient), torch.autograd.graph.saved_tensors_hooks(_same, _same):
-                selected.requires_grad_()
-                features = selected.unflatten(1, (block.samples, -1)).unflatten(-1, (heads, -1)).transpose(2, 3)
-                block_loss, block_diagnostic = loss_of(features, block.mask)
-            loss += block_loss.detach() * block.share
-            diagnostic += block_diagnostic * block.share
-            if not keeps_gradient:
-                continue
-            gradients = torch.autograd.grad(block_loss, [selected, *wanted], loss.new_tensor(block.share))
-            for target, gradient in zip(to_features, gradients[0], strict=True):
-                target.index_copy_(0, block.rows, gradient.to(target.dtype))
-            for target, gradient in zip(to_parameters, gradients[1:], strict=True):
-                target += gradient
+            with SCRATCH.frame():
+                selected = SCRATCH.take(2, sum(block.counts), both[0].shape[1], dtype=compute_type)
+                for part, rows in zip(selected, both, strict=True):
+                    block.gather(rows, part)
+                result = loss_of(selected.unflatten(-1, (heads, -1)), block, keeps_gradient)
+                loss += result.loss
+                diagnostic += result.diagnostic
+                if result.to_features is None:
+                    continue
+                for target, gradient in zip(to_features, result.to_features.flatten(2), strict=True):
+                    target[block.rows] = gradient.to(target.dtype)
+                for total, term in zip(to_parameters, result.to_parameters, strict=True):
+                    if total is not None and term is not None:
+                        total += term
         ctx.save_for_backward(*to_features, *to_parameters)
-        ctx.is_wanted = [tensor.requires_grad for tensor in parameters]
-        ctx.shape = (batch, length, heads, -1)
+        ctx.shape = (batch, length, heads, head_dim)
         ctx.mark_non_differentiable(diagnostic)
         return loss, diagnostic
 
@@ -113,28 +153,25 @@ class _LossInBlocks(torch.autograd.Function):
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in (to_query, to_key)]
         of_features = [rows.view(ctx.shape).transpose(1, 2) for rows in scaled]
-        of_parameters = iter(to_parameters)
-        wanted = [next(of_parameters) * scale if is_wanted else None for is_wanted in ctx.is_wanted]
-        return None, None, None, *of_features, *wanted
+        of_parameters = [None if gradient is None else gradient * scale for gradient in to_parameters]
+        return None, None, None, *of_features, *of_parameters
 
 
 def _zero_at_padding(rows: Tensor, mask: Tensor | None) -> Tensor:
     """Return a tensor like `rows`, `[B * N, f]`, that is zero where no block will write to it, and empty elsewhere."""
     zeroed = torch.empty_like(rows)
-    return zeroed if mask is None else zeroed.masked_fill_(~mask.flatten()[:, None], 0)
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
+    if mask is not None:
+        zeroed[~mask.flatten()] = 0
+    return zeroed
 
 
 def loss_in_blocks(
-    loss_of: BlockLoss, query: Tensor, key: Tensor, mask: Tensor | None, parameters: list[Tensor]
+    loss_of: LossOfBlock, query: Tensor, key: Tensor, mask: Tensor | None, parameters: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean over the samples that have a real token of `loss_of`, and of its diagnostic.
+    """Return the sum of `loss_of` over the blocks of a batch, and of its diagnostic.
 
     Args:
-        loss_of: the loss of some samples; a mean over them. It sees float32 features, float64 for float64 input.
+        loss_of: the loss of a block. It sees float32 features, float64 for float64 input.
         query: `[B, H, n, d]`.
         key: `[B, H, n, d]`.
         mask: `[B, n]` bool, True = a real token; None = all are real.
@@ -144,3 +181,54 @@ def loss_in_blocks(
         loss_of, torch.is_grad_enabled(), mask, query, key, *parameters
     )
     return result
+
+
+def by_autograd(
+    mean_loss: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]],
+    parameters: list[Tensor],
+    features: Tensor,
+    block: Block,
+    keeps_gradient: bool,
+) -> BlockLoss:
+    """Return a block's loss with the gradients that autograd finds.
+
+    Args:
+        mean_loss: maps features `[2, b, H, n, d]` (queries, keys) and a mask `[b, n]` to the mean loss over the
+            samples and a diagnostic, scalars.
+        parameters: what `mean_loss` depends on besides.
+        features: `[2, R, H, d]`.
+        block: whose features they are.
+        keeps_gradient: whether the gradients are wanted.
+    """
+    share = len(block.counts) * block.sample_weight
+    wanted = [tensor for tensor in parameters if tensor.requires_grad]
+    with grad_of_its_own(keeps_gradient):
+        leaf = features.detach().requires_grad_()
+        padded = _padded(leaf, block).transpose(2, 3)
+        loss, diagnostic = mean_loss(padded, block.mask)
+    if not keeps_gradient:
+        return BlockLoss(loss * share, diagnostic * share)
+    to_features, *found = torch.autograd.grad(loss, [leaf, *wanted], torch.full_like(loss, share))
+    remaining = iter(found)
+    to_parameters = [next(remaining) if tensor.requires_grad else None for tensor in parameters]
+    return BlockLoss(loss.detach() * share, diagnostic * share, to_features, to_parameters)
+
+
+def _padded(features: Tensor, block: Block) -> Tensor:
+    """Return the features `[2, R, H, d]` of a block as `[2, b, n, H, d]`, zero at padding."""
+    if block.mask is not None:
+        places = block.mask.flatten().nonzero().squeeze(-1)
+        empty = features.new_zeros(2, block.mask.numel(), *features.shape[2:])
+        features = empty.index_copy(1, places, features)
+    return features.unflatten(1, (len(block.counts), -1))
+
+
+@contextmanager
+def grad_of_its_own(enabled: bool) -> Iterator[None]:
+    """Record, if enabled, a graph inside a forward pass. An outer scope's hooks, as checkpointing's, do not see it."""
+    with torch.set_grad_enabled(enabled), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        yield
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,12 +1,18 @@
 """Alignment by conditional transport (Zhang et al. 2021, eq. 4; Zheng & Zhou 2021)."""
 
+from collections.abc import Iterator
+from itertools import groupby
+
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
+from alignattn.attention.alignment.blocks import Block, BlockLoss
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator, Navigator
+from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
+from alignattn.attention.alignment.scratch import SCRATCH
+from alignattn.attention.alignment.transport import differentiate, transported_similarity
 
 HIDDEN_DIM = 16
 FEATURE_DIM = 16
@@ -21,8 +27,9 @@ class CTAlignment(Alignment):
 
         L = 1 - ½ [ mean_i u(q_i)·attend(τ(q_i), τ(k), u(k)) + mean_j u(k_j)·attend(τ(k_j), τ(q), u(q)) ],
 
-    two calls of `scaled_dot_product_attention` and no tensor of n × n. Queries, keys and the navigator τ_φ
-    descend it, the critic ascends it: its gradient is reversed at its input and at its output.
+    two calls of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `transport.differentiate` does it
+    faster for short samples. Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is
+    reversed at its input and at its output.
 
     Diagnostics: `critic_gap`, the Euclidean distance between the mean critic vector of the queries and that of
     the keys, mean over samples and heads: 0 if the critic sees no difference, 2 if it sees them apart.
@@ -55,23 +62,56 @@ class CTAlignment(Alignment):
         criticised = reverse_gradient(self.critic(reverse_gradient(features)))
         unit = unit_vectors(criticised).transpose(2, 3)
         mask = None if tokens.mask is None else _attention_mask(tokens.mask)
-        (navigated_query, navigated_key), (unit_query, unit_key) = navigated, unit
-        attended_key = _attend(navigated_query, navigated_key, unit_key, mask)
-        attended_query = _attend(navigated_key, navigated_query, unit_query, mask)
-        similarity = torch.addcmul(unit_query * attended_key, unit_key, attended_query).sum(dim=-1)
+        similarity = transported_similarity(navigated, unit, mask)
         weight = tokens.token_weight[:, None]
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
         loss = unit.shape[2] * weight.sum() - 0.5 * (similarity * weight).sum()
         with torch.no_grad():
-            offset = torch.einsum("bn,bhnf->bhf", tokens.probability, unit_query - unit_key)
+            offset = torch.einsum("bn,bhnf->bhf", tokens.probability, unit[0] - unit[1])
             gap = (offset.norm(dim=-1).mean(dim=1) * tokens.sample_weight).sum()
         return loss, gap
+
+    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+        """Compute the same without autograd, samples of one length at a time."""
+        if not NetworkPass.knows(self.navigator, self.critic):
+            return super()._loss_of_block(features, block, keeps_gradient)
+        _, tokens, heads, head_dim = features.shape
+        rows = features.view(-1, head_dim)
+        navigator, critic = (NetworkPass(network, features.dtype) for network in (self.navigator, self.critic))
+        navigated = navigator.forward(rows)
+        unit, length = normalize_(critic.forward(rows))
+        to_navigated, to_unit = (SCRATCH.take(*unit.shape, dtype=unit.dtype) for _ in range(2))
+        loss, gap = navigated.new_zeros(()), navigated.new_zeros(())
+        by_token = [tensor.view(2, tokens, heads, -1) for tensor in (navigated, unit, to_navigated, to_unit)]
+        for start, samples, count in _equal_lengths(block.counts):
+            parts = [
+                tensor[:, start : start + samples * count].unflatten(1, (samples, count)).transpose(2, 3)
+                for tensor in by_token
+            ]
+            scale = -0.5 * block.sample_weight * self._head_weight(heads) / count
+            if keeps_gradient:
+                similarity = differentiate(parts[0], parts[1], scale, parts[2], parts[3])
+            else:
+                similarity = transported_similarity(parts[0], parts[1], None).sum()
+            loss += samples * block.sample_weight * self._head_weight(heads) * heads + scale * similarity
+            offset = parts[1][0].mean(dim=-2) - parts[1][1].mean(dim=-2)
+            gap += offset.norm(dim=-1).sum() * block.sample_weight / heads
+        if not keeps_gradient:
+            return BlockLoss(loss, gap)
+        to_critic = normalize_gradient_(to_unit, unit, length).neg_()
+        to_features = navigator.backward(to_navigated).sub_(critic.backward(to_critic))
+        return BlockLoss(loss, gap, to_features.view_as(features), navigator.gradients + critic.gradients)
+
+
+def _equal_lengths(counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first token, the number and the length of neighbouring samples of equal length."""
+    start = 0
+    for count, group in groupby(counts):
+        samples = len(list(group))
+        yield start, samples, count
+        start += samples * count
 
 
 def _attention_mask(mask: Tensor) -> Tensor:
     # A wholly padded sample attends to its padding, and weighs nothing: not every kernel is finite on an empty row.
     return (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)

@@ -5,8 +5,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure
+from alignattn.attention.alignment.blocks import Block, BlockLoss
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator
+from alignattn.attention.alignment.passes import NetworkPass
 
 HIDDEN_DIM = 16
 
@@ -42,3 +44,22 @@ class GANAlignment(Alignment):
             correct = (query_logits > 0).to(weight.dtype) + (key_logits < 0).to(weight.dtype)
             accuracy = (correct * weight).sum() / (2 * features.shape[2])
         return (per_token * weight).sum(), accuracy
+
+    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+        """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""
+        if not NetworkPass.knows(self.discriminator):
+            return super()._loss_of_block(features, block, keeps_gradient)
+        _, tokens, heads, head_dim = features.shape
+        network = NetworkPass(self.discriminator, features.dtype)
+        logits = network.forward(features.view(-1, head_dim)).view(2, tokens, heads)
+        logits[0].neg_()
+        weight = block.token_weight(features.dtype)[:, None]
+        accuracy = ((logits < 0) * weight).sum() / (2 * heads)
+        weight *= self._head_weight(heads)
+        loss = (F.softplus(logits) * weight).sum()
+        if not keeps_gradient:
+            return BlockLoss(loss, accuracy)
+        to_logits = logits.sigmoid_().mul_(weight)
+        to_logits[0].neg_()
+        to_features = network.backward(to_logits.view(-1, 1)).neg_()
+        return BlockLoss(loss, accuracy, to_features.view_as(features), network.gradients)

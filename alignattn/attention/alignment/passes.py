@@ -1,0 +1,120 @@
+"""The alignment networks' forward and backward passes written out, in scratch memory, for the CPU.
+
+Autograd allocates every intermediate result afresh, and at the size of an attention head the first touch of that
+memory, not the arithmetic, takes most of the time. Here a layer overwrites what it no longer needs.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.alignment.base import NORM_EPSILON
+from alignattn.attention.alignment.networks import Highway, Linear, highway, highway_gradient
+from alignattn.attention.alignment.scratch import SCRATCH
+
+
+class _Pass(Protocol):
+    gradients: list[Tensor]
+
+    def forward(self, rows: Tensor) -> Tensor: ...
+
+    def backward(self, gradient: Tensor) -> Tensor: ...
+
+
+class NetworkPass:
+    """One forward and one backward pass of a network, within one frame of scratch memory."""
+
+    def __init__(self, network: nn.Sequential, dtype: torch.dtype) -> None:
+        """Prepare the passes of a `Discriminator` or `Navigator` over features of type `dtype`."""
+        self._passes: list[_Pass] = [_PASSES[type(layer)](layer, dtype) for layer in network]
+
+    @staticmethod
+    def knows(*networks: nn.Sequential) -> bool:
+        """Whether every layer is one whose passes are written here, and not, say, a parametrized or wrapped one."""
+        return all(type(layer) in _PASSES for network in networks for layer in network)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map features `[rows, in]` to `[rows, out]`; the result may be overwritten, the features may not."""
+        for each in self._passes:
+            rows = each.forward(rows)
+        return rows
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Return the loss's gradient in the features, given that in the result; it overwrites its argument."""
+        for each in reversed(self._passes):
+            gradient = each.backward(gradient)
+        return gradient
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """After `backward`, those of the network's parameters, in their order."""
+        return [gradient for each in self._passes for gradient in each.gradients]
+
+
+class _LinearPass:
+    def __init__(self, layer: Linear, dtype: torch.dtype) -> None:
+        self.weight, self.bias = layer.weight.to(dtype), layer.bias.to(dtype)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.rows = rows
+        result = SCRATCH.take(len(rows), len(self.weight), dtype=rows.dtype)
+        return torch.addmm(self.bias, rows, self.weight.T, out=result)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        self.gradients = [gradient.T @ self.rows, gradient.sum(dim=0)]
+        return torch.mm(gradient, self.weight, out=SCRATCH.take(*self.rows.shape, dtype=gradient.dtype))
+
+
+class _LeakyReLUPass:
+    def __init__(self, layer: nn.LeakyReLU, dtype: torch.dtype) -> None:
+        self.slope = layer.negative_slope
+        self.gradients: list[Tensor] = []
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.result = nn.functional.leaky_relu_(rows, self.slope)
+        return self.result
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        return torch.ops.aten.leaky_relu_backward.grad_input(
+            gradient, self.result, self.slope, True, grad_input=gradient
+        )
+
+
+class _HighwayPass:
+    def __init__(self, layer: Highway, dtype: torch.dtype) -> None:
+        linear = layer.gate_and_transform
+        self.weight, self.bias = linear.weight.to(dtype), linear.bias.to(dtype)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.rows = rows
+        gate, transform, output = (SCRATCH.take(*rows.shape, dtype=rows.dtype) for _ in range(3))
+        self.results = highway(rows, self.weight, self.bias, out=(gate, transform, output))
+        return output
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        gate, transform, output = self.results
+        out = (gradient, gate, output)
+        to_features, *self.gradients = highway_gradient(gradient, self.rows, self.weight, gate, transform, output, out)
+        return to_features
+
+
+_PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
+    Linear: _LinearPass,
+    nn.LeakyReLU: _LeakyReLUPass,
+    Highway: _HighwayPass,
+}
+
+
+def normalize_(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale rows `[rows, f]` to length 1 in place, as `unit_vectors`; return them and their reciprocal length."""
+    squares = torch.mul(rows, rows, out=SCRATCH.take(*rows.shape, dtype=rows.dtype))
+    reciprocal = squares.sum(dim=1, keepdim=True).add_(NORM_EPSILON**2).rsqrt_()
+    return rows.mul_(reciprocal), reciprocal
+
+
+def normalize_gradient_(gradient: Tensor, unit: Tensor, reciprocal: Tensor) -> Tensor:
+    """Turn the gradient g in unit vectors u of length-|x| rows into that in x, (g - (g · u) u) / |x|, in place."""
+    along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=1, keepdim=True)
+    return gradient.addcmul_(unit, along, value=-1).mul_(reciprocal)

@@ -1,0 +1,227 @@
+"""What the CPU computes of GAN and CT without autograd, against autograd and dense formulas.
+
+That whole losses agree with autograd, padded or not, is tested in test_blocks.
+"""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from alignattn.attention.alignment import ALIGNMENTS, transport
+from alignattn.attention.alignment.base import unit_vectors
+from alignattn.attention.alignment.networks import Discriminator, Navigator
+from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
+from alignattn.attention.alignment.scratch import KEPT_BYTES, SCRATCH, Scratch
+
+BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5
+SCALE = -0.3
+ADVERSARIES = ["gan", "ct"]
+
+
+def vectors(spread=1.0, dtype=torch.float64):
+    """Navigator and unit critic vectors, with the memory order of rows by token, and where their gradients go."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = torch.randn(2, 2, BATCH, LENGTH, HEADS, DIM, generator=generator, dtype=torch.float64)
+    navigated, unit = spread * tensors[0], nn.functional.normalize(tensors[1], dim=-1)
+    return [
+        tensor.to(dtype).transpose(2, 3) for tensor in (navigated, unit, torch.empty_like(unit), torch.empty_like(unit))
+    ]
+
+
+def dense_similarity(navigated, unit):
+    scores, product = navigated[0] @ navigated[1].mT, unit[0] @ unit[1].mT
+    return ((scores.softmax(dim=-1) + scores.softmax(dim=-2)) * product).sum()
+
+
+def assert_differentiates(tensors, **tolerance):
+    exact = [tensor.double().detach().requires_grad_() for tensor in tensors[:2]]
+    expected = dense_similarity(*exact)
+    found = transport.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
+    torch.testing.assert_close(found.double(), expected.detach(), **tolerance)
+    gradients = torch.autograd.grad(SCALE * expected, exact)
+    torch.testing.assert_close([tensor.double() for tensor in tensors[2:]], list(gradients), **tolerance)
+
+
+def smallest_share(navigated):
+    """Of a row or column in the softmax of its head over all pairs."""
+    joint = (navigated[0] @ navigated[1].mT).flatten(2).softmax(dim=-1).unflatten(-1, (LENGTH, LENGTH))
+    return min(joint.sum(dim=-1).min(), joint.sum(dim=-2).min()).item()
+
+
+class TestTransport:
+    @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
+    def test_dense_formula(self, matrices, monkeypatch):
+        """However many heads are worked on at once; with none, attention does it."""
+        monkeypatch.setattr(transport, "MATRIX_ELEMENTS", matrices * LENGTH**2)
+        assert_differentiates(vectors())
+
+    @pytest.mark.parametrize(
+        ("dtype", "spread", "tolerance"),
+        [(torch.float64, 4.0, {}), (torch.float32, 3.0, {"rtol": 1e-4, "atol": 1e-5})],
+    )
+    def test_wide_scores_are_exact(self, dtype, spread, tolerance):
+        tensors = vectors(spread, dtype)
+        assert 0 < smallest_share(tensors[0]) < 1e-12
+        assert_differentiates(tensors, **tolerance)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_scores_too_wide_for_one_exponential(self, dtype):
+        """Some rows' exponentials vanish beside the head's largest; the gradient is still that of each row."""
+        tensors = vectors(dtype=dtype)
+        tensors[0][0, ..., 0] += torch.linspace(0, 500, LENGTH)
+        tensors[0][1, ..., 0] += 2.0
+        assert smallest_share(tensors[0]) == 0
+        assert_differentiates(tensors, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("network", [Discriminator(DIM, 4, 1), Discriminator(DIM, 4, 3), Navigator(DIM, 4, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_network_pass_is_that_of_autograd(network, dtype):
+    network = network.to(dtype)
+    rows = torch.randn(11, DIM, dtype=dtype, requires_grad=True)
+    expected = network(rows)
+    upstream = torch.randn_like(expected)
+    with torch.no_grad(), SCRATCH.frame():
+        handwritten = NetworkPass(network, dtype)
+        torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
+        found = [handwritten.backward(upstream.clone()), *handwritten.gradients]
+        torch.testing.assert_close(found, list(torch.autograd.grad(expected, [rows, *network.parameters()], upstream)))
+
+
+def test_normalize_is_that_of_autograd():
+    rows = torch.randn(6, DIM, dtype=torch.float64)
+    rows[2] = 0
+    leaf = rows.clone().requires_grad_()
+    expected = unit_vectors(leaf)
+    upstream = torch.randn_like(rows)
+    with SCRATCH.frame():
+        unit, reciprocal = normalize_(rows)
+        torch.testing.assert_close(unit, expected.detach())
+        found = normalize_gradient_(upstream.clone(), unit, reciprocal)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, leaf, upstream)[0])
+
+
+def features():
+    generator = torch.Generator().manual_seed(0)
+    return list(torch.randn(2, BATCH, HEADS, LENGTH, DIM, generator=generator, dtype=torch.float64).requires_grad_())
+
+
+def loss_and_gradients(alignment, query, key):
+    loss = alignment(query, key)
+    return [loss.detach(), *torch.autograd.grad(loss, [query, key, *alignment.parameters()])]
+
+
+class TestLoss:
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_mean_over_heads_scales_every_gradient(self, name):
+        total, mean = (ALIGNMENTS[name](DIM, head_reduction=reduction).double() for reduction in ("sum", "mean"))
+        mean.load_state_dict(total.state_dict())
+        expected = [tensor / HEADS for tensor in loss_and_gradients(total, *features())]
+        torch.testing.assert_close(loss_and_gradients(mean, *features()), expected)
+
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_a_second_derivative_is_refused(self, name):
+        query, key = features()
+        loss = ALIGNMENTS[name](DIM).double()(query, key)
+        (first,) = torch.autograd.grad(loss.square(), query, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.sum().backward()
+
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
+        """With attention's path as well, whose graph lives inside the forward pass."""
+        monkeypatch.setattr(transport, "MATRIX_ELEMENTS", 0)
+        alignment = ALIGNMENTS[name](DIM).double()
+        expected = loss_and_gradients(alignment, *features())
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: packed.append(tensor) or tensor, lambda x: x):
+            found = loss_and_gradients(alignment, *features())
+        torch.testing.assert_close(found, expected)
+        assert len(packed) == 2 + len(list(alignment.parameters()))
+
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_a_layer_that_is_not_known_is_left_to_autograd(self, name):
+        """As a parametrized one, whose weight is made anew at every use."""
+        known, changed = (ALIGNMENTS[name](DIM).double() for _ in range(2))
+        changed.load_state_dict(known.state_dict())
+        network = next(changed.children())
+        nn.utils.parametrize.register_parametrization(network[-1], "weight", nn.Identity())
+        assert not NetworkPass.knows(network)
+        losses = [alignment(*features()) for alignment in (known, changed)]
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(*losses)
+        torch.testing.assert_close(
+            network[-1].parametrizations.weight.original.grad, next(known.children())[-1].weight.grad
+        )
+
+    @pytest.mark.parametrize("name", ALIGNMENTS)
+    def test_a_batch_without_tokens_weighs_nothing(self, name):
+        empty = torch.zeros(BATCH, HEADS, 0, DIM, requires_grad=True)
+        loss = ALIGNMENTS[name](DIM)(empty, empty)
+        loss.backward()
+        assert loss.item() == 0
+
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_training_after_inference_mode(self, name):
+        """Scratch memory that was first asked for under inference mode must serve training too."""
+        found = []
+
+        def work():
+            alignment = ALIGNMENTS[name](DIM).double()
+            with torch.inference_mode():
+                alignment(*features())
+            found.append(loss_and_gradients(alignment, *features()))
+
+        thread = threading.Thread(target=work)  # a new thread starts without scratch memory
+        thread.start()
+        thread.join()
+        assert all(tensor.isfinite().all() for tensor in found[0])
+
+    @pytest.mark.parametrize("name", ADVERSARIES)
+    def test_threads_do_not_share_scratch_memory(self, name):
+        alignments = [ALIGNMENTS[name](DIM).double() for _ in range(2)]
+        expected = [loss_and_gradients(alignment, *features()) for alignment in alignments]
+        wrong = []
+
+        def work(index):
+            for _ in range(30):
+                found = loss_and_gradients(alignments[index], *features())
+                if not all(torch.allclose(*pair) for pair in zip(found, expected[index], strict=True)):
+                    wrong.append(index)
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+class TestScratch:
+    def test_a_frame_gives_back_what_was_taken_inside(self):
+        scratch = Scratch()
+        for _ in range(2):  # the first round learns how much is wanted
+            with scratch.frame():
+                outer = scratch.take(3, 5, dtype=torch.float32)
+                with scratch.frame():
+                    first = scratch.take(7, dtype=torch.float64)
+                with scratch.frame():
+                    second = scratch.take(2, 2, dtype=torch.float64)
+        assert first.data_ptr() == second.data_ptr() != outer.data_ptr()
+        assert outer.shape == (3, 5)
+
+    def test_what_is_in_use_does_not_overlap(self):
+        scratch = Scratch()
+        for _ in range(2):
+            with scratch.frame():
+                taken = [scratch.take(size, dtype=torch.float32).fill_(size) for size in (1, 17, 100)]
+        assert all((tensor == len(tensor)).all() for tensor in taken)
+
+    def test_little_is_kept(self):
+        scratch = Scratch()
+        with scratch.frame():
+            scratch.take(4 * KEPT_BYTES, dtype=torch.uint8)
+        assert len(scratch._memory) == KEPT_BYTES
