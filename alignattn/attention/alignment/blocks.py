@@ -48,6 +48,13 @@ class Block:
         else:
             out.copy_(rows[self.rows])
 
+    def scatter(self, values: Tensor, rows: Tensor) -> None:
+        """Write `[R, f]` to the block's rows of all rows, `[B * N, f]`."""
+        if isinstance(self.rows, Tensor):
+            rows.index_copy_(0, self.rows, values.to(rows.dtype))
+        else:
+            rows[self.rows] = values
+
     def token_weight(self, dtype: torch.dtype) -> Tensor:
         """Return `[R]`, the weight of each token in the mean over samples of the mean over their tokens."""
         counts = torch.tensor(self.counts)
@@ -119,7 +126,7 @@ class _LossInBlocks(torch.autograd.Function):
         batch, heads, length, head_dim = query.shape
         # The projections' own memory order is [B, n, H, d]: taken so, a token's features are one row without a copy.
         both = [features.transpose(1, 2).flatten(2).flatten(0, 1) for features in (query, key)]
-        to_features = [_zero_at_padding(rows, mask) for rows in both]
+        to_features = _zero_at_padding(both, mask)
         to_parameters = [torch.zeros_like(tensor) if tensor.requires_grad else None for tensor in parameters]
         compute_type = torch.promote_types(query.dtype, torch.float32)
         loss = query.new_zeros((), dtype=compute_type)
@@ -135,7 +142,7 @@ class _LossInBlocks(torch.autograd.Function):
                 if result.to_features is None:
                     continue
                 for target, gradient in zip(to_features, result.to_features.flatten(2), strict=True):
-                    target[block.rows] = gradient.to(target.dtype)
+                    block.scatter(gradient, target)
                 for total, term in zip(to_parameters, result.to_parameters, strict=True):
                     if total is not None and term is not None:
                         total += term
@@ -157,11 +164,13 @@ class _LossInBlocks(torch.autograd.Function):
         return None, None, None, *of_features, *of_parameters
 
 
-def _zero_at_padding(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a tensor like `rows`, `[B * N, f]`, that is zero where no block will write to it, and empty elsewhere."""
-    zeroed = torch.empty_like(rows)
+def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor]:
+    """Return tensors like each of `features`, `[B * N, f]`, zero where no block will write, and empty elsewhere."""
+    zeroed = [torch.empty_like(rows) for rows in features]
     if mask is not None:
-        zeroed[~mask.flatten()] = 0
+        padding = (~mask.flatten()).nonzero().squeeze(-1)
+        for rows in zeroed:
+            rows.index_fill_(0, padding, 0)
     return zeroed
 
 
