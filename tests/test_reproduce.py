@@ -17,7 +17,7 @@ from conftest import ROOT, WORDS
 from filelock import FileLock
 
 from alignattn.cli import main
-from alignattn.experiments.launchers.worker import BUSY, run_in_process, work
+from alignattn.experiments.launchers.worker import BUSY, FAILED, run_in_process, work
 from alignattn.experiments.reproduce import parse_given
 from alignattn.experiments.tables.folder import RunFolder
 from alignattn.experiments.tables.table import load_table
@@ -201,6 +201,48 @@ def test_a_worker_that_is_killed_has_failed(words, tmp_path, monkeypatch):
     assert run_in_process(folder.path, {}) == -signal.SIGKILL
     assert folder.status().state == "failed"
     assert "signal 9" in folder.status().reason
+
+
+def test_a_worker_that_ends_without_a_word_has_failed(words, tmp_path, monkeypatch):
+    folder = folders_of(words, tmp_path)[0]
+    folder.prepare()
+    silent = tmp_path / "silent.sh"
+    silent.write_text("#!/bin/sh\nexit 3\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    assert run_in_process(folder.path, {}) == 3
+    assert folder.status().reason.startswith("the run ended with exit code 3")
+
+
+def test_a_run_whose_needed_run_is_not_there_has_failed_with_that_reason(tmp_path):
+    cell = next(load_table("table3").cells([1]))
+    folder = RunFolder(tmp_path, cell.experiments[0])
+    folder.prepare()
+    assert work(folder) == FAILED
+    assert folder.status().reason.startswith("the run that it works on is missing")
+
+
+def test_a_finished_run_that_cannot_be_read_fails_alone(copy, words, capsys):
+    folder = folders_of(words, copy)[1]
+    predictions = folder.output / "predictions.parquet"
+    predictions.write_bytes(predictions.read_bytes()[:50])
+    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 2
+    assert "1 of 2 runs failed" in capsys.readouterr().err
+    assert list(frame(copy)["state"]) == ["done", "failed"]
+
+
+def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
+    folder = folders_of(words, copy)[0]
+    swap_experiment(folder)
+    before = sorted(copy.rglob("*"))
+    command = [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder.path)]
+    process = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == FAILED
+    assert process.stderr.count("\n") == 1
+    assert "holds another run" in process.stderr
+    assert sorted(copy.rglob("*")) == before
 
 
 def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):

@@ -123,6 +123,25 @@ def test_equal_options_have_equal_digests_however_they_are_written():
     assert digest() != digest("--max_length", "64")
 
 
+def test_what_changes_nothing_of_a_run_changes_no_digest():
+    def digest(given):
+        return next(load_table("table3").with_given(given).cells([1])).experiments[0].digest
+
+    assert digest({"report_to": "none", "disable_tqdm": True, "batch_size": 7}) == digest({})
+    assert digest({"num_train_epochs": 2}) != digest({})
+
+
+def test_published_numbers_stand_as_they_are_printed():
+    assert load_table("table1").rows[0].published[-1] == ["78.80", "82.07"]
+    assert load_table("efficiency").rows[0].published == [[None] * 4]
+
+
+def test_word_vectors_are_for_the_baselines_alone():
+    cells = load_table("table2").with_given({"embeddings": "glove.npz"}).cells([1])
+    given = {cell.row.options["model"]: "embeddings" in cell.experiments[0].options for cell in cells}
+    assert given == {"da": True, "esim": True, "bert-base-uncased": False, "roberta-base": False}
+
+
 def test_a_digest_survives_its_file():
     (experiment,) = next(load_table("table3").cells([3])).experiments
     assert Experiment.from_dict(experiment.to_dict()).digest == experiment.digest
@@ -145,7 +164,9 @@ def test_fields_of_the_tables_model_are_not_given_to_another():
     assert "model_config" in options({})
     assert "max_steps" in options({})
     assert "model_config" not in options({"model": "mini"})
-    assert "max_steps" not in options({"num_train_epochs": 2})
+    assert not {"max_steps", "warmup_steps"} & options({"num_train_epochs": 2}).keys()
+    assert "warmup_steps" not in options({"max_steps": 50})
+    assert options({"num_train_epochs": 2, "warmup_steps": 0.1})["warmup_steps"] == 0.1
     assert options({"model": "mini", "model_config": "a=1"})["model_config"] == "a=1"
 
 
@@ -182,6 +203,11 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
         (["table1", "--seeds", "0"], "--seeds 0"),
+        (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
+        (["table1", "--attention", "qvi"], "--attention is what tells"),
+        (["table3", "--recipes", "bae"], "--recipes is what tells"),
+        (["table1", "--seed", "7"], "--seed is what tells"),
+        (["table1", "--task", "rte"], "--task is what tells"),
         (["table1", "table2"], "'table2' is no option"),
         (["table1", "--launcher", "slurm", "--tasks", "rte"], "choose one of local, ray"),
         (["table1", "--ray_address", "auto", "--tasks", "rte"], "--launcher ray"),

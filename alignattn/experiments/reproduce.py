@@ -1,6 +1,7 @@
 """A table of a paper with one command: what is missing of it is run, and it is written beside the published figures."""
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -27,6 +28,11 @@ POLL_SECONDS = 2.0
 """Between two looks at a run that another process makes."""
 
 SECONDS_A_MINUTE = 60
+
+PATH_OPTIONS = frozenset(
+    {"data_dir", "embeddings", "mlm", "neighbors", "nltk_data", "sentence_encoder", "word_vectors"}
+)
+"""Options that may name a file or folder; a model's may also be an id of the Hub."""
 
 
 @dataclass
@@ -86,7 +92,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
             raise AlignAttnError(f"{word!r} is no option: {PROG} takes the name of one table (see --help)")
         else:
             given[name].append(word)
-    return {name: _value(words) for name, words in given.items()}
+    return {name: _whole_path(name, _value(words)) for name, words in given.items()}
 
 
 def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, Any]) -> None:
@@ -112,11 +118,10 @@ def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, A
         filled = replace(filled, notes=[*filled.notes, arguments.note])
     written = write_table(results / table.name, filled)
     print(f"{to_text(filled)}\nwritten to {', '.join(map(str, written))}")
-    failed = [run for run in filled.runs.values() if run.state == "failed"]
+    failed = [run for run in filled.runs.values() if run.state != "done"]
     if failed:
-        raise AlignAttnError(
-            f"{len(failed)} of {len(filled.runs)} runs failed, the first: {failed[0].title}: {failed[0].reason}"
-        )
+        reason = failed[0].reason or f"there is no result; see {failed[0].folder}"
+        raise AlignAttnError(f"{len(failed)} of {len(filled.runs)} runs failed, the first: {failed[0].title}: {reason}")
 
 
 def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
@@ -212,9 +217,14 @@ def _value(words: Sequence[str]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+def _whole_path(name: str, value: Any) -> Any:
+    """A folder or file with its whole path, so that equal options name equal data from wherever they are given."""
+    return str(Path(value).resolve()) if name in PATH_OPTIONS and Path(str(value)).exists() else value
+
+
 def _scalar(word: str) -> Any:
     """A word in the form of a table's file, so that equal options have equal digests however they are written."""
-    if "/" in word and Path(word).exists():
+    if os.sep in word and Path(word).exists():
         return str(Path(word).resolve())
     if word.lower() in ("true", "false"):
         return word.lower() == "true"

@@ -275,6 +275,11 @@ def _build_trainer(
     mlm_probability: float,
     args: TrainingArguments,
 ) -> Trainer:
+    if args.n_gpu > 1:
+        raise AlignAttnError(
+            "train-mlm does not run in DataParallel: start one process a GPU with torchrun --nproc_per_node, or show "
+            "one GPU only with CUDA_VISIBLE_DEVICES"
+        )
     train, held_out = (part.remove_columns("is_cut") for part in parts)
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False

@@ -33,7 +33,8 @@ class NetworkPass:
     @staticmethod
     def knows(*networks: nn.Sequential) -> bool:
         """Whether every layer is one whose passes are written here, and not, say, a parametrized or wrapped one."""
-        return all(type(layer) in _PASSES for network in networks for layer in network)
+        inner = (layer for network in networks for layer in network.modules() if layer is not network)
+        return all(type(layer) in (nn.Linear, *_PASSES) for layer in inner)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map features `[rows, in]` to `[rows, out]`; the result may be overwritten, the features may not."""

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.launchers.worker import run_in_process
+from alignattn.experiments.launchers.worker import FAILED, run_in_process
+from alignattn.experiments.tables.folder import FAILURE_FILE
+from alignattn.files import write_text
 
 
 class RayLauncher:
@@ -54,4 +56,10 @@ class RayLauncher:
                 folder = waiting.pop(0)
                 running[task.remote(folder.resolve(), {})] = folder
             (finished,), _ = ray.wait(list(running), num_returns=1)
-            yield running.pop(finished), ray.get(finished)
+            folder = running.pop(finished)
+            try:
+                code = ray.get(finished)
+            except ray.exceptions.RayError as error:
+                write_text(folder / FAILURE_FILE, f"the Ray task died: {' '.join(str(error).split())}\n")
+                code = FAILED
+            yield folder, code

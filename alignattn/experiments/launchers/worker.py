@@ -16,7 +16,7 @@ from filelock import Timeout
 
 from alignattn.cli import COMMANDS
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, SECONDS_FILE, RunFolder
+from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, RunFolder
 from alignattn.files import write_text
 
 DONE, FAILED, BUSY = 0, 1, 75
@@ -41,8 +41,9 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
             env=os.environ | environment,
             check=False,
         ).returncode
-    if code < 0:
-        write_text(folder / FAILURE_FILE, f"the run was killed by signal {-code}; its last words are in {LOG_FILE}\n")
+    if code not in (DONE, BUSY) and not (folder / FAILURE_FILE).exists():
+        end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        write_text(folder / FAILURE_FILE, f"the run {end}; its last words are in {LOG_FILE}\n")
     return code
 
 
@@ -59,6 +60,11 @@ def work(folder: RunFolder) -> int:
         (folder.path / FAILURE_FILE).unlink(missing_ok=True)
         start = time.monotonic()
         try:
+            if folder.needed is not None and (needed := folder.needed.status()).state != "done":
+                raise AlignAttnError(
+                    f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
+                )
+            folder.command.clear_unfinished(folder.output)
             COMMANDS[folder.experiment.command](folder.argv)
         except AlignAttnError as error:
             folder.fail(str(error))
@@ -70,9 +76,14 @@ def work(folder: RunFolder) -> int:
             traceback.print_exc()
             folder.fail(f"{type(error).__name__}: {error} (the whole of it is in {LOG_FILE})")
             return FAILED
-        write_text(folder.path / SECONDS_FILE, f"{time.monotonic() - start:.1f}\n")
+        finally:
+            folder.add_seconds(time.monotonic() - start)
     return DONE
 
 
 if __name__ == "__main__":
-    sys.exit(work(RunFolder.read(Path(sys.argv[1]))))
+    try:
+        sys.exit(work(RunFolder.read(Path(sys.argv[1]))))
+    except AlignAttnError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FAILED)

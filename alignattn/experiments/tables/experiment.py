@@ -13,6 +13,9 @@ FORMAT = 1
 
 DIGEST_CHARACTERS = 16
 
+INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
+"""Options that change nothing of what a run measures."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -30,8 +33,10 @@ class Experiment:
 
     @cached_property
     def digest(self) -> str:
-        """The start of the SHA-256 of command and options: equal for equal runs, on any machine."""
-        text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True)
+        """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
+        options = {name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS}
+        content = Experiment(self.command, options).to_dict() | {"needs": self.needs and self.needs.digest}
+        text = json.dumps({"format": FORMAT, **content}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +57,7 @@ class Experiment:
         names = ("recipes", "task", "pair", "model", "attention", "gradient_scope")
         parts = [model_label(str(whole[name])) if name == "model" else whole[name] for name in names if name in whole]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
-        words += [f"λ {whole['alignment_weight']:g}"] if "alignment_weight" in whole else []
+        words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
         words += [f"seed {whole['seed']}"] if "seed" in whole else []
         return f"{self.command} {', '.join(words)}"
 

@@ -11,7 +11,7 @@ State = Literal["done", "missing", "failed"]
 """Of a run or an entry; an entry is done when all its runs are, and failed when one of them is."""
 
 Unit = Literal["percent", "seconds", "mebibytes", "millions", "ratio"]
-"""What a number is printed in; `percent` of a fraction."""
+"""What a number is printed in; `percent` of a fraction, `millions` of a count."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Entry:
         state: whether all its runs are there.
         reason: why it failed, one line.
         published: as the paper prints it, in the unit of the measure; None where it is not published.
-        values: one a finished run, in the order of the seeds; fractions for percentages, else as the unit says.
+        values: one a finished run, in the order of the seeds; fractions for percentages, counts for
+            millions, else as the unit says.
         comparison: with the row of plain attention; None for that row, and where either has no value.
         runs: digests of its runs.
     """

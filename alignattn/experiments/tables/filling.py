@@ -22,6 +22,9 @@ from alignattn.experiments.training_curves import training_curves_svg
 Place = tuple[Cell, Measure]
 """Where a row meets one of the numbers below a column."""
 
+UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
+"""What reading a damaged file raises."""
+
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
 
@@ -33,22 +36,33 @@ class Runs:
         folders: by digest.
         statuses: by digest.
         numbers: what the finished ones measured, by digest.
+        reports: what is to be told of them, by digest.
     """
 
     folders: Mapping[str, RunFolder]
     statuses: Mapping[str, Status]
     numbers: Mapping[str, Mapping[str, Any]]
+    reports: Mapping[str, RunReport]
 
     @classmethod
     def read(cls, results: Path, experiments: Sequence[Experiment]) -> "Runs":
         """Return the runs of a results folder; one whose result cannot be read has failed."""
         folders = {experiment.digest: RunFolder(results, experiment) for experiment in experiments}
-        statuses, numbers = {}, {}
+        statuses: dict[str, Status] = {}
+        numbers: dict[str, Mapping[str, Any]] = {}
+        reports: dict[str, RunReport] = {}
         for digest, folder in folders.items():
             statuses[digest] = folder.status()
-            if statuses[digest].state == "done":
-                numbers[digest] = folder.command.numbers(folder.output)
-        return cls(folders, statuses, numbers)
+            if statuses[digest].state != "done":
+                continue
+            try:
+                numbers[digest], reports[digest] = (
+                    folder.command.numbers(folder.output),
+                    folder.command.report(folder.output),
+                )
+            except UNREADABLE as error:
+                statuses[digest] = Status("failed", f"what it left cannot be read: {_one_line(error)}")
+        return cls(folders, statuses, numbers, reports)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ def fill(table: Table, cells: Sequence[Cell], results: Path) -> FilledTable:
         cells: its cells.
         results: the folder.
     """
-    experiments = {experiment.digest: experiment for cell in cells for experiment in cell.experiments}
+    experiments = {run.digest: run for cell in cells for run in _with_needed(cell.experiments)}
     runs = Runs.read(results, list(experiments.values()))
     places = [(cell, measure) for cell in cells for measure in cell.column.measures]
     found = [_find(cell, measure, runs) for cell, measure in places]
@@ -90,7 +104,7 @@ def fill(table: Table, cells: Sequence[Cell], results: Path) -> FilledTable:
         rows=[table.heading(row) for row in table.rows],
         columns=[column.heading for column in table.columns],
         entries=entries,
-        runs={digest: _details(folder, runs.statuses[digest]) for digest, folder in runs.folders.items()},
+        runs={digest: _details(folder, runs) for digest, folder in runs.folders.items()},
     )
 
 
@@ -136,7 +150,7 @@ def _entry(table: Table, cell: Cell, measure: Measure, found: Found, runs: Runs)
         reason=reason,
         published=cell.published[cell.column.measures.index(measure)],
         values=list(found.values.values()),
-        runs=[experiment.digest for experiment in cell.experiments],
+        runs=list(dict.fromkeys(run.digest for run in _with_needed(cell.experiments))),
     )
 
 
@@ -159,8 +173,9 @@ def _compare_all(
         try:
             if pair is not None:
                 comparison = _compare((cell, one), pair, measure, runs, family_size)
-        except AlignAttnError as error:
-            problems.append(f"{table.heading(cell.row).label}, {cell.column.label}, is not compared: {error}")
+        except UNREADABLE as error:
+            place = f"{table.heading(cell.row).label}, {cell.column.label}"
+            problems.append(f"{place}, is not compared: {_one_line(error)}")
         comparisons.append(comparison)
     return correct(comparisons), problems
 
@@ -219,13 +234,14 @@ def _listed(given: Mapping[str, Any]) -> str:
     )
 
 
-def _details(folder: RunFolder, status: Status) -> RunDetails:
-    report = folder.command.report(folder.output) if status.state == "done" else RunReport({}, {})
+def _details(folder: RunFolder, runs: Runs) -> RunDetails:
+    digest = folder.experiment.digest
+    status, report = runs.statuses[digest], runs.reports.get(digest, RunReport({}, {}))
     seconds = (
         {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
     )
     return RunDetails(
-        digest=folder.experiment.digest,
+        digest=digest,
         title=folder.experiment.title,
         state=status.state,
         reason=status.reason,
@@ -236,6 +252,15 @@ def _details(folder: RunFolder, status: Status) -> RunDetails:
         scores=report.scores,
         pictures=_pictures(report),
     )
+
+
+def _with_needed(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Runs, and after them those on whose results they work."""
+    return [*experiments, *(run.needs for run in experiments if run.needs is not None)]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _pictures(report: RunReport) -> dict[str, str]:

@@ -7,6 +7,7 @@ system gives that up with the process, however it ends, so no run is ever made t
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +66,10 @@ class RunFolder:
             experiment = Experiment.from_dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise AlignAttnError(f"{file} is damaged or of another version of alignattn: move {path} away") from error
-        return cls(path.parents[1], experiment)
+        folder = cls(path.parents[1], experiment)
+        if folder.path != path:
+            raise AlignAttnError(f"{path} holds another run than its name says: move it away")
+        return folder
 
     @property
     def path(self) -> Path:
@@ -96,17 +100,22 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """How long the run took; NaN where that is not known."""
+        """How long the run took in all its attempts; NaN where that is not known."""
         path = self.path / SECONDS_FILE
         return float(path.read_text(encoding="utf-8")) if path.is_file() else math.nan
+
+    def add_seconds(self, seconds: float) -> None:
+        """Write how long another attempt took; a full disk, which ended it, takes no note of that either."""
+        earlier = 0.0 if math.isnan(self.seconds) else self.seconds
+        with suppress(OSError):
+            write_text(self.path / SECONDS_FILE, f"{earlier + seconds:.1f}\n")
 
     def status(self) -> Status:
         """Return the state; a folder of another run or version, or with a damaged result, has failed."""
         if not self.path.exists():
             return Status("missing")
         try:
-            if RunFolder.read(self.path).experiment.to_dict() != self.experiment.to_dict():
-                raise AlignAttnError(f"{self.path} holds another run than its name says: move it away")
+            RunFolder.read(self.path)
             self.command.check_same(self.argv)
             if self.command.is_finished(self.output):
                 return Status("done")

@@ -39,8 +39,15 @@ ATTENTION, MODEL, SEED = "attention", "model", "seed"
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
 
-DISPLACED: Mapping[str, Sequence[str]] = {MODEL: ("model_config",), "num_train_epochs": ("max_steps",)}
+DISPLACED: Mapping[str, Sequence[str]] = {
+    MODEL: ("model_config",),
+    "num_train_epochs": ("max_steps", "warmup_steps"),
+    "max_steps": ("warmup_steps",),
+}
 """Options of a table that no longer hold where a user gives the first: fields of another model, another length."""
+
+OF_BASELINES = ("embeddings",)
+"""Options that a user gives for models that are not pretrained; others do not take them."""
 
 _ROOT = resources.files("alignattn.experiments.tables")
 
@@ -174,10 +181,16 @@ class Table:
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
 
         Raises:
-            AlignAttnError: if the table's commands have no option of that name.
+            AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
+        cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
         known = self.command.all_options
         for name in given:
+            if name in cells_own:
+                raise AlignAttnError(
+                    f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
+                    "--attentions and --seeds"
+                )
             if name not in known:
                 raise AlignAttnError(f"--{name} is no option of {self.command.name}{did_you_mean(name, sorted(known))}")
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
@@ -197,6 +210,8 @@ class Table:
                 options = {**self.options, **column.options, **row.options, **self.given}
                 if is_baseline(row):
                     options[MODEL] = row.options[MODEL]
+                else:
+                    options = _without(options, set(OF_BASELINES))
                 experiments = self.command.experiments(options, seeds)
                 yield Cell(row, column, row.published[index], experiments)
 
@@ -242,11 +257,14 @@ def load_table(name: str) -> Table:
     if name not in table_names():
         hint = did_you_mean(name, table_names())
         raise AlignAttnError(f"unknown table {name!r}{hint or ': choose one of ' + ', '.join(table_names())}")
-    return parse_table(name, yaml.safe_load((_ROOT / "data" / f"{name}.yaml").read_text(encoding="utf-8")))
+    return parse_table(name, (_ROOT / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def parse_table(name: str, content: Mapping[str, Any]) -> Table:
-    """Return the table that a file's content describes."""
+def parse_table(name: str, text: str) -> Table:
+    """Return the table that a file describes."""
+    content = yaml.safe_load(text)
+    # Numbers as they are written: a paper's 78.80 is not 78.8.
+    published = [row.get("published") for row in yaml.load(text, Loader=yaml.BaseLoader)["rows"]]  # noqa: S506
     columns = [_parse_column(column) for column in content["columns"]]
     return Table(
         name=name,
@@ -255,7 +273,10 @@ def parse_table(name: str, content: Mapping[str, Any]) -> Table:
         notes=content.get("notes", []),
         command=COMMANDS[content["command"]],
         options=content.get("options", {}),
-        rows=[Row(row["options"], _parse_published(row.get("published"), columns)) for row in content["rows"]],
+        rows=[
+            Row(row["options"], _parse_published(numbers, columns))
+            for row, numbers in zip(content["rows"], published, strict=True)
+        ],
         columns=columns,
         default_tasks=content.get("default_tasks"),
     )
@@ -286,13 +307,14 @@ def _parse_column(content: Mapping[str, Any]) -> Column:
 
 
 def _parse_published(numbers: Sequence[Any] | None, columns: Sequence[Column]) -> list[list[str | None]]:
+    """The texts of the published numbers by column and measure; `null`, as any number, is a text here."""
     if numbers is None:
-        return [[None] * len(column.measures) for column in columns]
+        numbers = [["null"] * len(column.measures) for column in columns]
     by_column = [entry if isinstance(entry, list) else [entry] for entry in numbers]
     return [
         [
-            None if number is None else str(number)
-            for number in (entry if entry != [None] else [None] * len(column.measures))
+            None if number == "null" else number
+            for number in (entry * len(column.measures) if entry == ["null"] else entry)
         ]
         for entry, column in zip(by_column, columns, strict=True)
     ]
@@ -313,4 +335,4 @@ def _label(name: str, value: Any) -> str:
         return " ".join(map(str, value))
     if name == MODEL:
         return model_label(str(value))
-    return f"λ {value:g}" if name == "alignment_weight" else str(value)
+    return f"λ {value}" if name == "alignment_weight" else str(value)

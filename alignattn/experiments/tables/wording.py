@@ -48,7 +48,7 @@ UNITS: Mapping[Unit, UnitWording] = {
     "percent": UnitWording("{:.2f}", "%", "points", 100),
     "seconds": UnitWording("{:.3f}", "s", "s"),
     "mebibytes": UnitWording("{:,.1f}", "MiB", "MiB"),
-    "millions": UnitWording("{:.2f}", "M", "M"),
+    "millions": UnitWording("{:.2f}", "M", "M", 1e-6),
     "ratio": UnitWording("{:.2f}", "", ""),
 }
 

@@ -11,6 +11,10 @@ from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, R
 from alignattn.experiments.tables.commands.files import option_names
 from alignattn.experiments.tables.experiment import Experiment
 
+NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
+FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch")
+COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
+
 
 class Benchmark(Command):
     """`alignattn benchmark`: one run measures all attentions, so nothing is repeated with another seed."""
@@ -28,8 +32,15 @@ class Benchmark(Command):
         """Return the one run."""
         return [Experiment(self.name, self._own(options))]
 
+    def clear_unfinished(self, folder: Path) -> None:
+        """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
+        from alignattn.experiments.benchmark_report import FILES
+
+        for name in FILES:
+            (folder / name).unlink(missing_ok=True)
+
     def is_finished(self, folder: Path) -> bool:
-        """Return whether the last picture is there: the CSV files are written as the run goes on."""
+        """Return whether the picture of ratios is there: the CSV files are written as the run goes on."""
         from alignattn.experiments.benchmark_report import RATIOS_FILE, SUMMARY_FILE
 
         return (folder / SUMMARY_FILE).is_file() and (folder / RATIOS_FILE).is_file()
@@ -37,18 +48,19 @@ class Benchmark(Command):
     def numbers(self, folder: Path) -> Mapping[str, Any]:
         """Return the columns of `benchmark.csv` by attention and phase."""
         lines = self._lines(folder)
+        if len({(line["batch"], line["length"]) for line in lines}) > 1:
+            raise AlignAttnError(
+                "the benchmark measured several shapes, and a table has room for one: give one --shapes"
+            )
         numbers: dict[str, dict[str, dict[str, Any]]] = {}
         for line in lines:
-            numbers.setdefault(line["attention"], {})[line["phase"]] = {
-                name: float(line[name]) for name in ("parameters", "median_seconds", "ratio_median", "peak_mib")
-            }
+            numbers.setdefault(line["attention"], {})[line["phase"]] = {name: float(line[name]) for name in NUMBERS}
         return numbers
 
     def report(self, folder: Path) -> RunReport:
         """Return what is to be told of a finished run."""
         lines = self._lines(folder)
-        names = ("machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch")
-        facts = {name.replace("_", " "): lines[0][name] for name in names}
+        facts = {name.replace("_", " "): lines[0][name] for name in FACTS}
         scores = {
             f"{line['attention']} {line['phase']}, times soft": f"{float(line['ratio_median']):.3f}" for line in lines
         }
@@ -61,8 +73,8 @@ class Benchmark(Command):
         try:
             with path.open(newline="", encoding="utf-8") as file:
                 lines = list(csv.DictReader(file))
-            if not lines or "parameters" not in lines[0]:
+            if not lines or not lines[0].keys() >= COLUMNS:
                 raise ValueError("columns are missing")
-        except (ValueError, csv.Error) as error:
+        except (OSError, ValueError, csv.Error) as error:
             raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
         return lines

@@ -79,6 +79,9 @@ class Command(ABC):
             AlignAttnError: if what it left is damaged or of another version.
         """
 
+    def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
+        """Remove what an unfinished run left, where the command would not go on from it."""
+
     def check_same(self, argv: Sequence[str]) -> None:  # noqa: B027  # most commands see to it by themselves
         """Check that the folder that the words name holds a run of theirs, or none.
 

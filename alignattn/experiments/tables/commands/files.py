@@ -1,7 +1,6 @@
 """What the files of a run's folder hold, for the commands that leave them."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE
-
-TRAINER_STATE_FILE = "trainer_state.json"
+from alignattn.experiments.run_folders import STATE_FILE, read_log_history
 
 
 def config(folder: Path) -> str:
@@ -21,11 +19,7 @@ def config(folder: Path) -> str:
 
 def log_history(folder: Path) -> Sequence[Mapping[str, Any]]:
     """Return what a run's training logged; nothing where it kept nothing."""
-    path = folder / TRAINER_STATE_FILE
-    history: Iterable[Mapping[str, Any]] = (
-        json.loads(path.read_text(encoding="utf-8"))["log_history"] if path.is_file() else ()
-    )
-    return list(history)
+    return read_log_history(folder) if (folder / STATE_FILE).is_file() else []
 
 
 def predictions(folder: Path, split: str) -> Any:

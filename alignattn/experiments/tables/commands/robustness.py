@@ -5,7 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from alignattn.errors import AlignAttnError
 from alignattn.experiments.results import read_finished
+from alignattn.experiments.robustness import RECORDS_SUFFIX
 from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
 from alignattn.experiments.tables.commands.files import option_names, percent
 from alignattn.experiments.tables.commands.finetune import Finetune
@@ -34,7 +38,7 @@ class Robustness(Command):
         return ["--run", str(needed), *super().argv(experiment, folder, needed)]
 
     def is_finished(self, folder: Path) -> bool:
-        """Return whether the table, which is written last, is there."""
+        """Return whether the table is there, which is written after all attacks."""
         return (folder / f"{TABLE_NAME}.json").is_file()
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:
@@ -55,8 +59,10 @@ class Robustness(Command):
             "changing": " and ".join(settings["attack_columns"]),
             **{name.replace("_", " "): resource for name, resource in settings["resources"].items()},
         }
+        options = yaml.safe_dump({name: value for name, value in settings.items() if name != "resources"})
         names = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
-        return RunReport(facts, {name: percent(summary[name]) for name in names if summary[name] is not None})
+        scores = {name: percent(summary[name]) for name in names if summary[name] is not None}
+        return RunReport(facts, scores, options)
 
     def _summary(self, folder: Path) -> dict[str, Any]:
         def build(content: dict[str, Any]) -> dict[str, Any]:
@@ -68,5 +74,7 @@ class Robustness(Command):
         return summary
 
     def _run(self, folder: Path) -> AttackRun:
-        (records,) = folder.glob("*/*.jsonl")
-        return read_run(records)
+        found = list(folder.glob(f"*/{self._summary(folder)['settings']['recipe']}{RECORDS_SUFFIX}"))
+        if len(found) != 1:
+            raise AlignAttnError(f"{folder} holds {len(found)} files of records, not one: move it away to attack again")
+        return read_run(found[0])

@@ -1,0 +1,147 @@
+"""What the fillers of tables read of finished runs: attacks, domain shifts and benchmarks."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from alignattn.calibration import expected_calibration_error, summarise
+from alignattn.cli import main
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.domain_shift_report import DomainShiftResult, SideResult
+from alignattn.experiments.reproduce import parse_given
+from alignattn.experiments.tables.commands import COMMANDS
+from alignattn.experiments.tables.filling import fill
+from alignattn.experiments.tables.folder import RunFolder
+from alignattn.experiments.tables.render import to_text
+from alignattn.experiments.tables.table import load_table
+from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
+from alignattn.robustness.summary import summarise as summarise_attacks
+from alignattn.robustness.summary import tabulate, write_tables
+
+ROWS = 60
+
+
+def write_attacks(folder, outcomes):
+    """The files of a finished run of attacks with these outcomes, row by row."""
+    settings = AttackSettings(
+        "model", "sst2", "validation", "soft", "textfooler", ("sentence",), 512, 42, ROWS, {"word_swaps": "none"}
+    )
+    path = folder / "run" / "textfooler.jsonl"
+    header = AttackHeader(settings, WHOLE, ROWS, ROWS)
+    records = tuple(
+        AttackRecord(index, "textfooler", outcome, 0, {"sentence": "a b"}, None, [0.5, 0.5], None, 3, 2, 0, 42)
+        for index, outcome in enumerate(outcomes)
+    )
+    path.parent.mkdir(parents=True)
+    write_header(path, header)
+    path.write_text("".join(record.to_line() for record in records))
+    write_tables(folder, tabulate([summarise_attacks(AttackRun(path, header, records))]))
+
+
+def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
+    table = load_table("table3").narrowed(tasks=["sst2"], attentions=["soft", "aa-ct"])
+    rng = np.random.default_rng(0)
+    shares = {}
+    cells = list(table.cells([1]))
+    for cell in cells[:2]:
+        folder = RunFolder(tmp_path, cell.experiments[0])
+        folder.prepare()
+        chance = {"soft": [0.3, 0.5, 0.2], "aa-ct": [0.7, 0.1, 0.2]}[cell.row.options["attention"]]
+        outcomes = rng.choice(["failed", "succeeded", "skipped"], ROWS, p=chance)
+        write_attacks(folder.output, [str(outcome) for outcome in outcomes])
+        shares[cell.row.options["attention"]] = (outcomes == "failed").sum() / (outcomes != "skipped").sum()
+    filled = fill(table, cells, tmp_path)
+    soft, aligned = filled.entries[:2]
+    assert [entry.values[0] for entry in (soft, aligned)] == pytest.approx(list(shares.values()))
+    assert aligned.comparison.difference == pytest.approx(shares["aa-ct"] - shares["soft"])
+    assert aligned.comparison.interval.low < aligned.comparison.difference < aligned.comparison.interval.high
+    assert aligned.comparison.survives
+    assert [entry.state for entry in filled.entries[2:]] == ["missing"] * 4
+    # The runs that were attacked stand beside the attacks.
+    assert len(soft.runs) == 2
+    assert filled.runs[soft.runs[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert filled.runs[soft.runs[1]].title.startswith("finetune sst2")
+
+
+def write_domain_shift(folder):
+    """The files of a finished domain shift of random probabilities."""
+    rng = np.random.default_rng(1)
+    sides, tables = {}, []
+    for side, task in (("in-domain", "snli"), ("out-of-domain", "mnli")):
+        probabilities = rng.dirichlet(np.ones(3), size=ROWS)
+        labels = rng.integers(0, 3, ROWS)
+        figures = {state: summarise(probabilities, labels) for state in ("before", "after")}
+        sides[side] = SideResult(task, "validation", ROWS, ROWS, ROWS, {}, {}, {}, figures)
+        columns = {
+            "split": [f"{side}-held-out"] * ROWS,
+            "row": np.arange(ROWS),
+            "label": labels,
+            "prediction": probabilities.argmax(axis=1),
+            "probabilities": list(probabilities),
+        }
+        tables.append(pa.table(columns))
+    versions = {"alignattn": "0"}
+    result = DomainShiftResult(
+        "snli-mnli", "mini", "soft", {}, 1, False, 42, 10, 1.5, {"before": 1.0, "after": 0.9}, sides, versions, "cpu"
+    )
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(asdict(result)))
+    (folder / "config.yaml").write_text("pair: snli-mnli\n")
+    pq.write_table(pa.concat_tables(tables), folder / "predictions.parquet")
+    return tables
+
+
+def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_path):
+    command, folder = COMMANDS["domain-shift"], tmp_path / "run"
+    tables = write_domain_shift(folder)
+    assert command.is_finished(folder)
+    numbers = command.numbers(folder)
+    for measure in load_table("table2").columns[0].measures:
+        found = numbers
+        for key in measure.path:
+            found = found[key]
+        rows = tables[0 if "in-domain" in measure.path else 1]
+        labels = rows["label"].to_numpy()
+        probabilities = np.stack(rows["probabilities"].to_numpy())
+        is_accuracy = "accuracy" in measure.path
+        right = (probabilities.argmax(axis=1) == labels).mean()
+        expected = right if is_accuracy else expected_calibration_error(probabilities, labels)
+        assert found == pytest.approx(expected)
+        assert command.examples(folder, measure.path).value == pytest.approx(expected)
+    report = command.report(folder)
+    assert report.facts["seed"] == "1"
+    assert len(report.probabilities[0]) == ROWS
+
+
+def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
+    words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
+    table = load_table("efficiency").with_given(parse_given(words))
+    cells = list(table.cells([1]))
+    folder = RunFolder(tmp_path, cells[0].experiments[0])
+    folder.prepare()
+    folder.output.mkdir()
+    (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
+    assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
+    filled = fill(table, cells, tmp_path)
+    by_row = {row.key: [entry for entry in filled.entries if entry.row == row.key] for row in filled.rows}
+    parameters = {row: entries[0].values[0] for row, entries in by_row.items()}
+    assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]
+    assert by_row["soft"][2].values == [1.0]
+    assert f"{parameters['soft'] / 1e6:.2f}" in to_text(filled)
+    assert all(entry.comparison is None for entry in filled.entries)
+
+
+def test_a_benchmark_of_several_shapes_has_no_one_number(tmp_path):
+    names = "attention,phase,batch,length,parameters,median_seconds,ratio_median,peak_mib,"
+    names += "machine,device,threads,load_average,dtype,dropout,repeats,torch"
+    lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]
+    (tmp_path / "benchmark.csv").write_text("\n".join([names, *lines]) + "\n")
+    with pytest.raises(AlignAttnError, match="several shapes"):
+        COMMANDS["benchmark"].numbers(tmp_path)
+    (tmp_path / "benchmark.csv").write_text("attention,phase\nsoft,training\n")
+    with pytest.raises(AlignAttnError, match="damaged or of another version"):
+        COMMANDS["benchmark"].numbers(tmp_path)
