@@ -305,7 +305,7 @@ def _train(trainer: Trainer, args: MaskedLanguageTrainingArguments) -> dict[str,
     if not math.isfinite(output.training_loss):
         raise AlignAttnError(f"the loss is not finite: give a smaller --learning_rate than {args.learning_rate}")
     return {
-        "epochs": args.num_train_epochs,
+        "epochs": trainer.state.epoch or 0.0,
         "steps": output.global_step,
         "learning_rate": args.learning_rate,
         "per_device_train_batch_size": args.per_device_train_batch_size,
