@@ -201,13 +201,16 @@ def legend(table: FilledTable, better: str, published: str) -> list[str]:
         lines.append(f"Mean ± standard deviation (of a sample, n − 1) over {number} seeds.")
     if table.published_source is not None:
         lines.append(f"{published}: published numbers, of the model and data named above, not of those measured here.")
+    comparisons = [place.entry.comparison for place in everything if place.entry.comparison is not None]
     survives = f"the paired difference survives correction for all comparisons of this table (p < {SIGNIFICANCE_LEVEL})"
     if "better" in verdicts:
         lines.append(f"{better}: better than soft, and {survives}.")
-    elif any(place.entry.comparison for place in everything):
+    elif comparisons:
         lines.append(f"No number is better than that of soft such that {survives}.")
     if "worse" in verdicts:
         lines.append(f"{WORSE_MARK}: worse than soft, and {survives}.")
+    if verdicts & {"better", "worse"} and any(" examples" in one.test for one in comparisons):
+        lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
     if any(place.entry.values and place.entry.state != "done" for place in everything):
         lines.append("“2 of 3” and the like: over those runs that are finished.")
     if any(place.entry.state == "missing" and not place.entry.values for place in everything):
