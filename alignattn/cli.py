@@ -5,16 +5,18 @@ import sys
 from collections.abc import Callable, Sequence
 
 from alignattn import __version__
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, reason_of
 
 USER_ERROR_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
+"""Of a shell's command that Ctrl-C ended: 128 and the number of SIGINT."""
 
 USAGE = """usage: alignattn COMMAND [options]
 
 commands:
   finetune      fine-tune a pretrained encoder on a task, with or without alignment attention
   domain-shift  fine-tune on one task, report accuracy and calibration on it and on another task
-  robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show` and `train-mlm` go with it
+  robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show`, `throughput`, `train-mlm` go with it
   inspect       what each attention head of a model does, as a table and heat maps; or two models side by side
   figure        pictures of runs: queries and keys, attention, calibration, curves over training
   reproduce     a table of a paper, measured: what is missing of it is run, and written beside the published figures
@@ -94,7 +96,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
+    """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["--version"]:
         print(f"alignattn {__version__}")
@@ -115,8 +117,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A full disk, a folder that may not be written: the machine's doing, and the user's to mend.
         if error.filename is None and error.strerror is None:
             raise
-        print(f"alignattn: cannot use {error.filename or 'the disk'}: {error.strerror}", file=sys.stderr)
+        print(f"alignattn: {reason_of(error)}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
+    except KeyboardInterrupt:
+        print("alignattn: stopped; what is written stays", file=sys.stderr)
+        return INTERRUPTED_EXIT_CODE
     return 0
 
 

@@ -13,6 +13,9 @@ from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
 from alignattn.errors import AlignAttnError
 
+PLAIN_ATTENTION = "soft"
+"""The preset that leaves a model's attention as it is."""
+
 GradientScope = Literal["projections", "all"]
 
 SLOTS: dict[str, Mapping[str, type[Any]]] = {

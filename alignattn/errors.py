@@ -7,3 +7,13 @@ class AlignAttnError(ValueError):
     The message is one line that says what is wrong and what to do. The command line catches this class
     once, prints that line and exits with code 2.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of an error of whatever origin on one line."""
+    return " ".join(str(error).split())
+
+
+def reason_of(error: OSError) -> str:
+    """Return what the system refused, on one line: a full disk, a folder that may not be written."""
+    return f"cannot use {error.filename or 'the disk'}: {error.strerror or one_line(error)}"

@@ -243,14 +243,14 @@ def _check_can_be_patched(model: PreTrainedModel, config: AttentionConfig, layer
     name = type(model).__name__
     if is_patched(model):
         raise AlignAttnError(f"this {name} is patched already: call alignattn.unpatch(model) first")
+    is_decoder = getattr(model.config, "is_decoder", False) or getattr(model.config, "is_encoder_decoder", False)
+    if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
+        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
     if not model._can_set_attn_implementation() or not layers:
         raise AlignAttnError(
             f"{name} has no attention that a patch can reach (it does not use transformers' attention interface): "
             "take ALBERT, BERT, RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa or ModernBERT"
         )
-    is_decoder = getattr(model.config, "is_decoder", False) or getattr(model.config, "is_encoder_decoder", False)
-    if is_decoder or any(getattr(layer.module, "is_causal", False) for layer in layers):
-        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:
         raise AlignAttnError(

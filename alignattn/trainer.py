@@ -114,6 +114,19 @@ class LossMeter(TrainerCallback, ExportableState):
             )
 
 
+def refuse_data_parallel(args: TrainingArguments, what: str) -> None:
+    """Refuse several GPUs in one process, whose replicas see a part of a batch each.
+
+    Raises:
+        AlignAttnError: if `args` asks for them.
+    """
+    if args.n_gpu > 1:
+        raise AlignAttnError(
+            f"{what} does not run in DataParallel: start one process a GPU with torchrun --nproc_per_node, or show one "
+            "GPU only with CUDA_VISIBLE_DEVICES"
+        )
+
+
 class AlignmentTrainer(Trainer):
     """`transformers.Trainer` for a patched model: minimises task loss + λ · mean over layers of A(Q, K).
 
@@ -144,11 +157,8 @@ class AlignmentTrainer(Trainer):
         self.meter = LossMeter()
         self.add_callback(self.meter)
         self._recording = Recording()
-        if _aligns(self.model) and self.args.n_gpu > 1:
-            raise AlignAttnError(
-                "alignment attention does not run in DataParallel: start one process a GPU with torchrun "
-                "--nproc_per_node, or show one GPU only with CUDA_VISIBLE_DEVICES"
-            )
+        if _aligns(self.model):
+            refuse_data_parallel(self.args, "alignment attention")
 
     @property
     def _patched_model(self) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import csv
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,7 @@ NUM_LABELS = 2
 PNG_SIGNATURE = b"\x89PNG"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -316,6 +316,7 @@ class TestMistakes:
                 "(snli has entailment, neutral, contradiction and qqp has not_duplicate, duplicate)",
             ),
             ({"pair": "stsb-stsb"}, "stsb or stsb has none"),
+            ({"pair": "mrpc-stsb"}, "mrpc or stsb has none"),
             ({"pair": "squad-squadv2"}, "squad or squadv2 has none"),
             ({"pair": "snli-snli"}, "names snli twice"),
             ({"pair": "mnli-snli"}, "task 'mnli' has no 'train' split"),

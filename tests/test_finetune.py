@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
-from alignattn.cli import main
+from alignattn.cli import COMMANDS, main
 from alignattn.experiments.arguments import parse_run_options
 
 
@@ -252,7 +252,7 @@ class TestBadInput:
             ({"layers": ["5"]}, "layers=[5]: this model has layers 0 to 1"),
             ({"model_config": ["nonsense"]}, "is not NAME=VALUE"),
             ({"model_config": ["no_such_field=1"]}, "has no field 'no_such_field'"),
-            ({"task": "mrpc"}, "--text_columns does not go with --task with --train_file"),
+            ({"task": "mrpc"}, "--text_columns does not go with --task and --train_file together"),
             ({"text_columns": None}, "needs --text_columns"),
             ({"text_columns": ["a", "c"]}, "no column 'c'"),
             ({"label_column": "label"}, "no column 'label'"),
@@ -367,6 +367,14 @@ class TestBadInput:
         assert "unknown command 'finetun'" in one_line(capsys)
         assert main([]) == 2
         assert main(["--help"]) == 0
+
+    def test_ctrl_c(self, monkeypatch, capsys):
+        def interrupt(argv):
+            raise KeyboardInterrupt
+
+        monkeypatch.setitem(COMMANDS, "finetune", interrupt)
+        assert main(["finetune"]) == 130
+        assert one_line(capsys) == "alignattn: stopped; what is written stays"
 
 
 def test_the_script_is_the_command(options):

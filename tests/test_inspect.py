@@ -2,7 +2,6 @@
 
 import csv
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,7 @@ SHARPNESS = 12
 """Random heads attend nearly alike everywhere; with queries and keys so much longer they differ."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def save_tokenizer(folder: Path, **options: int) -> None:

@@ -325,7 +325,8 @@ class TestRefusals:
         )
         decoder = FAMILIES["bert"]()
         decoder.is_decoder = True
-        for model in (transformers.LlamaModel(llama), transformers.BertModel(decoder)):
+        gpt2 = transformers.GPT2Config(vocab_size=50, n_embd=24, n_layer=1, n_head=3)
+        for model in (transformers.LlamaModel(llama), transformers.GPT2Model(gpt2), transformers.BertModel(decoder)):
             with pytest.raises(AlignAttnError, match="causally"):
                 alignattn.patch(model, "aa-ct")
 

@@ -191,27 +191,20 @@ def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words,
     assert "no data for task 'cola'" in table.loc[("soft", "CoLA"), "reason"]
 
 
-def test_a_worker_that_is_killed_has_failed(words, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [("kill -9 $$", -signal.SIGKILL, "was killed by signal 9"), ("exit 3", 3, "ended with exit code 3")],
+)
+def test_a_worker_that_ends_without_a_word_has_failed(script, code, said, words, tmp_path, monkeypatch):
     folder = folders_of(words, tmp_path)[0]
     folder.prepare()
-    killed = tmp_path / "killed.sh"
-    killed.write_text("#!/bin/sh\nkill -9 $$\n")
-    killed.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(killed))
-    assert run_in_process(folder.path, {}) == -signal.SIGKILL
+    worker = tmp_path / "worker.sh"
+    worker.write_text(f"#!/bin/sh\n{script}\n")
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    assert run_in_process(folder.path, {}) == code
     assert folder.status().state == "failed"
-    assert "signal 9" in folder.status().reason
-
-
-def test_a_worker_that_ends_without_a_word_has_failed(words, tmp_path, monkeypatch):
-    folder = folders_of(words, tmp_path)[0]
-    folder.prepare()
-    silent = tmp_path / "silent.sh"
-    silent.write_text("#!/bin/sh\nexit 3\n")
-    silent.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(silent))
-    assert run_in_process(folder.path, {}) == 3
-    assert folder.status().reason.startswith("the run ended with exit code 3")
+    assert folder.status().reason.startswith(f"the run {said}")
 
 
 def test_a_run_whose_needed_run_is_not_there_has_failed_with_that_reason(tmp_path):

@@ -28,12 +28,22 @@ ROWS = 60
 def write_attacks(folder, outcomes):
     """The files of a finished run of attacks with these outcomes, row by row."""
     settings = AttackSettings(
-        "model", "sst2", "validation", "soft", "textfooler", ("sentence",), 512, 42, ROWS, {"word_swaps": "none"}
+        "model",
+        "sst2",
+        "validation",
+        "soft",
+        "textfooler",
+        ("sentence",),
+        512,
+        42,
+        ROWS,
+        "float32",
+        {"word_swaps": "none"},
     )
     path = folder / "run" / "textfooler.jsonl"
-    header = AttackHeader(settings, WHOLE, ROWS, ROWS)
+    header = AttackHeader(settings, WHOLE, ROWS, ROWS, (), "12ab", {})
     records = tuple(
-        AttackRecord(index, "textfooler", outcome, 0, {"sentence": "a b"}, None, [0.5, 0.5], None, 3, 2, 0, 42)
+        AttackRecord(index, "textfooler", outcome, 0, {"sentence": "a b"}, None, [0.5, 0.5], None, 3, 2, 0, 42 + index)
         for index, outcome in enumerate(outcomes)
     )
     path.parent.mkdir(parents=True)

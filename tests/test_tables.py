@@ -195,7 +195,7 @@ def test_rows_are_named_by_what_tells_them_apart():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tabel1"], "did you mean 'table1'"),
+        (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
         (["table9"], "table"),
         ([], "table"),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose of mrpc, cola"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from alignattn.bad_rows import BadRow, list_bad_rows
 from alignattn.calibration.rows import find_bad_rows
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 
 SPLIT_COLUMN = "split"
 
@@ -95,8 +95,7 @@ def _read_table(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise AlignAttnError(f"cannot read {path} as a Parquet file: {reason}") from error
+        raise AlignAttnError(f"cannot read {path} as a Parquet file: {one_line(error)}") from error
     if table.num_rows == 0:
         raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
     return table

@@ -15,9 +15,10 @@ from alignattn.attention.alignment import ALIGNMENTS
 from alignattn.attention.normalizers import NORMALIZERS
 from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
-from alignattn.config import PRESETS, SLOTS, AttentionConfig
-from alignattn.errors import AlignAttnError
+from alignattn.config import PLAIN_ATTENTION, PRESETS, SLOTS, AttentionConfig
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
+from alignattn.experiments.results import seed_folder
 from alignattn.models import BASELINE_TRAINING, BASELINES
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.task import TaskOptions
@@ -119,7 +120,7 @@ class ModelArguments:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
         fills_slots = bool(given.keys() & SLOTS.keys())
-        attention = self.attention or ("soft" if fills_slots or self.model in BASELINES else DEFAULT_ATTENTION)
+        attention = self.attention or (PLAIN_ATTENTION if fills_slots or self.model in BASELINES else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         return AttentionConfig.resolve(attention, **given)
@@ -279,7 +280,7 @@ class RunOptions:
         except AlignAttnError:
             raise
         except (ValueError, TypeError, ImportError) as error:
-            raise AlignAttnError(" ".join(str(error).split())) from error
+            raise AlignAttnError(one_line(error)) from error
 
     def model(self) -> ModelArguments:
         """Return the model's options."""
@@ -306,7 +307,9 @@ class RunOptions:
         if self.values["seeds"] is None:
             return [self]
         return [
-            RunOptions(self.values | {"seeds": None, "seed": seed, "output_dir": str(self.output_dir / f"seed-{seed}")})
+            RunOptions(
+                self.values | {"seeds": None, "seed": seed, "output_dir": str(seed_folder(self.output_dir, seed))}
+            )
             for seed in self.values["seeds"]
         ]
 
@@ -389,7 +392,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise AlignAttnError(f"cannot read the config {path}: {error.__class__.__name__}") from error
     except yaml.YAMLError as error:
-        raise AlignAttnError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
     return values

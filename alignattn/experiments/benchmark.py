@@ -14,7 +14,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.checkpoints import unloadable
-from alignattn.config import PRESETS, AttentionConfig
+from alignattn.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.benchmark_report import (
     FILES,
@@ -31,7 +31,6 @@ from alignattn.experiments.benchmark_report import (
 from alignattn.experiments.measuring import (
     MEMORY_METHODS,
     PHASES,
-    SOFT,
     Cell,
     Setting,
     Shape,
@@ -77,7 +76,7 @@ class BenchmarkArguments:
     )
     attentions: list[str] = field(
         default_factory=lambda: list(PRESETS),
-        metadata={"help": f"Of {', '.join(PRESETS)}; {SOFT}, the model without a patch, is always measured."},
+        metadata={"help": f"Of {', '.join(PRESETS)}; {PLAIN_ATTENTION} (no patch) is always measured."},
     )
     shapes: list[str] | None = field(
         default=None,
@@ -124,7 +123,7 @@ class BenchmarkArguments:
 
     def measured_attentions(self) -> list[str]:
         """Return `soft` and the others as they were named, each once."""
-        return list(dict.fromkeys([SOFT, *self.attentions]))
+        return list(dict.fromkeys([PLAIN_ATTENTION, *self.attentions]))
 
     def growth_shapes(self) -> list[Shape]:
         """Return the shapes of `--lengths`, by rising length.
@@ -271,7 +270,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
 
 def _draw(summaries: Sequence[Summary], arguments: BenchmarkArguments, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
-    if arguments.measured_attentions() == [SOFT]:
+    if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return
     draw_ratios(folder / RATIOS_FILE, summaries, conditions)
     growth = arguments.growth_shapes()

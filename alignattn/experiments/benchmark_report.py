@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.experiments.measuring import PHASES, SOFT, Cell, Phase, Shape
+from alignattn.config import PLAIN_ATTENTION
+from alignattn.experiments.measuring import PHASES, Cell, Phase, Shape
 from alignattn.figures import BarPanel, LinePanel, Spread, plot_bars, plot_growth
 from alignattn.files import write_csv
 
@@ -114,7 +115,7 @@ def write_tables(folder: Path, summaries: Iterable[Summary], cells: Iterable[Cel
 
 def summarise(cell: Cell) -> list[Summary]:
     """Return the summary of each attention of a cell."""
-    soft_seconds = np.array(cell.seconds[SOFT])
+    soft_seconds = np.array(cell.seconds[PLAIN_ATTENTION])
     summaries = []
     for attention, seconds in cell.seconds.items():
         low, median, high = np.quantile(np.array(seconds) / soft_seconds, (0.25, 0.5, 0.75)).tolist()
@@ -127,7 +128,7 @@ def summarise(cell: Cell) -> list[Summary]:
                 median_seconds=float(np.median(seconds)),
                 ratio=Spread(median, low, high),
                 peak_mib=peak / BYTES_A_MEBIBYTE,
-                extra_mib=(peak - cell.peak_bytes[SOFT]) / BYTES_A_MEBIBYTE,
+                extra_mib=(peak - cell.peak_bytes[PLAIN_ATTENTION]) / BYTES_A_MEBIBYTE,
                 diagnostics=cell.diagnostics[attention],
                 parameters=cell.parameters[attention],
             )
@@ -159,14 +160,14 @@ def draw_ratios(path: Path, summaries: Sequence[Summary], conditions: Conditions
     for phase in PHASES:
         series: dict[str, list[Spread]] = {}
         for summary in summaries:
-            if summary.phase == phase and summary.attention != SOFT:
+            if summary.phase == phase and summary.attention != PLAIN_ATTENTION:
                 series.setdefault(summary.attention, []).append(summary.ratio)
         panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
     plot_bars(
         path,
         panels,
         names=_attentions(summaries),
-        y_label=f"time of a step / {SOFT}",
+        y_label=f"time of a step / {PLAIN_ATTENTION}",
         reference=1.0,
         title=str(conditions),
     )
@@ -193,12 +194,12 @@ def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions
     def series(value: Callable[[Summary], float], attentions: Sequence[str]) -> dict[str, list[float]]:
         return {name: [value(summary) for summary in training if summary.attention == name] for name in attentions}
 
-    aligned = [name for name in names if name != SOFT]
+    aligned = [name for name in names if name != PLAIN_ATTENTION]
     panels = [
         LinePanel("time", "seconds", lengths, series(lambda summary: summary.median_seconds, names), has_guide),
         LinePanel("peak memory", "MiB", lengths, series(lambda summary: summary.peak_mib, names), has_guide),
         LinePanel(
-            f"peak memory beyond {SOFT}",
+            f"peak memory beyond {PLAIN_ATTENTION}",
             "MiB",
             lengths,
             series(lambda summary: summary.extra_mib, aligned),

@@ -81,7 +81,7 @@ def _check_options_fit(data_args: DataArguments) -> None:
     if data_args.train_file is None:
         source, fitting = "--task without --train_file", {"data_dir"}
     elif data_args.task is not None:
-        source, fitting = "--task with --train_file, whose columns are the task's", {"validation_file"}
+        source, fitting = "--task and --train_file together, whose rows are the task's", {"validation_file"}
     elif _is_conll(data_args):
         source, fitting = "a CoNLL file, whose last column has the tags", {"validation_file"}
     elif data_args.tokens_column is not None:

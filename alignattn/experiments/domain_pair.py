@@ -24,7 +24,7 @@ def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
 
 
 def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, LabelledTask]:
-    if not isinstance(first, LabelledTask) or not isinstance(second, LabelledTask) or not first.labels:
+    if not (isinstance(first, LabelledTask) and isinstance(second, LabelledTask) and first.labels and second.labels):
         raise AlignAttnError(
             f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
             "none: choose other tasks"

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.bad_rows import as_json
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.arguments import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
 from alignattn.experiments.data_loading import EncodedData, encode_rows, load_run_rows
 from alignattn.experiments.distance_callback import log_distance
@@ -197,7 +197,7 @@ def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArg
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
-        raise AlignAttnError(" ".join(str(error).split())) from error
+        raise AlignAttnError(one_line(error)) from error
 
 
 def _choose_best_metric(args: RunArguments, task: Task, splits: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from huggingface_hub import HfApi
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.arguments import RunOptions
 from alignattn.experiments.model_card import model_card, write_model_card
 from alignattn.experiments.results import RunResult
@@ -57,7 +57,7 @@ def hub_errors(what: str) -> Iterator[None]:
         raise
     # As in alignattn.tasks.sources: the client raises classes of whichever HTTP library it is built on.
     except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        reason = one_line(error).rstrip(".") or type(error).__name__
         raise AlignAttnError(
             f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then give the same command "
             "again; without --push_to_hub it needs no Hub)"

@@ -15,11 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from alignattn.collector import Recording
+from alignattn.config import PLAIN_ATTENTION
 from alignattn.errors import AlignAttnError
 from alignattn.patching import patch, patch_of
-
-SOFT = "soft"
-"""The attention that the others are compared with: the model without a patch."""
 
 Phase = Literal["training", "evaluation"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -95,7 +93,7 @@ class Subject:
         torch.nn.Module.to(self.model, setting.device)
         self.recording = Recording()
         self.alignment_weight = 0.0
-        if attention != SOFT:
+        if attention != PLAIN_ATTENTION:
             patch(self.model, attention)
             state = patch_of(self.model)
             state.collector.recording = self.recording

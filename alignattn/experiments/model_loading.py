@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from alignattn.checkpoints import unloadable
 from alignattn.config import AttentionConfig
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.arguments import ModelArguments
 from alignattn.experiments.parser import did_you_mean
 from alignattn.models import BASELINES, EmbeddingsReport, build_baseline
@@ -109,5 +109,4 @@ def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
         try:
             setattr(config, name, value)
         except (StrictDataclassError, ValueError, TypeError) as error:
-            reason = " ".join(str(error).split())
-            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {reason}") from error
+            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {one_line(error)}") from error

@@ -92,7 +92,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
             raise AlignAttnError(f"{word!r} is no option: {PROG} takes the name of one table (see --help)")
         else:
             given[name].append(word)
-    return {name: _whole_path(name, _value(words)) for name, words in given.items()}
+    return {name: _value(name, words) for name, words in given.items()}
 
 
 def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, Any]) -> None:
@@ -191,7 +191,7 @@ def _wait_for_one(busy: Iterable[RunFolder]) -> None:
 
 def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:
     """What makes two runs alike in time, the most like first."""
-    whole = {**(experiment.needs.options if experiment.needs else {}), **experiment.options}
+    whole = experiment.all_options
     parts = [str(whole.get(name)) for name in ("model", "pair", "task", "recipes", "attention")]
     return [(experiment.command, *parts[:count]) for count in range(len(parts), 0, -1)]
 
@@ -209,22 +209,20 @@ def _estimate(experiment: Experiment, known: Mapping[tuple[str, ...], Sequence[f
     return next((statistics.median(known[kind]) for kind in _kinds(experiment) if kind in known), math.nan)
 
 
-def _value(words: Sequence[str]) -> Any:
+def _value(name: str, words: Sequence[str]) -> Any:
     """The value of an option: a flag's, one, or a list."""
     if not words:
         return True
-    values = [_scalar(word) for word in words]
+    values = [_scalar(name, word) for word in words]
     return values[0] if len(values) == 1 else values
 
 
-def _whole_path(name: str, value: Any) -> Any:
-    """A folder or file with its whole path, so that equal options name equal data from wherever they are given."""
-    return str(Path(value).resolve()) if name in PATH_OPTIONS and Path(str(value)).exists() else value
+def _scalar(name: str, word: str) -> Any:
+    """A word in the form of a table's file, so that equal options have equal digests however they are written.
 
-
-def _scalar(word: str) -> Any:
-    """A word in the form of a table's file, so that equal options have equal digests however they are written."""
-    if os.sep in word and Path(word).exists():
+    A folder or file has its whole path, for equal options to name equal data from wherever they are given.
+    """
+    if (os.sep in word or name in PATH_OPTIONS) and Path(word).exists():
         return str(Path(word).resolve())
     if word.lower() in ("true", "false"):
         return word.lower() == "true"

@@ -19,6 +19,8 @@ CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
 
+SEED_FOLDER_PREFIX = "seed-"
+
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 R = TypeVar("R")
@@ -78,6 +80,16 @@ class RunResult:
         return asdict(self)
 
 
+def seed_folder(output_dir: Path, seed: int) -> Path:
+    """Return the folder of a seed's run in the folder of a call with several."""
+    return output_dir / f"{SEED_FOLDER_PREFIX}{seed}"
+
+
+def is_seed_folder(folder: Path) -> bool:
+    """Return whether a folder's own name says no more than a seed."""
+    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
+
+
 def read_result(folder: Path) -> RunResult | None:
     """Return the result of the run in `folder`, or None if it has not finished; raises as `read_finished` does."""
 
@@ -110,9 +122,13 @@ def read_finished(folder: Path, build: Callable[[dict[str, Any]], R], verb: str,
         ) from error
 
 
-def package_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a result depends on."""
-    return {name: version(name) for name in REPORTED_PACKAGES} | {"python": sys.version.split()[0]}
+def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python and of the packages that a result depends on.
+
+    Args:
+        more: packages that it depends on and others do not.
+    """
+    return {name: version(name) for name in (*REPORTED_PACKAGES, *more)} | {"python": sys.version.split()[0]}
 
 
 def device_name(device: torch.device) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alignattn.attention.distance import sliced_wasserstein
 from alignattn.calibration import ECE_BINS, Estimate, expected_calibration_error
 from alignattn.calibration.predictions import Predictions, read_predictions
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.calibrate import reliability_panels
 from alignattn.experiments.distance_callback import DISTANCE_NAME
 from alignattn.experiments.results import PREDICTIONS_FILE
@@ -175,7 +175,7 @@ def _read_probabilities(folder: Path) -> Predictions:
     try:
         columns = pq.read_schema(path).names
     except (pa.ArrowException, OSError) as error:
-        raise AlignAttnError(f"cannot read {path} as a Parquet file: {' '.join(str(error).split())}") from error
+        raise AlignAttnError(f"cannot read {path} as a Parquet file: {one_line(error)}") from error
     if PROBABILITIES_COLUMN not in columns:
         raise AlignAttnError(
             f"{folder} has no probabilities: only tasks whose rows have one class each have a reliability diagram"

@@ -9,7 +9,7 @@ from typing import Any
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.data_loading import load_evaluation_rows, load_run_rows
-from alignattn.experiments.results import CONFIG_FILE
+from alignattn.experiments.results import CONFIG_FILE, is_seed_folder
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
 
@@ -28,7 +28,11 @@ def check_run_folder(folder: Path, option: str) -> None:
         AlignAttnError: if it holds no config of a run.
     """
     if not (folder / CONFIG_FILE).is_file():
-        raise AlignAttnError(f"{option} {folder} is no run folder of alignattn finetune: it holds no {CONFIG_FILE}")
+        seeds = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if is_seed_folder(path.parent))
+        choice = f": give the folder of a seed, such as {seeds[0]}" if seeds else ""
+        raise AlignAttnError(
+            f"{option} {folder} is no run folder of alignattn finetune, it holds no {CONFIG_FILE}{choice}"
+        )
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerFast
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.models.decomposable_attention import DecomposableAttentionForSequenceClassification
 from alignattn.models.esim import EsimForSequenceClassification
 from alignattn.models.sentence_pair import SentencePairClassifier, SentencePairConfig
@@ -132,8 +132,7 @@ def _build_model(
         try:
             return model_class(model_class.config_class(**fields)).train(False)
         except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise AlignAttnError(f"{model_class.__name__} cannot be built: {reason}") from error
+            raise AlignAttnError(f"{model_class.__name__} cannot be built: {one_line(error)}") from error
 
 
 def _report(file: Path | None, words: int, read: Embeddings | None) -> EmbeddingsReport:

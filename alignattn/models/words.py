@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 
 Vector = NDArray[np.float32]
 
@@ -198,10 +198,9 @@ def _npz_arrays(path: Path) -> tuple[NDArray[np.str_], NDArray[np.floating]]:
         with np.load(path, allow_pickle=False) as arrays:
             names, table = arrays["words"], arrays["vectors"]
     except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
         raise AlignAttnError(
-            f"{path} cannot be read ({reason}): give an npz file with `words`, an array of strings, and `vectors`; "
-            "pickled objects are refused"
+            f"{path} cannot be read ({one_line(error)}): give an npz file with `words`, an array of strings, "
+            "and `vectors`; pickled objects are refused"
         ) from error
     if names.dtype.kind != "U" or names.ndim != 1 or table.dtype.kind != "f" or table.shape[:-1] != names.shape:
         raise AlignAttnError(

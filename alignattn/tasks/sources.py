@@ -14,7 +14,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.tasks.conll import read_conll
 from alignattn.tasks.task import Task
 
@@ -171,4 +171,4 @@ def _reason(error: BaseException) -> str:
     """What went wrong, on one line; `datasets` hides it behind "an error occurred while generating"."""
     if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return one_line(error).rstrip(".") or type(error).__name__

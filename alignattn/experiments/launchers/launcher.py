@@ -30,8 +30,11 @@ def make_launcher(name: str, *, processes: int | None = None, ray_address: str |
         ray_address: of a Ray cluster; an embedded one is started where None.
 
     Raises:
-        AlignAttnError: if there is none of that name, an option is another launcher's, or its package is missing.
+        AlignAttnError: if there is none of that name, a number is out of range, an option is another launcher's, or its
+            package is missing.
     """
+    if processes is not None and processes < 1:
+        raise AlignAttnError(f"--processes {processes} must be at least 1")
     if name == "local":
         if ray_address is not None:
             raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")

@@ -8,7 +8,6 @@ from queue import SimpleQueue
 
 import torch
 
-from alignattn.errors import AlignAttnError
 from alignattn.experiments.launchers.worker import run_in_process
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -19,17 +18,13 @@ class LocalLauncher:
     """Runs as many runs at once as there are GPUs, each seeing its own; without a GPU, as many as asked for.
 
     Args:
-        processes: how many at once; one for each GPU, or one, where None.
-
-    Raises:
-        AlignAttnError: if that is less than one.
+        processes: how many at once, at least one; one for each GPU, or one, where None.
     """
 
     def __init__(self, processes: int | None) -> None:
-        if processes is not None and processes < 1:
-            raise AlignAttnError(f"--processes {processes} must be at least 1")
         gpus = torch.cuda.device_count()
-        self.places = [_place(index, gpus, processes or gpus or 1) for index in range(processes or gpus or 1)]
+        at_once = processes or gpus or 1
+        self.places = [_place(index, gpus, at_once) for index in range(at_once)]
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
         """Run all of them; see `Launcher`."""

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.launchers.worker import FAILED, run_in_process
-from alignattn.experiments.tables.folder import FAILURE_FILE
-from alignattn.files import write_text
+from alignattn.experiments.tables.folder import record_failure
 
 
 class RayLauncher:
@@ -28,8 +27,6 @@ class RayLauncher:
             import ray
         except ImportError as error:
             raise AlignAttnError('--launcher ray needs Ray: pip install "alignattn[ray]"') from error
-        if processes is not None and processes < 1:
-            raise AlignAttnError(f"--processes {processes} must be at least 1")
         self.ray, self.processes, self.address = ray, processes, address
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
@@ -38,7 +35,7 @@ class RayLauncher:
         try:
             ray.init(address=self.address or "local", log_to_driver=False, include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise AlignAttnError(f"no Ray cluster at {self.address}: {' '.join(str(error).split())}") from error
+            raise AlignAttnError(f"no Ray cluster at {self.address}: {one_line(error)}") from error
         try:
             yield from self._run_all(folders)
         finally:
@@ -60,6 +57,6 @@ class RayLauncher:
             try:
                 code = ray.get(finished)
             except ray.exceptions.RayError as error:
-                write_text(folder / FAILURE_FILE, f"the Ray task died: {' '.join(str(error).split())}\n")
+                record_failure(folder, f"the Ray task died: {error}")
                 code = FAILED
             yield folder, code

@@ -15,9 +15,8 @@ from pathlib import Path
 from filelock import Timeout
 
 from alignattn.cli import COMMANDS
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, RunFolder
-from alignattn.files import write_text
+from alignattn.errors import AlignAttnError, reason_of
+from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
 
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
@@ -43,7 +42,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
         ).returncode
     if code not in (DONE, BUSY) and not (folder / FAILURE_FILE).exists():
         end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        write_text(folder / FAILURE_FILE, f"the run {end}; its last words are in {LOG_FILE}\n")
+        record_failure(folder, f"the run {end}; its last words are in {LOG_FILE}")
     return code
 
 
@@ -67,14 +66,14 @@ def work(folder: RunFolder) -> int:
             folder.command.clear_unfinished(folder.output)
             COMMANDS[folder.experiment.command](folder.argv)
         except AlignAttnError as error:
-            folder.fail(str(error))
+            record_failure(folder.path, str(error))
             return FAILED
         except OSError as error:
-            folder.fail(f"cannot use {error.filename or 'the disk'}: {error.strerror or error}")
+            record_failure(folder.path, reason_of(error))
             return FAILED
         except Exception as error:
             traceback.print_exc()
-            folder.fail(f"{type(error).__name__}: {error} (the whole of it is in {LOG_FILE})")
+            record_failure(folder.path, f"{type(error).__name__}: {error} (the whole of it is in {LOG_FILE})")
             return FAILED
         finally:
             folder.add_seconds(time.monotonic() - start)

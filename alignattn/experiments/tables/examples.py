@@ -35,11 +35,12 @@ def calibration_examples(predictions: Any) -> ExampleScores:
 
 def attack_examples(run: AttackRun) -> ExampleScores:
     """Return what the share of failed attacks is made of, over all rows that there are: those not reached weigh 0."""
-    failed, attacked = np.zeros((2, run.header.rows_available))
-    for record in run.records:
-        failed[record.index] = record.outcome == "failed"
-        attacked[record.index] = record.outcome != "skipped"
-    return ratio_scores(np.arange(run.header.rows_available), failed, attacked)
+    rows = np.array(run.header.usable_rows)
+    failed, attacked = np.zeros((2, len(rows)))
+    for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):
+        failed[place] = record.outcome == "failed"
+        attacked[place] = record.outcome != "skipped"
+    return ratio_scores(rows, failed, attacked)
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:

@@ -51,9 +51,14 @@ class Experiment:
         return cls(content["command"], content["options"], None if needs is None else cls.from_dict(needs))
 
     @property
+    def all_options(self) -> dict[str, Any]:
+        """Its options, over those of the run on whose result it works."""
+        return {**(self.needs.options if self.needs else {}), **self.options}
+
+    @property
     def title(self) -> str:
         """What tells it from the other runs of a table, for eyes."""
-        whole = {**(self.needs.options if self.needs else {}), **self.options}
+        whole = self.all_options
         names = ("recipes", "task", "pair", "model", "attention", "gradient_scope")
         parts = [model_label(str(whole[name])) if name == "model" else whole[name] for name in names if name in whole]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]

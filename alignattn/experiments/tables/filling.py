@@ -3,12 +3,12 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.run_figures import reliability_svg
 from alignattn.experiments.tables.commands import RunReport
 from alignattn.experiments.tables.comparison import Comparison, compare, correct
@@ -61,7 +61,7 @@ class Runs:
                     folder.command.report(folder.output),
                 )
             except UNREADABLE as error:
-                statuses[digest] = Status("failed", f"what it left cannot be read: {_one_line(error)}")
+                statuses[digest] = Status("failed", f"what it left cannot be read: {one_line(error)}")
         return cls(folders, statuses, numbers, reports)
 
 
@@ -92,7 +92,7 @@ def fill(table: Table, cells: Sequence[Cell], results: Path) -> FilledTable:
     found = [_find(cell, measure, runs) for cell, measure in places]
     comparisons, problems = _compare_all(table, places, found, runs)
     entries = [
-        replace(_entry(table, cell, measure, one, runs), comparison=comparison)
+        _entry(table, cell, measure, one, comparison, runs)
         for (cell, measure), one, comparison in zip(places, found, comparisons, strict=True)
     ]
     return FilledTable(
@@ -138,7 +138,9 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(found)
 
 
-def _entry(table: Table, cell: Cell, measure: Measure, found: Found, runs: Runs) -> Entry:
+def _entry(
+    table: Table, cell: Cell, measure: Measure, found: Found, comparison: Comparison | None, runs: Runs
+) -> Entry:
     statuses = [runs.statuses[experiment.digest] for experiment in cell.experiments]
     reason = found.reason or next((status.reason for status in statuses if status.state == "failed"), None)
     is_done = all(status.state == "done" for status in statuses)
@@ -150,6 +152,7 @@ def _entry(table: Table, cell: Cell, measure: Measure, found: Found, runs: Runs)
         reason=reason,
         published=cell.published[cell.column.measures.index(measure)],
         values=list(found.values.values()),
+        comparison=comparison,
         runs=list(dict.fromkeys(run.digest for run in _with_needed(cell.experiments))),
     )
 
@@ -175,7 +178,7 @@ def _compare_all(
                 comparison = _compare((cell, one), pair, measure, runs, family_size)
         except UNREADABLE as error:
             place = f"{table.heading(cell.row).label}, {cell.column.label}"
-            problems.append(f"{place}, is not compared: {_one_line(error)}")
+            problems.append(f"{place}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
     return correct(comparisons), problems
 
@@ -216,10 +219,7 @@ def _path(measure: Measure, row: Mapping[str, Any]) -> list[str]:
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     models = dict.fromkeys(table.model_of(row) for row in table.rows)
     seeds = dict.fromkeys(
-        whole[SEED]
-        for cell in cells
-        for experiment in cell.experiments
-        if SEED in (whole := (experiment.needs or experiment).options)
+        whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
     )
     parts = [" and ".join(model_label(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
@@ -257,10 +257,6 @@ def _details(folder: RunFolder, runs: Runs) -> RunDetails:
 def _with_needed(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Runs, and after them those on whose results they work."""
     return [*experiments, *(run.needs for run in experiments if run.needs is not None)]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _pictures(report: RunReport) -> dict[str, str]:

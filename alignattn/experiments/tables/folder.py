@@ -149,6 +149,7 @@ class RunFolder:
             return True
         return False
 
-    def fail(self, reason: str) -> None:
-        """Write why the run failed, one line."""
-        write_text(self.path / FAILURE_FILE, " ".join(reason.split()) + "\n")
+
+def record_failure(path: Path, reason: str) -> None:
+    """Write to the folder of a run why it failed, one line."""
+    write_text(path / FAILURE_FILE, " ".join(reason.split()) + "\n")

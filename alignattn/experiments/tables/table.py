@@ -27,6 +27,7 @@ from typing import Any
 
 import yaml
 
+from alignattn.config import PLAIN_ATTENTION
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.parser import did_you_mean
 from alignattn.experiments.tables.commands import COMMANDS, Command
@@ -34,7 +35,6 @@ from alignattn.experiments.tables.experiment import Experiment, model_label
 from alignattn.experiments.tables.filled import ColumnHeading, Heading, MeasureHeading
 from alignattn.models import BASELINES
 
-PLAIN_ATTENTION = "soft"
 ATTENTION, MODEL, SEED = "attention", "model", "seed"
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
@@ -255,8 +255,7 @@ def load_table(name: str) -> Table:
         AlignAttnError: if there is no table of that name.
     """
     if name not in table_names():
-        hint = did_you_mean(name, table_names())
-        raise AlignAttnError(f"unknown table {name!r}{hint or ': choose one of ' + ', '.join(table_names())}")
+        raise AlignAttnError(f"unknown table {name!r}: choose one of {', '.join(table_names())}")
     return parse_table(name, (_ROOT / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 

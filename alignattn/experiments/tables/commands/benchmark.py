@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.errors import AlignAttnError
+from alignattn.experiments.benchmark import BenchmarkArguments
+from alignattn.experiments.benchmark_report import FILES, RATIOS_FILE, SUMMARY_FILE
 from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
 from alignattn.experiments.tables.commands.files import option_names
 from alignattn.experiments.tables.experiment import Experiment
@@ -24,8 +26,6 @@ class Benchmark(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        from alignattn.experiments.benchmark import BenchmarkArguments
-
         return option_names(BenchmarkArguments) - {OWN_FOLDER}
 
     def experiments(self, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
@@ -34,15 +34,11 @@ class Benchmark(Command):
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
-        from alignattn.experiments.benchmark_report import FILES
-
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the picture of ratios is there: the CSV files are written as the run goes on."""
-        from alignattn.experiments.benchmark_report import RATIOS_FILE, SUMMARY_FILE
-
         return (folder / SUMMARY_FILE).is_file() and (folder / RATIOS_FILE).is_file()
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:
@@ -67,8 +63,6 @@ class Benchmark(Command):
         return RunReport(facts, scores)
 
     def _lines(self, folder: Path) -> list[dict[str, str]]:
-        from alignattn.experiments.benchmark_report import SUMMARY_FILE
-
         path = folder / SUMMARY_FILE
         try:
             with path.open(newline="", encoding="utf-8") as file:

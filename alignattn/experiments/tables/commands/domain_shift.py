@@ -1,12 +1,21 @@
 """`alignattn domain-shift` as a filler of tables."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.experiments.results import RESULTS_FILE
+from alignattn.experiments.domain_pair import parse_pair
+from alignattn.experiments.domain_shift import (
+    HELD_OUT,
+    OPTIONS_OF_THE_PAIR,
+    RUN_FOLDER,
+    DomainShiftArguments,
+    check_folder,
+    parse_domain_shift_options,
+)
+from alignattn.experiments.domain_shift_report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.experiments.tables.commands.command import Command, RunReport
 from alignattn.experiments.tables.commands.files import (
     config,
@@ -29,37 +38,25 @@ class DomainShift(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        from alignattn.experiments.domain_shift import OPTIONS_OF_THE_PAIR, DomainShiftArguments
-
         return (Finetune().options | option_names(DomainShiftArguments)) - set(OPTIONS_OF_THE_PAIR)
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
-        from alignattn.experiments.domain_shift_report import read_domain_shift
-
         return read_domain_shift(folder) is not None
 
     def check_same(self, argv: Sequence[str]) -> None:
         """Raise as `domain-shift` does of a folder of another run."""
-        from alignattn.experiments.domain_pair import parse_pair
-        from alignattn.experiments.domain_shift import check_folder, parse_domain_shift_options
-
         options = parse_domain_shift_options(argv)
         check_folder(options, parse_pair(options.values["pair"]))
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:
         """Return the result's fields."""
-        from alignattn.experiments.domain_shift_report import read_domain_shift
-
         result = read_domain_shift(folder)
         assert result is not None
-        numbers: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-        return numbers
+        return asdict(result)
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the held-out rows of the side that `path` leads to, before temperature scaling."""
-        from alignattn.experiments.domain_shift import HELD_OUT
-
         _, side, _, state, figure, _ = path
         if state != "before":
             return None
@@ -68,9 +65,6 @@ class DomainShift(Command):
 
     def report(self, folder: Path) -> RunReport:
         """Return what is to be told of a finished run."""
-        from alignattn.experiments.domain_shift import HELD_OUT, RUN_FOLDER
-        from alignattn.experiments.domain_shift_report import OUT_OF_DOMAIN, read_domain_shift
-
         result = read_domain_shift(folder)
         assert result is not None
         facts = {

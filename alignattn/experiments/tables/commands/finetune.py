@@ -5,6 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from alignattn.experiments.arguments import (
+    HUB_OPTIONS,
+    DataArguments,
+    ModelArguments,
+    RunArguments,
+    parse_run_options,
+)
+from alignattn.experiments.finetune import check_output_dir
 from alignattn.experiments.results import read_result
 from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
 from alignattn.experiments.tables.commands.files import (
@@ -28,8 +36,6 @@ class Finetune(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        from alignattn.experiments.arguments import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments
-
         ours = {OWN_FOLDER, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
         return option_names(ModelArguments, DataArguments, RunArguments) - ours
 
@@ -39,9 +45,6 @@ class Finetune(Command):
 
     def check_same(self, argv: Sequence[str]) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        from alignattn.experiments.arguments import parse_run_options
-        from alignattn.experiments.finetune import check_output_dir
-
         check_output_dir(parse_run_options(argv, self.name))
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:

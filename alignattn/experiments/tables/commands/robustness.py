@@ -9,7 +9,7 @@ import yaml
 
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.results import read_finished
-from alignattn.experiments.robustness import RECORDS_SUFFIX
+from alignattn.experiments.robustness import RECORDS_SUFFIX, RobustnessArguments
 from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
 from alignattn.experiments.tables.commands.files import option_names, percent
 from alignattn.experiments.tables.commands.finetune import Finetune
@@ -29,8 +29,6 @@ class Robustness(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        from alignattn.experiments.robustness import RobustnessArguments
-
         return option_names(RobustnessArguments) - {OWN_FOLDER, "run", "model", "task", "seed", "shard", "merge"}
 
     def argv(self, experiment: Experiment, folder: Path, needed: Path | None) -> list[str]:
