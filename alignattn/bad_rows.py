@@ -1,6 +1,7 @@
 """Rows that cannot be used: named and refused, or counted, listed and left out."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,3 +50,9 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
 def as_json(bad_rows: Mapping[str, Sequence[BadRow]]) -> dict[str, list[dict[str, Any]]]:
     """Return the bad rows of splits as `results.json` lists them."""
     return {split: [asdict(bad) for bad in listed] for split, listed in bad_rows.items()}
+
+
+def numbers_without(left_out: Iterable[int]) -> Iterator[int]:
+    """Yield 0, 1, 2 and so on without end, but for those left out: the rows that stay keep their numbers."""
+    missing = frozenset(left_out)
+    return (number for number in itertools.count() if number not in missing)

@@ -15,7 +15,7 @@ from transformers.utils.hub import cached_file
 
 import alignattn.models  # noqa: F401  # makes transformers know the models that are ours
 from alignattn.config import AttentionConfig
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
@@ -44,20 +44,37 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
     Raises:
         AlignAttnError: if there is no checkpoint at `path`, or the slots' parameters in it do not fit.
     """
-    hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
     try:
-        fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
-        if fields.get("attn_implementation") == LOADING_HINT:
-            kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION)
-        with _without_report_of_slots():
-            model: PreTrainedModel = auto_class.from_pretrained(str(path), **kwargs)
+        return load_with_missing(path, auto_class, **kwargs)[0]
     except OSError as error:
         raise unloadable(str(path), error) from error
-    if CHILD_NAME not in fields:
-        return model
-    patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
-    _load_slots(model, str(path), hub)
-    return model
+
+
+def load_with_missing(path: str | Path, auto_class: Any, **kwargs: Any) -> tuple[PreTrainedModel, frozenset[str]]:
+    """Load a model as `from_pretrained` does, and say which weights its checkpoint lacks.
+
+    Args:
+        path: a folder written by `save_pretrained`, or a Hub id.
+        auto_class: an `AutoModelFor…` class or a model class of transformers.
+        **kwargs: as for `auto_class.from_pretrained`.
+
+    Returns:
+        The model, and the names of its weights that are random; a weight tied to one that is there is not.
+
+    Raises:
+        OSError: if there is no checkpoint at `path`.
+        AlignAttnError: if the slots' parameters in it do not fit.
+    """
+    hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
+    fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
+    if fields.get("attn_implementation") == LOADING_HINT:
+        kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION)
+    with _without_report_of_slots():
+        model, report = auto_class.from_pretrained(str(path), **kwargs | {"output_loading_info": True})
+    if CHILD_NAME in fields:
+        patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
+        _load_slots(model, str(path), hub)
+    return model, frozenset(report["missing_keys"])
 
 
 def unloadable(
@@ -71,7 +88,7 @@ def unloadable(
         choices: what to give instead.
     """
     is_missing = name.startswith((".", "/", "~")) and not Path(name).exists()
-    reason = "there is no such folder" if is_missing else " ".join(str(error).split())
+    reason = "there is no such folder" if is_missing else one_line(error)
     return AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})")
 
 

@@ -126,6 +126,7 @@ def test_a_derived_validation_split_is_a_fixed_tenth_of_the_training_rows(
     assert len(drawn) == 4
     assert sorted(kept + drawn) == sorted(columns["a"])
     assert list(rows.evaluation) == ["validation", "test"]
+    assert [number for number, _ in rows.numbered("validation")] == [0, 1, 2, 3]
     assert rows.derived == {"validation": "4 of the 40 training rows, drawn with seed 42"}
     again = load_rows(task, need_train=False, data_dir=data_dir, cache_dir=cache_dir)
     assert again.train is None
@@ -142,6 +143,18 @@ def test_rows_without_a_label_are_dropped_and_counted(toy_dir: Callable[..., Pat
     rows = load_rows(TOY, data_dir=data_dir, cache_dir=cache_dir)
     assert rows.dropped == {"train": 0, "validation": 2}
     assert rows.evaluation["validation"][:] == {"a": ["z"], "b": ["q"], "label": [1]}
+
+
+def test_rows_keep_their_numbers_whatever_is_left_out(toy_dir: Callable[..., Path], cache_dir: str) -> None:
+    texts = [f"text {number}" for number in range(7)]
+    columns = {"a": texts, "b": [text if text != "text 3" else "" for text in texts], "label": [0, -1, 1, 1, -1, 9, 0]}
+    data_dir = toy_dir(train=GOOD, validation=columns)
+    rows = load_rows(TOY, data_dir=data_dir, cache_dir=cache_dir, skip_bad_rows=True)
+    numbered = list(rows.numbered("validation"))
+    assert [number for number, _ in numbered] == [0, 2, 6]
+    assert all(row["a"] == texts[number] for number, row in numbered)
+    assert [row for _, row in numbered] == list(rows.evaluation["validation"])
+    assert rows.left_out == {"train": frozenset(), "validation": frozenset({1, 3, 4, 5})}
 
 
 def test_unlabelled_scores_are_dropped_where_minus_one_is_no_score(

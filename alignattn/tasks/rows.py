@@ -3,15 +3,15 @@
 Rows are counted from 1 in every message; a CSV file's header is not a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import datasets
 import numpy as np
 
-from alignattn.bad_rows import BadRow, list_bad_rows
+from alignattn.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.errors import AlignAttnError
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.kinds.text_classification import text_problems
@@ -21,6 +21,8 @@ from alignattn.tasks.task import MOST_TEXTS, Task, TextClassification, TokenClas
 
 TRAIN = "train"
 VALIDATION = "validation"
+NUMBER = "__number__"
+"""The column of the rows' numbers while some are left out."""
 DERIVED_SHARE = 10
 """One in so many training rows makes the validation split of a data set that has none."""
 DERIVED_SEED = 42
@@ -40,6 +42,7 @@ class Rows(Generic[T]):
         dropped: How many unlabelled rows (label -1) each split lost.
         bad_rows: The rows left out because something is wrong with them, by split; splits without any have no entry.
         derived: How a split came about that the data set does not have, by its name.
+        left_out: The bad and the unlabelled rows of each split that was read, by their numbers from 0.
     """
 
     task: T
@@ -48,6 +51,11 @@ class Rows(Generic[T]):
     dropped: dict[str, int]
     bad_rows: dict[str, list[BadRow]] = field(default_factory=dict)
     derived: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def numbered(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the rows of an evaluation split with their numbers in it, from 0; rows left out keep theirs."""
+        yield from zip(numbers_without(self.left_out.get(split, ())), self.evaluation[split], strict=False)
 
 
 @dataclass(frozen=True)
@@ -248,6 +256,7 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
     bad_rows: dict[str, list[BadRow]] = {}
+    left_out: dict[str, frozenset[int]] = {}
     selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
     first = next(iter(raw))
     task = kind.resolve(task, selected[first], raw[first].origin)
@@ -255,12 +264,16 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
         dataset = kind.normalise(task, selected[name])
         problems = kind.problems(task, dataset, may_be_empty=split.is_published) | dict(split.problems)
         bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
+        numbers = range(len(dataset))
+        dataset = dataset.add_column(NUMBER, np.array(numbers))
         if bad:
             bad_rows[name] = bad
-            dataset = dataset.select([index for index in range(len(dataset)) if index not in problems])
-        splits[name] = kind.labelled(task, dataset, split.origin)
-        dropped[name] = len(dataset) - len(splits[name])
-    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows)
+            dataset = dataset.select([index for index in numbers if index not in problems])
+        labelled = kind.labelled(task, dataset, split.origin)
+        left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
+        splits[name] = labelled.remove_columns(NUMBER)
+        dropped[name] = len(dataset) - len(labelled)
+    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, left_out=left_out)
 
 
 def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:
