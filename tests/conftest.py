@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,14 @@ def tiny_batch(batch: int = 4, length: int = 9, padded: bool = True, seed: int =
         mask[batch // 2 :, -PADDED_LENGTH:] = 0
     labels = torch.randint(0, 3, (batch,), generator=generator)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

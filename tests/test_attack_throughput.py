@@ -12,6 +12,8 @@ from conftest import SHARED, SPECIAL
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
+from alignattn.errors import AlignAttnError
+from alignattn.experiments import attack_throughput
 from alignattn.experiments.attack_throughput_report import PairedAttack, TimedAttack, render, summarise
 from alignattn.figures import Spread
 from alignattn.robustness.records import AttackRecord
@@ -116,6 +118,20 @@ class TestCommand:
         lines = lines_of(tmp_path)
         assert len(lines) == 2
         assert all(int(line["words"]) > 20 for line in lines)  # TextAttack counts no punctuation
+
+    def test_what_was_timed_stays_if_the_next_attack_breaks_off(self, options, tmp_path, monkeypatch, capsys) -> None:
+        attack_twice, calls = attack_throughput.attack_twice, []
+
+        def break_off(*arguments, **options):
+            calls.append(arguments)
+            if len(calls) == EXAMPLES:
+                raise AlignAttnError("row 7 cannot be attacked")
+            return attack_twice(*arguments, **options)
+
+        monkeypatch.setattr(attack_throughput, "attack_twice", break_off)
+        assert main(["robustness", "throughput", *options, "--output_dir", str(tmp_path)]) == 2
+        assert "row 7 cannot be attacked" in capsys.readouterr().err
+        assert len(lines_of(tmp_path)) == EXAMPLES - 1
 
     @pytest.mark.parametrize(
         ("changes", "message"),

@@ -1,6 +1,7 @@
 """`alignattn robustness` from a run of `finetune` to the table, on real sentences with the local resources."""
 
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import SHARED
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
-from alignattn.robustness.recipes import RECIPES
+from alignattn.experiments.attack_arguments import AttackArguments
+from alignattn.experiments.attack_targets import target_loaders
+from alignattn.robustness.loop import AttackRow, attack_rows
+from alignattn.robustness.recipes import RECIPES, build_attack
+from alignattn.robustness.records import AttackSettings
+from alignattn.robustness.resources import Resources, named_model
+from alignattn.robustness.wrapper import wrap_model
 
 RESOURCES = SHARED / "resources"
 pytestmark = [
@@ -94,6 +101,105 @@ def test_merged_shards_are_the_whole_run(words, tmp_path, capsys) -> None:
     assert table_of(parts) == table_of(whole)
 
 
+def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
+    folder = tmp_path / "out"
+    merge = ["robustness", "--merge", "--output_dir", str(folder)]
+    assert main(merge) == 2
+    assert "holds no records of attacks" in capsys.readouterr().err
+    assert main([*words, "--recipes", "textbugger", "--output_dir", str(folder)]) == 0
+    records = folder / "sst2-aa-ct" / "textbugger.jsonl"
+    records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(merge) == 2
+    assert "rows: start it again to finish it" in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys) -> None:
+    other = tmp_path / "broken"
+    shutil.copytree(run_folder, other)
+    (other / "model.safetensors").unlink()
+    options = [*words[3:], "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
+    assert main(["robustness", "--run", str(run_folder), str(other), *options]) == 2
+    assert "cannot load the model" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*/*.jsonl"))
+
+
+STRANGE_TEXTS = ("1234 , 5 !!! ...", "", "?!", "a good movie " * 200)
+"""Digits and punctuation, nothing, no word, 600 words."""
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_counts_strange_rows(recipe, run_folder, stand_in_mlm, minilm, tmp_path) -> None:
+    wrapper = wrap_model(
+        AutoModelForSequenceClassification.from_pretrained(run_folder),
+        AutoTokenizer.from_pretrained(run_folder),
+        max_length=16,
+    )
+    resources = Resources(
+        neighbors=RESOURCES / "counterfitted_neighbors.parquet",
+        sentence_encoder=Path(minilm),
+        mlm=stand_in_mlm,
+        nltk_data=RESOURCES / "nltk_data",
+    )
+    attack = build_attack(recipe, wrapper, resources)
+    attack.goal_function.query_budget = 100  # ends while it ranks the 600 words, which would take a minute
+    labels = wrapper(STRANGE_TEXTS).argmax(dim=1).tolist()
+    texts = [*STRANGE_TEXTS, "a good movie"]
+    rows = [
+        AttackRow(index, {"sentence": text}, label)
+        for index, (text, label) in enumerate(zip(texts, [*labels, 7], strict=True))
+    ]
+    made_of = resources.describe(recipe)
+    settings = AttackSettings(
+        "run", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
+    )
+    records = attack_rows(attack, rows, tmp_path / f"{recipe}.jsonl", settings, show_progress=False).records
+    assert [record.error for record in records[:-1]] == [None] * len(STRANGE_TEXTS)
+    assert [record.outcome for record in records[1:3]] == ["failed"] * 2  # nothing in them can be changed
+    assert {record.outcome for record in records[:-1]} <= {"failed", "succeeded"}
+    assert (records[4].outcome, records[4].error) == ("skipped", "label 7 is none of the model's 2 classes")
+
+
+def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(
+    words, run_folder, tmp_path, capsys
+) -> None:
+    runs = [tmp_path / name / "seed-1" for name in ("soft", "aa-ct")]
+    for run in runs:
+        shutil.copytree(run_folder, run)
+    options, folder = [*words[3:], "--recipes", "textbugger"], tmp_path / "out"
+    assert main(["robustness", "--run", *map(str, runs), *options, "--output_dir", str(folder)]) == 0
+    assert [summary["settings"]["run"] for summary in table_of(folder)] == [named_model(run) for run in runs]
+    written = {path: path.read_bytes() for path in folder.glob("*/*.jsonl")}
+    assert {path.parent.name for path in written} == {"soft-seed-1", "aa-ct-seed-1"}
+    # The table is of all that the folder holds, but for what is unfinished.
+    for run in runs:
+        assert main(["robustness", "--run", str(run), *options, "--output_dir", str(folder)]) == 0
+        assert len(table_of(folder)) == len(runs)
+    assert main(["robustness", "--merge", "--output_dir", str(folder)]) == 0
+    assert len(table_of(folder)) == len(runs)
+    assert {path: path.read_bytes() for path in folder.glob("*/*.jsonl")} == written
+    unfinished = folder / "soft-seed-1" / "textbugger.jsonl"
+    unfinished.write_bytes(b"".join(unfinished.read_bytes().splitlines(keepends=True)[:-1]))
+    capsys.readouterr()
+    assert main(["robustness", "--run", str(runs[1]), *options, "--output_dir", str(folder)]) == 0
+    assert f"not in the table: {unfinished} holds" in capsys.readouterr().out
+    assert len(table_of(folder)) == 1
+
+
+def test_the_folder_of_several_seeds_is_told_from_that_of_one(words, run_folder, tmp_path, capsys) -> None:
+    seed = tmp_path / "runs" / "seed-2"
+    shutil.copytree(run_folder, seed)
+    assert main(["robustness", "--run", str(seed.parent), *words[3:]]) == 2
+    assert f"give the folder of a seed, such as {seed}" in capsys.readouterr().err
+
+
+def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
+    runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
+    for run in runs:
+        shutil.copytree(run_folder, run)
+    loaders = target_loaders(AttackArguments(run=[str(run) for run in runs]))
+    assert [load().name for load in loaders] == ["old-mrpc-seed-1", "new-mrpc-seed-1"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -106,7 +212,9 @@ def test_merged_shards_are_the_whole_run(words, tmp_path, capsys) -> None:
         ("--run .", "is no run folder of"),
         ("--num_examples 0", "nothing to attack"),
         ("--max_length 9999", "9999"),
-        ("--merge", "holds no records of attacks"),
+        ("--merge", "--merge takes --output_dir alone: leave --max_length and --mlm and"),
+        ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
+        ("--seed 99999999999999999999", "--seed 99999999999999999999 must lie between 0 and 4294967295"),
         pytest.param(
             "--half_precision",
             "--half_precision is for CUDA",
@@ -134,12 +242,14 @@ def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data) -
     assert capsys.readouterr().err.splitlines()[-1].count("cannot load the model") == 1
 
 
-def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(minilm, tmp_path, capsys) -> None:
+def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
+    run_folder, minilm, tmp_path, capsys
+) -> None:
     rows = {"sentence": ["a fine movie", "", "1234 !!!", "a dull , awful movie"], "label": [1, 1, 0, 7]}
     (tmp_path / "glue" / "sst2").mkdir(parents=True)
     pq.write_table(pa.table(rows), tmp_path / "glue" / "sst2" / "validation.parquet")
     words = (
-        f"robustness --model {minilm} --task sst2 --data_dir {tmp_path} --recipes textbugger "
+        f"robustness --model {run_folder} --task sst2 --data_dir {tmp_path} --recipes textbugger "
         f"--nltk_data {RESOURCES / 'nltk_data'} --sentence_encoder {minilm} "
         f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} "
         f"--output_dir {tmp_path / 'out'}"

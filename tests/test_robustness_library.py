@@ -30,7 +30,8 @@ nltk.download = lambda *args, **options: downloads.append(args)
 earlier = logging.getLogger("of.the.program")
 handler = logging.FileHandler(os.environ["LOG_FILE"], mode="w")
 earlier.addHandler(handler)
-names = ("HF_HOME", "XDG_CACHE_HOME", "TFHUB_CACHE_DIR", "PYTORCH_TRANSFORMERS_CACHE", "TOKENIZERS_PARALLELISM")
+names = ("HF_HOME", "XDG_CACHE_HOME", "TFHUB_CACHE_DIR", "PYTORCH_TRANSFORMERS_CACHE", "TOKENIZERS_PARALLELISM",
+         "TA_CACHE_DIR")
 before = {name: os.environ.get(name) for name in names}
 from alignattn.robustness.library import load_textattack
 imported_by_the_package = [name for name in sys.modules if name.split(".")[0] in ("textattack", "flair", "nltk")]
@@ -48,9 +49,53 @@ print(json.dumps({
     "log": Path(os.environ["LOG_FILE"]).read_text(),
     "flair": getattr(flair, "__file__", None),
     "textattack_cache": textattack.shared.utils.install.TEXTATTACK_CACHE_DIR,
+    "in_cache": os.listdir(textattack.shared.utils.install.path_in_cache("")),
     "jieba_cache": jieba.dt.tmp_dir,
     "recipes": hasattr(textattack.attack_recipes, "TextFoolerJin2019"),
 }))
+"""
+
+STOCK_IMPORT = """
+import sys
+import nltk
+from alignattn.robustness import library
+library._add_flair_stand_in()
+downloads = []
+nltk.download = lambda name, **options: downloads.append(name)
+sys.modules["stanza"] = None
+import textattack
+print(*downloads)
+"""
+
+TEXT_OF_NO_LANGUAGE = """
+import os, sys
+from pathlib import Path
+from alignattn.robustness.library import load_textattack
+textattack = load_textattack(Path(os.environ["DATA"]))
+from alignattn.robustness.loop import AttackRow, attack_row
+from alignattn.robustness.records import AttackSettings
+
+class Model:
+    model = None
+    def clear_cache(self):
+        pass
+    def __call__(self, texts):
+        import torch
+        return torch.tensor([[0.1, 0.9] if "1" in text else [0.9, 0.1] for text in texts]).double()
+
+class Other(textattack.transformations.WordSwap):
+    def _get_replacement_words(self, word):
+        return ["22"]
+
+attack = textattack.Attack(
+    textattack.goal_functions.UntargetedClassification(Model()), [], Other(), textattack.search_methods.GreedySearch()
+)
+settings = AttackSettings(
+    run="toy", task="sst2", split="validation", attention="soft", recipe="toy", attack_columns=("sentence",),
+    max_length=64, seed=0, num_examples=1, precision="float32", resources={},
+)
+print(attack_row(attack, AttackRow(0, {"sentence": "1234 !!"}, 1), settings))
+textattack.loggers.CSVLogger(sys.argv[1]).log_attack_result(attack.attack("1234 !!", 1))
 """
 
 STAND_IN_USED = """
@@ -134,9 +179,9 @@ class TestAnImport:
         assert not clean_import["disabled"]
         assert clean_import["log"] == "still here\n"
 
-    def test_downloads_nothing_and_marks_it(self, clean_import: dict[str, Any]) -> None:
+    def test_downloads_nothing_and_does_not_say_that_it_did(self, clean_import: dict[str, Any]) -> None:
         assert clean_import["downloads"] == []
-        assert Path(clean_import["textattack_cache"], library.DOWNLOAD_MARKER).is_file()
+        assert clean_import["in_cache"] == []
 
     def test_is_quiet_and_done_once(self, clean_import: dict[str, Any]) -> None:
         assert clean_import["said"] == ""
@@ -149,6 +194,26 @@ class TestAnImport:
     @pytest.mark.skipif(library.find_spec("flair") is not None, reason="flair is installed")
     def test_has_a_stand_in_for_flair_where_flair_is_absent(self, clean_import: dict[str, Any]) -> None:
         assert clean_import["flair"] is None
+
+
+@needs_textattack
+@needs_nltk_data
+def test_a_stock_textattack_still_downloads_its_data_afterwards(tmp_path: Path) -> None:
+    cache = str(tmp_path / "textattack")
+    ours = run(CLEAN_IMPORT, TA_CACHE_DIR=cache, LOG_FILE=str(tmp_path / "log"), HF_HOME=str(tmp_path / "hub"))
+    assert ours.returncode == 0, ours.stderr
+    stock = run(STOCK_IMPORT, TA_CACHE_DIR=cache, NLTK_DATA=str(NLTK_DATA))
+    assert stock.returncode == 0, stock.stderr
+    assert "stopwords" in stock.stdout.split()
+
+
+@needs_textattack
+@needs_nltk_data
+def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp_path: Path) -> None:
+    done = run(TEXT_OF_NO_LANGUAGE, str(tmp_path / "results.csv"), TA_CACHE_DIR=str(tmp_path / "textattack"))
+    assert "outcome='succeeded'" in done.stdout
+    assert "22 !!" in done.stdout
+    assert "LangDetectException" in done.stderr
 
 
 @needs_textattack
@@ -180,6 +245,13 @@ def test_without_textattack_one_line_says_how_to_install_it(monkeypatch: pytest.
     with pytest.raises(AlignAttnError, match=r"pip install --no-deps textattack==0\.3\.11") as error:
         library.load_textattack()
     assert "\n" not in str(error.value)
+
+
+@needs_textattack
+def test_another_version_of_textattack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "version", lambda name: "0.3.10")
+    with pytest.raises(AlignAttnError, match=r"TextAttack 0\.3\.10 is installed, and attacks are those of 0\.3\.11"):
+        library.load_textattack()
 
 
 @needs_textattack

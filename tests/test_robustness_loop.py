@@ -42,6 +42,7 @@ from alignattn.robustness.records import (  # noqa: E402
     header_path,
     read_run,
 )
+from alignattn.robustness.summary import summarise, tabulate  # noqa: E402
 from alignattn.robustness.wrapper import wrap_model  # noqa: E402
 
 NUM_ROWS = 20
@@ -58,6 +59,7 @@ SETTINGS = AttackSettings(
     max_length=64,
     seed=7,
     num_examples=NUM_EXAMPLES,
+    precision="float32",
     resources={"words": "twenty"},
 )
 
@@ -196,8 +198,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: Any, tiny_checkpoint:
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert 0 < len(read_run(path).records) < len(whole.records)
-    assert run(tiny_checkpoint, path).records == whole.records
+    resumed = run(tiny_checkpoint, path)
+    assert resumed.records == whole.records
     assert _bytes(path) == _bytes(whole.path)
+    [table], [uninterrupted] = (tabulate([summarise(one)]) for one in (resumed, whole))
+    assert table.render() == uninterrupted.render()
 
 
 @pytest.mark.parametrize("missing", [1, 2, 100, 400, 10**9], ids=lambda missing: f"{missing} bytes")
@@ -225,6 +230,54 @@ def test_merged_shards_are_one_run(whole: Any, tiny_checkpoint: Path, tmp_path: 
     assert _bytes(out) == _bytes(whole.path)
 
 
+def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
+    whole: Any, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{number}.jsonl" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        run(tiny_checkpoint, path, Shard(number, 2))
+    out = _copy(whole, tmp_path)
+    out.unlink()  # the header is written first
+    for _ in range(2):
+        assert merge(paths, out).records == whole.records
+        assert _bytes(out) == _bytes(whole.path)
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(AlignAttnError, match="not what its shards make"):
+        merge(paths, out)
+
+
+def test_records_of_other_rows_than_the_headers_are_refused(whole: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    one, two = (tmp_path / f"{number}.jsonl" for number in (1, 2))
+    run(tiny_checkpoint, one, Shard(1, 2))
+    run(tiny_checkpoint, two, Shard(2, 2))
+    two.write_bytes(one.read_bytes())
+    with pytest.raises(AlignAttnError, match=r"2.jsonl, line 1 is of toy on row 0 .* and not of toy on row 1"):
+        merge([one, two], tmp_path / "out.jsonl")
+    lines = whole.path.read_bytes().splitlines(keepends=True)
+    with pytest.raises(AlignAttnError, match="line 2 is of toy on row 0"):
+        read_run(_copy(whole, tmp_path, b"".join([lines[0], *lines])))
+    with pytest.raises(AlignAttnError, match=f"holds {len(lines) + 1} records of {len(lines)} rows"):
+        read_run(_copy(whole, tmp_path, b"".join([*lines, lines[-1]])))
+
+
+def test_two_processes_do_not_write_the_same_records(whole: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy.jsonl"
+    attack = toy_attack(tiny_checkpoint)
+    program = (
+        "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); time.sleep(60)"
+    )
+    lock = str(tmp_path / ".toy.jsonl.lock")
+    with subprocess.Popen(
+        [sys.executable, "-uc", program, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(AlignAttnError, match="another process writes"):
+            attack_rows(attack, toy_rows(attack), path, SETTINGS, show_progress=False)
+        other.kill()
+    assert run(tiny_checkpoint, path).records == whole.records
+
+
 def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path, tmp_path: Path) -> None:
     one, two, other, out = (tmp_path / f"{name}.jsonl" for name in ("one", "two", "other", "out"))
     run(tiny_checkpoint, one, Shard(1, 2))
@@ -236,7 +289,7 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path
         merge([one], out)
     with pytest.raises(AlignAttnError, match=r"these are 1/2, 1/2"):
         merge([one, one], out)
-    with pytest.raises(AlignAttnError, match="exists"):
+    with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and not what its shards make"):
         merge([one, two], one)
     two.write_bytes(two.read_bytes()[:-1])
     with pytest.raises(AlignAttnError, match="shard 2/2: start it again"):
@@ -276,7 +329,7 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(
     with pytest.raises(AlignAttnError, match=f"rows available {NUM_ROWS} and {NUM_ROWS - 1}"):
         attack_rows(attack, rows[:-1], path, SETTINGS, show_progress=False)
     rows[2] = replace(rows[2], texts={"sentence": "a cat"})
-    with pytest.raises(AlignAttnError, match="line 3 is of another row"):
+    with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
         attack_rows(attack, rows, path, SETTINGS, show_progress=False)
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(AlignAttnError, match="line 1: expected an object"):
@@ -286,6 +339,40 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(
     with pytest.raises(AlignAttnError, match="the header of"):
         run(tiny_checkpoint, path)
     assert path.read_text().startswith("a file of")
+
+
+def test_more_examples_go_on_with_those_there_are(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    few, many = replace(SETTINGS, num_examples=3), replace(SETTINGS, num_examples=NUM_EXAMPLES)
+    for shard in (WHOLE, Shard(2, 2)):
+        path, at_once = (tmp_path / f"{name}-{shard.number}.jsonl" for name in ("later", "at_once"))
+        before = run(tiny_checkpoint, path, shard, few).records
+        run(tiny_checkpoint, path, shard, many)
+        run(tiny_checkpoint, at_once, shard, many)
+        assert _bytes(path) == _bytes(at_once)
+        assert 0 < len(before) < len(read_run(path).records)
+        with pytest.raises(AlignAttnError, match=f"num_examples {NUM_EXAMPLES} and 3"):
+            run(tiny_checkpoint, path, shard, few)
+
+
+def test_a_header_without_records_stands_in_nobodys_way(whole: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy.jsonl"
+    run(tiny_checkpoint, path, settings=replace(SETTINGS, seed=9))
+    path.write_bytes(b"")
+    assert run(tiny_checkpoint, path).records == whole.records
+    assert _bytes(path) == _bytes(whole.path)
+
+
+def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    attack = toy_attack(tiny_checkpoint)
+    rows = [row for row in toy_rows(attack) if row.index not in (0, 4)]
+    settings = replace(SETTINGS, num_examples=1000)
+    parts = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.jsonl"
+        parts.append(attack_rows(attack, rows, path, settings, shard=Shard(number, 2), left_out=(0, 4)))
+    records = merge([part.path for part in parts], tmp_path / "whole.jsonl").records
+    assert [record.index for record in records] == [row.index for row in rows]
+    assert [record.seed for record in records] == [SETTINGS.seed + row.index for row in rows]
 
 
 def test_fewer_rows_than_examples_are_used_whole(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -325,6 +412,16 @@ def test_strange_rows_are_counted(tiny_checkpoint: Path, tmp_path: Path) -> None
     assert records[5].outcome == "skipped"
     assert records[5].error == "label 5 is none of the model's 2 classes"
     assert read_run(path).records == records
+
+
+def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    attack = toy_attack(tiny_checkpoint)
+    rows = toy_rows(attack)
+    rows[2] = replace(rows[2], texts={"sentence": "half a pair: \ud83d"})
+    records = attack_rows(attack, rows, tmp_path / "toy.jsonl", SETTINGS, show_progress=False).records
+    assert records[2].outcome == "skipped"
+    assert records[2].error is not None
+    assert sum(record.outcome != "skipped" for record in records) == NUM_EXAMPLES
 
 
 class Raising(textattack.transformations.WordSwap):

@@ -1,7 +1,13 @@
 """The three recipes with local resources: TextAttack's own parts are the oracles."""
 
+import io
+import shutil
+import socket
+import threading
 import zipfile
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -13,11 +19,12 @@ import pytest
 import torch
 import transformers
 from conftest import SHARED
+from safetensors.torch import load_file, save_file
 
 from alignattn.errors import AlignAttnError
 from alignattn.robustness import originals
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
-from alignattn.robustness.resources import Resources, read_neighbors
+from alignattn.robustness.resources import Resources, named_model, read_neighbors
 
 pytest.importorskip("lru", reason="needs the extra 'attack' (make attack)")
 library = pytest.importorskip("alignattn.robustness.library")
@@ -38,6 +45,7 @@ SENTENCES = [
     ("it 's a charming and often affecting journey .", 1),
 ]
 TRAINING_ROWS = 4000
+WEIGHTS = "model.safetensors"
 
 
 class BagOfWords:
@@ -158,8 +166,8 @@ def test_the_word_distance_is_kept_with_vectors_and_left_out_without(wrapper: Ba
         left = constraints(build_attack("textfooler", wrapper, without))
         assert "WordEmbeddingDistance" not in left
         assert "LeftOut" not in left
-        assert "left out" in without.describe()["word_distance"]
-    assert "left out" not in with_vectors.describe()["word_distance"]
+        assert "left out" in without.describe("textfooler")["word_distance"]
+    assert "left out" not in with_vectors.describe("textfooler")["word_distance"]
 
 
 def test_the_recipe_module_is_itself_again_after_a_build(wrapper: BagOfWords, resources: Resources) -> None:
@@ -393,11 +401,59 @@ def test_a_wrong_resource_is_named(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"word": ["bad", None], "neighbors": [["poor"], ["rotten"]]},
+        {"word": ["bad", "good"], "neighbors": [["poor"], None]},
+        {"word": ["bad", "good"], "neighbors": [["poor"], ["nice", None]]},
+    ],
+)
+def test_neighbours_that_are_null_are_refused(columns: dict[str, Any], tmp_path: Path) -> None:
+    types = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
+    pq.write_table(pa.table(columns, schema=pa.schema(types)), tmp_path / "lists.parquet")
+    with pytest.raises(AlignAttnError, match="has a word or a list that is null"):
+        Resources(neighbors=tmp_path / "lists.parquet").check()
+
+
+def test_damaged_neighbours_are_refused(tmp_path: Path) -> None:
+    content = bytearray(NEIGHBORS.read_bytes())
+    content[100:5000] = bytes(4900)
+    (tmp_path / "lists.parquet").write_bytes(content)
+    with pytest.raises(AlignAttnError, match="no Parquet file"):
+        Resources(neighbors=tmp_path / "lists.parquet").check()
+
+
+def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(
+    tmp_path: Path, wrapper: BagOfWords, resources: Resources
+) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("awful 1.0 0.0\nrotten 0.9\nnice -1.0 nan\n")
+    with pytest.raises(AlignAttnError, match=r"line 2: .* \(2 bad lines\); correct the file") as error:
+        build_attack("textfooler", wrapper, variant(resources, neighbors=None, word_vectors=path))
+    assert "--skip_bad_rows" not in str(error.value)
+
+
 def test_weights_that_would_be_unpickled_are_refused(tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(AlignAttnError, match="never unpickled"):
         build_attack("bae", wrapper, variant(resources, mlm=tmp_path))
+
+
+def test_random_weights_attack_nothing(minilm: Path, tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    with pytest.raises(AlignAttnError, match=r"holds no masked-language head: train one with `alignattn robustness tr"):
+        build_attack("bae", wrapper, variant(resources, mlm=minilm))
+    shutil.copytree(minilm, tmp_path / "half")
+    weights = load_file(minilm / WEIGHTS)
+    save_file({name: tensor for name, tensor in weights.items() if "layer.0" not in name}, tmp_path / "half" / WEIGHTS)
+    with pytest.raises(AlignAttnError, match="holds no whole encoder"):
+        build_attack("textfooler", wrapper, variant(resources, sentence_encoder=tmp_path / "half"))
+
+
+def test_an_encoder_without_a_pooler_is_whole(mlm: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    attack = build_attack("textfooler", wrapper, variant(resources, sentence_encoder=mlm))
+    assert constraints(attack)["SentenceSimilarity"].encode(["a movie"]).isfinite().all()
 
 
 def test_resources_are_described_by_their_content(tmp_path: Path, resources: Resources) -> None:
@@ -406,11 +462,34 @@ def test_resources_are_described_by_their_content(tmp_path: Path, resources: Res
         table = pa.table({"word": ["bad"], "neighbors": [["poor", "rotten"]]})
         pq.write_table(table, tmp_path / name / "lists.parquet")
     one, two = (variant(resources, neighbors=tmp_path / name / "lists.parquet") for name in ("one", "two"))
-    assert one.describe() == two.describe()
-    assert "at most 2 words" in one.describe()["word_swaps"]
-    assert one.describe() != resources.describe()
-    assert "at most 8 words" in resources.describe()["word_swaps"]
-    assert Resources().describe()["masked_language_model"] == "bert-base-uncased"
+    assert one.describe("textbugger") == two.describe("textbugger")
+    assert "at most 2 words" in one.describe("textbugger")["word_swaps"]
+    assert one.describe("textbugger") != resources.describe("textbugger")
+    assert "at most 8 words" in resources.describe("textbugger")["word_swaps"]
+    assert Resources().describe("bae")["masked_language_model"] == "bert-base-uncased"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe: str, resources: Resources) -> None:
+    unused = {"textfooler": {"mlm": None}, "textbugger": {"mlm": None}, "bae": {"neighbors": None}}[recipe]
+    assert variant(resources, **unused).describe(recipe) == resources.describe(recipe)
+    used = {"textfooler": {"neighbors": None}, "textbugger": {"neighbors": None}, "bae": {"mlm": None}}[recipe]
+    assert variant(resources, **used).describe(recipe) != resources.describe(recipe)
+
+
+def test_a_model_is_named_by_the_last_two_parts_of_its_path(
+    mlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [tmp_path / run / "seed-1" for run in ("soft", "aa-ct")]
+    for run in runs:
+        shutil.copytree(mlm, run)
+    soft, aligned = (named_model(run) for run in runs)
+    assert soft.startswith("soft/seed-1 (sha256 ")
+    assert aligned == soft.replace("soft", "aa-ct")
+    monkeypatch.chdir(runs[0])
+    assert named_model(Path()) == soft
+    (runs[0] / WEIGHTS).write_bytes(b"others")
+    assert named_model(runs[0]) != soft
 
 
 def test_original_vectors_are_fetched_as_text_and_once(
@@ -433,6 +512,61 @@ def test_original_vectors_are_fetched_as_text_and_once(
     archive.unlink()
     assert originals.counter_fitted_vectors().is_file()
     assert capsys.readouterr().err == ""
+
+
+@contextmanager
+def served(answer: bytes) -> Iterator[str]:
+    """The address of a server that gives this answer, and nothing else, to one request."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/vectors.zip"
+        thread.join()
+
+
+def zipped(member: str, text: str, damaged: bool = False) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(member, text)
+    start = zipfile.sizeFileHeader + len(member)
+    return content.getvalue()[:start] + b"\xff" * 8 + content.getvalue()[start + 8 :] if damaged else content.getvalue()
+
+
+def test_a_download_of_unknown_size_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n")) as address:
+        monkeypatch.setattr(originals, "VECTORS_URL", address)
+        assert originals.counter_fitted_vectors().read_text() == "awful 1.0\n"
+    assert "(size unknown)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nbroken off",
+        b"no HTTP\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n" * 99, damaged=True),
+    ],
+    ids=["broken off", "no HTTP", "damaged"],
+)
+def test_a_download_that_fails_names_the_options(
+    answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with served(answer) as address:
+        monkeypatch.setattr(originals, "VECTORS_URL", address)
+        with pytest.raises(AlignAttnError, match="could not be fetched"):
+            originals.counter_fitted_vectors()
+    assert not (tmp_path / "alignattn" / originals.VECTORS_FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """`alignattn robustness show`: every word of both texts, the changed ones marked, in the terminal and in a page."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -238,6 +241,17 @@ def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
         with pytest.raises(AlignAttnError, match="is there already"):
             main([str(path), "--html", str(taken)])
     assert path.read_bytes() == before
+
+
+def test_what_the_encoding_lacks_comes_as_escapes(tmp_path):
+    path = save(tmp_path, line(0, original={"sentence": "a naïve film “here”"}))
+    command = [sys.executable, "-m", "alignattn.cli", "robustness", "show", str(path)]
+    shown = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False)
+    assert shown.returncode == 0, shown.stderr.decode()
+    text = shown.stdout.decode("latin-1")
+    assert "naïve" in text
+    assert r"\u201chere\u201d" in text
+    assert "1 example(s)" in text
 
 
 def test_a_torn_last_line_is_left_out_and_said(tmp_path, capsys):

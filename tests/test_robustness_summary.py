@@ -18,7 +18,8 @@ ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
 
 def _settings(**fields: Any) -> AttackSettings:
     given = {"run": "runs/a", "task": "sst2", "split": "validation", "attention": "soft", "recipe": "textfooler"}
-    given |= {"attack_columns": ("sentence",), "max_length": 512, "seed": 1, "num_examples": 10, "resources": LOCAL}
+    given |= {"attack_columns": ("sentence",), "max_length": 512, "seed": 1, "num_examples": 10, "precision": "float32"}
+    given |= {"resources": LOCAL}
     return AttackSettings(**given | fields)
 
 
@@ -41,7 +42,8 @@ def _record(outcome: str, queries: int = 1, words: int = 10, changed: int = 0, e
 
 
 def _run(*records: AttackRecord, **fields: Any) -> AttackRun:
-    return AttackRun(Path("a.jsonl"), AttackHeader(_settings(**fields), WHOLE, len(records), 872), tuple(records))
+    header = AttackHeader(_settings(**fields), WHOLE, len(records), 872, (3, 5), "12ab", {"textattack": "0.3.11"})
+    return AttackRun(Path("a.jsonl"), header, tuple(records))
 
 
 MIXED = (
@@ -56,21 +58,25 @@ MIXED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("recipes", "named"),
-    [
-        (("textbugger",), ["word_swaps", "sentence_encoder"]),
-        (("textfooler",), ["word_swaps", "word_distance", "sentence_encoder"]),
-        (("bae",), ["sentence_encoder", "masked_language_model"]),
-        (("textbugger", "bae"), ["word_swaps", "sentence_encoder", "masked_language_model"]),
-    ],
-)
-def test_the_caption_names_what_the_recipes_of_the_table_use(recipes: tuple[str, ...], named: list[str]) -> None:
-    parts = ("word_swaps", "word_distance", "sentence_encoder", "masked_language_model")
-    resources = {part: f"the {part} used" for part in parts}
-    runs = [_run(*MIXED, recipe=recipe, resources=resources) for recipe in recipes]
+def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all() -> None:
+    swaps = {"word_swaps": "lists", "sentence_encoder": "minilm"}
+    language_model = {"sentence_encoder": "minilm", "masked_language_model": "bert"}
+    runs = [_run(*MIXED, recipe="textbugger", resources=swaps), _run(*MIXED, recipe="bae", resources=language_model)]
     (table,) = tabulate([summarise(run) for run in runs])
-    assert table.caption == "Attacks made with " + "; ".join(f"{part}: the {part} used" for part in named)
+    assert table.caption == (
+        "Attacks on up to 10 examples, 512 tokens at most, float32, seed 1, made with "
+        "word_swaps: lists; sentence_encoder: minilm; masked_language_model: bert"
+    )
+    other = summarise(_run(*MIXED, recipe="bae", resources=language_model | {"sentence_encoder": "use"}))
+    assert [len(table.summaries) for table in tabulate([*table.summaries, other])] == [2, 1]
+
+
+@pytest.mark.parametrize("change", [{"max_length": 64}, {"seed": 7}, {"num_examples": 20}, {"precision": "float16"}])
+def test_attacks_made_differently_are_never_in_one_table(change: dict[str, Any]) -> None:
+    tables = tabulate([summarise(run) for run in (_run(*MIXED), _run(*MIXED, **change), _run(*MIXED, task="rte"))])
+    assert [len(table.summaries) for table in tables] == [2, 1]
+    assert str(*change.values()) in tables[1].caption
+    assert tables[0].caption != tables[1].caption
 
 
 def test_counts_and_shares_of_hand_made_records() -> None:
@@ -175,12 +181,20 @@ def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
     names = ["robustness.txt", "robustness.json", "robustness-1.csv", "robustness-2.csv"]
     assert [path.name for path in written] == names
     text = (tmp_path / "robustness.txt").read_text()
-    assert text.count("Attacks made with") == 2
+    assert text.count("Attacks on up to 10 examples") == 2
     content = json.loads((tmp_path / "robustness.json").read_text())
     assert [table["resources"] for table in content["tables"]] == [LOCAL, ORIGINAL]
     for number, table in enumerate(tables, 1):
         with (tmp_path / f"robustness-{number}.csv").open(newline="") as file:
             assert {line["resources"] for line in csv.DictReader(file)} == {table.caption}
+
+
+def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> None:
+    runs = [summarise(_run(*MIXED)), summarise(_run(*MIXED, resources=ORIGINAL))]
+    (tmp_path / "robustness-notes.csv").write_text("mine")
+    for some, names in ((runs[:1], ["robustness.csv"]), (runs, ["robustness-1.csv", "robustness-2.csv"])):
+        write_tables(tmp_path, tabulate(some))
+        assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, "robustness-notes.csv"])
 
 
 def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
@@ -191,11 +205,13 @@ def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
         first, second = csv.DictReader(file)
     assert (first["attack_columns"], first["failed"], first["failed_share"]) == ("sentence1+sentence2", "3", "0.6")
     assert float(first["interval_low"]) == pytest.approx(0.2307, abs=1e-4)
+    assert (first["rows_left_out"], first["precision"]) == ("2", "float32")
     assert (second["failed_share"], second["interval_low"], second["mean_queries"]) == ("", "", "")
     [table] = json.loads((tmp_path / "robustness.json").read_text())["tables"]
     assert table["summaries"][0]["settings"]["attack_columns"] == ["sentence1", "sentence2"]
     assert table["summaries"][0]["mean_queries"] == 30
     assert table["summaries"][1]["interval"] is None
+    assert table["summaries"][0]["versions"] == {"textattack": "0.3.11"}
 
 
 def test_runs_of_one_cell_stay_apart() -> None:

@@ -1,6 +1,7 @@
 """`alignattn robustness train-mlm`: what the head learns, that the saved folder is what was measured, and mistakes."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,15 @@ def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpo
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_would_be_unpickled_are_refused(tiny_checkpoint, text_file, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_checkpoint, folder)
+    torch.save(AutoModel.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(AlignAttnError, match="give a folder with weights as safetensors"):
+        main(words(folder, text_file, tmp_path / "out"))
 
 
 def test_a_bad_table_is_named(tiny_checkpoint, tmp_path):

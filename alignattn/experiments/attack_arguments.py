@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from alignattn.errors import AlignAttnError
-from alignattn.robustness.recipes import RECIPES
+from alignattn.experiments.arguments import LARGEST_SEED
+from alignattn.robustness.recipes import RECIPES, check_recipe
 from alignattn.robustness.resources import UNIVERSAL_SENTENCE_ENCODER, WORDNET, Resources
 
 PROG = "alignattn robustness"
@@ -26,7 +27,8 @@ class AttackArguments:
         default_factory=lambda: list(RECIPES), metadata={"help": f"Attacks: {', '.join(RECIPES)} (default: all)."}
     )
     num_examples: int = field(
-        default=1000, metadata={"help": "Examples to attack; rows that the model gets wrong do not count."}
+        default=1000,
+        metadata={"help": "Examples to attack, not counting rows that the model gets wrong; it may be raised later."},
     )
     attack_columns: list[str] | None = field(
         default=None, metadata={"help": "Columns of a pair whose words may change (default: the recipe's own rule)."}
@@ -61,6 +63,12 @@ class AttackArguments:
     def __post_init__(self) -> None:
         if self.half_precision and not torch.cuda.is_available():
             raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise AlignAttnError(f"--seed {self.seed} must lie between 0 and {LARGEST_SEED}")
+        for recipe in self.recipes:
+            check_recipe(recipe)
+        if len(set(self.recipes)) < len(self.recipes):
+            raise AlignAttnError(f"--recipes {' '.join(self.recipes)} names a recipe twice")
 
     def resources(self) -> Resources:
         """Return what the attacks are made of.

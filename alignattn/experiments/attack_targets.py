@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.checkpoints import from_pretrained, unloadable
+from alignattn.config import PLAIN_ATTENTION
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import RunOptions
 from alignattn.experiments.attack_arguments import PROG, AttackArguments
+from alignattn.experiments.results import is_seed_folder
 from alignattn.experiments.run_folders import (
     check_run_folder,
     load_run_evaluation,
@@ -19,14 +20,14 @@ from alignattn.experiments.run_folders import (
     short_names,
 )
 from alignattn.patching import is_patched, patch_of
+from alignattn.robustness.encoders import load_pretrained
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import named_model
+from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
-
-PLAIN_ATTENTION = "soft"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Target:
         tokenizer: its own.
         task: that it was fine-tuned on.
         split: of the rows.
-        rows: those of the split.
+        rows: those of the split that can be used.
+        left_out: numbers of the others, from 0.
     """
 
     name: str
@@ -50,11 +52,26 @@ class Target:
     task: TextClassification
     split: str
     rows: Sequence[AttackRow]
+    left_out: tuple[int, ...]
 
     @property
     def attention(self) -> str:
         """The preset's name, or the slots that are filled."""
         return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
+
+    def wrapper(self, arguments: AttackArguments) -> TaskModelWrapper:
+        """Return what attacks query it through.
+
+        Raises:
+            AlignAttnError: if the options do not fit the model.
+        """
+        return wrap_model(
+            self.model,
+            self.tokenizer,
+            max_length=arguments.max_length,
+            batch_size=arguments.batch_size,
+            half_precision=arguments.half_precision,
+        )
 
     def settings(self, recipe: str, arguments: AttackArguments, resources: Mapping[str, str]) -> AttackSettings:
         """Return what the records of its attacks by a recipe are said to be of.
@@ -77,6 +94,7 @@ class Target:
             max_length=arguments.max_length,
             seed=arguments.seed,
             num_examples=arguments.num_examples,
+            precision="float16" if arguments.half_precision else "float32",
             resources=resources,
         )
 
@@ -93,11 +111,27 @@ def target_loaders(arguments: AttackArguments) -> list[Callable[[], Target]]:
         folders = [Path(run) for run in arguments.run]
         for folder in folders:
             check_run_folder(folder, "--run")
-        names = short_names(folders, "--run")
+        names = _record_folders(folders)
         return [partial(_target_of_run, folder, names[folder], arguments) for folder in folders]
     if arguments.model is None or arguments.task is None:
         raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
     return [partial(_target_of_model, arguments)]
+
+
+def _record_folders(runs: Sequence[Path]) -> Mapping[Path, str]:
+    """A name for the folder of each run's records, the same whichever runs share the call.
+
+    So attacks go on, and the shards of a run meet, although the next call names other runs beside it. Only runs that
+    would share a name get longer ones.
+    """
+    names = {run: _record_folder(run) for run in runs}
+    return names if len(set(names.values())) == len(runs) else short_names(runs, "--run")
+
+
+def _record_folder(model: Path) -> str:
+    # The first part of a path from the root would lead out of the folder of the results.
+    parts = model.resolve().parts[1:]
+    return "-".join(parts[-2 if is_seed_folder(model) else -1 :])
 
 
 def _target_of_model(arguments: AttackArguments) -> Target:
@@ -109,11 +143,16 @@ def _target_of_model(arguments: AttackArguments) -> Target:
         data_dir=arguments.data_dir,
         skip_bad_rows=arguments.skip_bad_rows,
     )
-    return _target(Path(arguments.model).name, arguments.model, _check_task(rows))
+    path = Path(arguments.model)
+    # The name of a model on the Hub is no path from here.
+    name = _record_folder(path) if path.is_dir() else path.name
+    return _target(name, arguments.model, _check_task(rows))
 
 
 def _target_of_run(folder: Path, name: str, arguments: AttackArguments) -> Target:
     options = read_run_options(folder, PROG)
+    if arguments.data_dir is not None and options.data().train_file is not None:
+        raise AlignAttnError(f"--data_dir does not go with {folder}, a run on files of its own: leave it out")
     if arguments.skip_bad_rows:
         options = RunOptions(options.values | {"skip_bad_rows": True})
     rows = load_run_evaluation(options, arguments.data_dir)
@@ -129,19 +168,21 @@ def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
 
 
 def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
-    try:
-        loaded = from_pretrained(model, AutoModelForSequenceClassification)
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except AlignAttnError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(model, error) from error
-    task, (split, dataset) = rows.task, next(iter(rows.evaluation.items()))
+    task, split = rows.task, next(iter(rows.evaluation))
+    loaded, tokenizer = load_pretrained(
+        AutoModelForSequenceClassification, model, "classifier: fine-tune it first with `alignattn finetune`"
+    )
+    if loaded.config.num_labels != task.num_labels:
+        raise AlignAttnError(
+            f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} classes: "
+            "give the task that it was fine-tuned on"
+        )
     if split in rows.bad_rows:
         print(f"{task.name} {split}: {len(rows.bad_rows[split])} row(s) that cannot be used are left out")
     attacked = [
-        AttackRow(index, {column: row[column] for column in task.text_columns}, row[task.label_column])
-        for index, row in enumerate(dataset)
+        AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
+        for number, row in rows.numbered(split)
     ]
     run = named_model(Path(model)) if Path(model).is_dir() else model
-    return Target(name, run, loaded.eval(), tokenizer, task, split, attacked)
+    left_out = tuple(sorted(rows.left_out.get(split, ())))
+    return Target(name, run, loaded.eval(), tokenizer, task, split, attacked, left_out)

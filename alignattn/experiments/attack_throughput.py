@@ -31,9 +31,9 @@ from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.files import check_free, write_csv
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
-from alignattn.robustness.recipes import build_attack, check_recipe
+from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
-from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
+from alignattn.robustness.wrapper import TaskModelWrapper
 
 SUBCOMMAND = f"{PROG} throughput"
 
@@ -131,40 +131,31 @@ def main(argv: Sequence[str]) -> None:
 
 
 def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
-    """Attack the same examples with both wrappers; print what was found and write a line for each pair of attacks.
+    """Attack the same examples with both wrappers; write a line for each pair as it comes, and print what was found.
 
     Raises:
         AlignAttnError: for every mistake a user can mend.
     """
     folder, resources = Path(arguments.output_dir), arguments.resources()
-    for recipe in arguments.recipes:
-        check_recipe(recipe)
     check_free(folder, [THROUGHPUT_FILE])
-    described = resources.describe()
     loaders = target_loaders(arguments)
     if len(loaders) > 1:
         raise AlignAttnError(f"--run names {len(loaders)} folders: give one, the wrappers are what is compared")
     target = loaders[0]()
-    ours = wrap_model(
-        target.model,
-        target.tokenizer,
-        max_length=arguments.max_length,
-        batch_size=arguments.batch_size,
-        half_precision=arguments.half_precision,
-    )
+    ours = target.wrapper(arguments)
     rows = rows_to_attack(ours, target, arguments)
     pairs: list[PairedAttack] = []
     with tqdm(total=len(arguments.recipes) * len(rows), desc="pairs of attacks") as bar:
         for recipe in arguments.recipes:
-            settings = target.settings(recipe, arguments, described)
+            settings = target.settings(recipe, arguments, resources.describe(recipe))
             with_ours = _metered(recipe, ours, arguments)
             hand_over_whole_steps(with_ours.attack)
             with_textattacks = _metered(recipe, _textattack_wrapper(target, arguments), arguments)
             for row in rows:
                 is_second = len(pairs) % 2 == 1
                 pairs.append(attack_twice(with_ours, with_textattacks, row, settings, textattack_first=is_second))
+                write_csv(folder / THROUGHPUT_FILE, (pair.line() for pair in pairs))
                 bar.update()
-    write_csv(folder / THROUGHPUT_FILE, (pair.line() for pair in pairs))
     print(render(summarise(pairs), str(target.model.device), arguments.max_length))
     print(f"written to {folder / THROUGHPUT_FILE}")
     return pairs

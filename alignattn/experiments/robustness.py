@@ -8,17 +8,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.attack_arguments import PROG, AttackArguments
-from alignattn.experiments.attack_targets import target_loaders
+from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.robustness.loop import attack_rows, merge
-from alignattn.robustness.recipes import build_attack, check_recipe
-from alignattn.robustness.records import WHOLE, AttackRun, Shard, read_run
+from alignattn.experiments.results import package_versions
+from alignattn.robustness.loop import attack_rows, check_finished, merge
+from alignattn.robustness.recipes import build_attack
+from alignattn.robustness.records import WHOLE, AttackRun, AttackSettings, Shard, read_run
+from alignattn.robustness.resources import Resources
 from alignattn.robustness.summary import summarise, tabulate, write_tables
-from alignattn.robustness.wrapper import wrap_model
 
+ATTACK_PACKAGES = ("textattack", "nltk")
 RECORDS_SUFFIX = ".jsonl"
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
@@ -29,8 +32,18 @@ class RobustnessArguments(AttackArguments):
 
     shard: str = field(default=str(WHOLE), metadata={"help": "Attack a part of the rows alone, such as 3/8."})
     merge: bool = field(
-        default=False, metadata={"help": "Attack nothing: merge the shards in --output_dir, and write the tables."}
+        default=False,
+        metadata={"help": "Attack nothing: merge the shards in --output_dir, and write the table of all runs there."},
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.merge:
+            return
+        defaults = vars(RobustnessArguments())
+        others = [name for name in defaults.keys() - {"merge", "output_dir"} if vars(self)[name] != defaults[name]]
+        if others:
+            raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -63,7 +76,7 @@ def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
     if not arguments.merge and Shard.parse(arguments.shard) != WHOLE:
         print(f"shard {arguments.shard} is done: gather all in {folder} and run {PROG} --merge --output_dir {folder}")
         return runs
-    tables = tabulate([summarise(run) for run in runs])
+    tables = tabulate([summarise(run) for run in [*runs, *_others(folder, runs)]])
     written = write_tables(folder, tables)
     print("\n\n".join(table.render() for table in tables))
     print(f"written to {', '.join(map(str, written))}")
@@ -71,29 +84,46 @@ def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
 
 
 def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
-    """Attack every model by every recipe; what was attacked before is not attacked again."""
-    resources, shard = arguments.resources(), Shard.parse(arguments.shard)
-    for recipe in arguments.recipes:
-        check_recipe(recipe)
-    described = resources.describe()
+    """Attack every model by every recipe; what was attacked before is not attacked again.
+
+    Raises:
+        AlignAttnError: for every mistake a user can mend.
+    """
+    shard, resources, loaders = Shard.parse(arguments.shard), arguments.resources(), target_loaders(arguments)
+    # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
+    for load in loaders[1:]:
+        _attacks_of(load(), arguments, resources)
     runs = []
-    for load in target_loaders(arguments):
+    for load in loaders:
         target = load()
-        wrapper = wrap_model(
-            target.model,
-            target.tokenizer,
-            max_length=arguments.max_length,
-            batch_size=arguments.batch_size,
-            half_precision=arguments.half_precision,
-        )
-        for recipe in arguments.recipes:
-            settings = target.settings(recipe, arguments, described)
-            attack = build_attack(
-                recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision
+        for settings, attack in _attacks_of(target, arguments, resources):
+            path = records_path(Path(arguments.output_dir), target.name, settings.recipe, shard)
+            runs.append(
+                attack_rows(
+                    attack,
+                    target.rows,
+                    path,
+                    settings,
+                    shard=shard,
+                    left_out=target.left_out,
+                    versions=package_versions(ATTACK_PACKAGES),
+                )
             )
-            path = records_path(Path(arguments.output_dir), target.name, recipe, shard)
-            runs.append(attack_rows(attack, target.rows, path, settings, shard=shard))
     return runs
+
+
+def _attacks_of(
+    target: Target, arguments: RobustnessArguments, resources: Resources
+) -> list[tuple[AttackSettings, Any]]:
+    """The attacks on a model by all recipes, and what their records are said to be of."""
+    wrapper = target.wrapper(arguments)
+    return [
+        (
+            target.settings(recipe, arguments, resources.describe(recipe)),
+            build_attack(recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision),
+        )
+        for recipe in arguments.recipes
+    ]
 
 
 def records_path(folder: Path, name: str, recipe: str, shard: Shard) -> Path:
@@ -103,10 +133,11 @@ def records_path(folder: Path, name: str, recipe: str, shard: Shard) -> Path:
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
-    """Merge the shards below a folder, unless they are merged, and return all whole runs there.
+    """Merge the shards below a folder, and return all whole runs there.
 
     Raises:
-        AlignAttnError: if there are none, or the shards do not make up a run.
+        AlignAttnError: if there are none, one is unfinished, or the shards do not make up a run or another one than is
+            there.
     """
     shards: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
@@ -114,12 +145,35 @@ def merge_shards(folder: Path) -> list[AttackRun]:
         if match:
             shards.setdefault(path.with_name(match["whole"] + RECORDS_SUFFIX), []).append(path)
     for whole, parts in shards.items():
-        if not whole.exists():
-            merge(parts, whole)
-    paths = [path for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")) if not SHARD_FILE.fullmatch(path.name)]
+        merge(parts, whole)
+    paths = _whole_files(folder)
     if not paths:
         raise AlignAttnError(f"{folder} holds no records of attacks: give the --output_dir of the shards")
-    return [read_run(path) for path in paths]
+    runs = [read_run(path) for path in paths]
+    for run in runs:
+        check_finished(run)
+    return runs
+
+
+def _whole_files(folder: Path) -> list[Path]:
+    """The files of records below a folder that are of no shard."""
+    return [path for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")) if not SHARD_FILE.fullmatch(path.name)]
+
+
+def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
+    """The finished runs of earlier calls: the table of a folder is of all that it holds."""
+    called = {run.path for run in runs}
+    others = []
+    for path in _whole_files(folder):
+        if path not in called:
+            try:
+                run = read_run(path)
+                check_finished(run)
+            except AlignAttnError as error:
+                print(f"not in the table: {error}")
+                continue
+            others.append(run)
+    return others
 
 
 def _describe(run: AttackRun) -> str:
@@ -128,10 +182,11 @@ def _describe(run: AttackRun) -> str:
     attacked = summary.failed + summary.succeeded
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
     fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""
+    left_out = f", {summary.rows_left_out} that cannot be used left out" if summary.rows_left_out else ""
     columns = " and ".join(settings.attack_columns)
     return (
         f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {counts} row(s), "
-        f"{attacked} attacked{fewer}"
+        f"{attacked} attacked{fewer}{left_out}"
     )
 
 

@@ -86,13 +86,13 @@ def main(argv: Sequence[str]) -> None:
     labels = arguments.labels or ()
     if arguments.html is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(render_terminal(records, color=color, limit=arguments.limit or DEFAULT_LIMIT, labels=labels))
+        _print(render_terminal(records, color=color, limit=arguments.limit or DEFAULT_LIMIT, labels=labels))
         return
     page = Path(arguments.html)
     if page.exists():
         raise AlignAttnError(f"{page} is there already: give another name to --html")
     write_text(page, render_page(records[: arguments.limit], path.name, labels))
-    print(f"{summary_line(records)}\nwritten to {page}")
+    _print(f"{summary_line(records)}\nwritten to {page}")
 
 
 def render_terminal(
@@ -112,6 +112,12 @@ def render_terminal(
     if len(shown) < len(records):
         lines += [f"{len(records) - len(shown)} more: see --limit and --html", ""]
     return "\n".join([*lines, summary_line(records)])
+
+
+def _print(text: str) -> None:
+    """Print a text, with the Python escapes of the characters that the terminal or the pipe has no code for."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _example_lines(record: AttackRecord, marks: Marks, labels: Sequence[str]) -> list[str]:

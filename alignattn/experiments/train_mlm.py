@@ -27,11 +27,12 @@ from transformers import (
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.checkpoints import unloadable
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.arguments import RunOptions, check_training_options
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import RESULTS_FILE, device_name, package_versions
 from alignattn.files import check_free, write_json
+from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
 from alignattn.robustness.masked_head import MaskedLanguageTrainer, masked_logits, masked_positions
 from alignattn.robustness.masked_texts import (
     TABLE_SUFFIXES,
@@ -41,6 +42,7 @@ from alignattn.robustness.masked_texts import (
     read_texts,
     split_texts,
 )
+from alignattn.trainer import refuse_data_parallel
 
 
 @dataclass
@@ -249,15 +251,15 @@ def _load(arguments: MaskedLanguageArguments) -> tuple[PreTrainedModel, PreTrain
     try:
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         # A checkpoint in half precision would be trained in half precision.
-        model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(arguments.model, error) from error
+        model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=torch.float32, use_safetensors=True)
+    except LOADING_ERRORS as error:
+        raise unloadable(arguments.model, error, CHECKPOINT) from error
     if tokenizer.mask_token is None or tokenizer.pad_token is None:
         raise AlignAttnError(f"the tokenizer of {arguments.model} has no mask or no padding token: give an encoder")
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise AlignAttnError(f"the tokenizer of {arguments.model} has more tokens than the model: give one of a piece")
     smallest = tokenizer.num_special_tokens_to_add() + 1
-    largest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", math.inf))
+    largest = most_tokens(model, tokenizer)
     if not smallest <= arguments.max_length <= largest:
         raise AlignAttnError(f"--max_length {arguments.max_length} must be at least {smallest} and at most {largest}")
     return model, tokenizer
@@ -275,11 +277,7 @@ def _build_trainer(
     mlm_probability: float,
     args: TrainingArguments,
 ) -> Trainer:
-    if args.n_gpu > 1:
-        raise AlignAttnError(
-            "train-mlm does not run in DataParallel: start one process a GPU with torchrun --nproc_per_node, or show "
-            "one GPU only with CUDA_VISIBLE_DEVICES"
-        )
+    refuse_data_parallel(args, "train-mlm")
     train, held_out = (part.remove_columns("is_cut") for part in parts)
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
@@ -294,7 +292,7 @@ def _build_trainer(
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
-        raise AlignAttnError(" ".join(str(error).split())) from error
+        raise AlignAttnError(one_line(error)) from error
     # Otherwise the gradient grows with the accumulation steps (transformers issue 47688).
     trainer.model_accepts_loss_kwargs = False
     return trainer

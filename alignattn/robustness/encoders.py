@@ -6,17 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.checkpoints import unloadable
+from alignattn.checkpoints import load_with_missing, unloadable
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.batches import padded_batches
 
-BATCH_SIZE = 64
 CACHE_SIZE = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
 
+NO_LIMIT = -1
+"""The `max_position_embeddings` of a model that takes any length, such as XLNet."""
+
 LONGEST = 512
 """Most tokens that a model is given, where neither it nor its tokenizer names fewer."""
+
+POOLER = "pooler."
+"""How the names of an encoder's own pooler begin, which a mean over the tokens does not ask."""
+
+CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
+"""What a user may give as a model; other weights would have to be unpickled."""
+
+LOADING_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
+"""What transformers raises where a folder or a Hub id holds no model, or a damaged one."""
 
 
 class CachedEncoder:
@@ -65,32 +79,33 @@ class MeanPooling:
     @torch.inference_mode()
     def __call__(self, sentences: list[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]` float32, on the CPU."""
-        encoded = self.tokenizer(sentences, truncation=True, max_length=self.max_length, padding=False)
-        inputs = [
-            {name: values[row] for name, values in encoded.items() if name in self.tokenizer.model_input_names}
-            for row in range(len(sentences))
-        ]
-        order = sorted(range(len(sentences)), key=lambda row: len(inputs[row]["input_ids"]))
+        batches = padded_batches(self.tokenizer, [sentences], max_length=self.max_length, device=self.model.device)
         vectors: dict[int, Tensor] = {}
-        for start in range(0, len(order), BATCH_SIZE):
-            rows = order[start : start + BATCH_SIZE]
-            vectors.update(zip(rows, self._pooled([inputs[row] for row in rows]), strict=True))
+        for rows, batch in batches:
+            vectors.update(zip(rows.tolist(), self._pooled(batch), strict=True))
         return torch.stack([vectors[row] for row in range(len(sentences))])
 
-    def _pooled(self, inputs: list[dict[str, list[int]]]) -> Tensor:
-        batch = self.tokenizer.pad(inputs, padding=True, return_tensors="pt").to(self.model.device)
-        states = self.model(**batch).last_hidden_state.float()
+    def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
+        inputs = {name: values for name, values in batch.items() if name in self.tokenizer.model_input_names}
+        states = self.model(**inputs).last_hidden_state.float()
         is_real = batch["attention_mask"].unsqueeze(-1)
         return ((states * is_real).sum(1) / is_real.sum(1)).cpu()
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens a model takes."""
-    positions = getattr(model.config, "max_position_embeddings", LONGEST)
+    """Return how many tokens a model is given."""
+    return min(LONGEST, most_tokens(model, tokenizer))
+
+
+def most_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many tokens a model takes; transformers' very large number where neither names how many."""
+    positions: int = getattr(model.config, "max_position_embeddings", None) or NO_LIMIT
+    if positions == NO_LIMIT:
+        return int(tokenizer.model_max_length)
     if "roberta" in model.config.model_type:
         # Its positions are counted from the one after the padding token's.
         positions -= model.config.pad_token_id + 1
-    return min(LONGEST, positions, tokenizer.model_max_length)
+    return min(positions, int(tokenizer.model_max_length))
 
 
 @lru_cache
@@ -103,29 +118,37 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Cach
         dtype: in what it computes; the vectors are float32 in any case.
 
     Raises:
-        AlignAttnError: there is no such model.
+        AlignAttnError: there is no such model, or not all of it.
     """
-    model, tokenizer = load_pretrained(AutoModel, str(folder), "the folder of an encoder")
+    choices = "the folder of an encoder"
+    model, tokenizer = load_pretrained(AutoModel, str(folder), f"whole encoder: give {choices}", choices)
     network: torch.nn.Module = model
     network.to(device=device, dtype=dtype)
     return CachedEncoder(MeanPooling(model, tokenizer))
 
 
-def load_pretrained(auto_class: Any, name: str, choices: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer; weights that would have to be unpickled are refused.
+def load_pretrained(
+    auto_class: Any, name: str, lacking: str, choices: str = CHECKPOINT
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer; weights that are random or would have to be unpickled are refused.
 
     Args:
         auto_class: an `AutoModel…` class.
         name: a folder, or a Hub id.
-        choices: what a user may give instead.
+        lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
+        choices: what a user may give instead of a checkpoint that cannot be loaded.
 
     Raises:
-        AlignAttnError: there is no such model.
+        AlignAttnError: there is no such model, or it lacks weights.
     """
     try:
-        return (
-            auto_class.from_pretrained(name, use_safetensors=True, trust_remote_code=False),
-            AutoTokenizer.from_pretrained(name, trust_remote_code=False),
-        )
-    except (OSError, ValueError) as error:
+        model, missing = load_with_missing(name, auto_class, use_safetensors=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except AlignAttnError:
+        raise
+    except LOADING_ERRORS as error:
         raise unloadable(name, error, choices) from error
+    random = sorted(weight for weight in missing if not weight.startswith(POOLER))
+    if random:
+        raise AlignAttnError(f"{name} holds no {lacking} ({len(random)} weights are not there, such as {random[0]})")
+    return model, tokenizer

@@ -4,10 +4,18 @@ Importing textattack 0.3.11 as it is
 
 * needs flair, which cannot be installed beside transformers 5; the three recipes never call it. Where flair is absent,
   and only there, a stand-in has the names that are imported;
-* downloads NLTK data, and tries again at every import that found no network, unless a marker file says that it did;
+* downloads NLTK data, and tries again at every import that found no network, unless a marker file in its cache says
+  that it did. It is shown a temporary cache with that marker: in the user's own, it would keep TextAttack from ever
+  downloading them for a program that needs them;
 * needs NLTK's stop words, for the defaults of an augmenter;
 * with `TA_CACHE_DIR` set, sets `HF_HOME`, `XDG_CACHE_HOME` and two more to it;
 * configures logging anew, which disables every logger of the process that exists by then.
+
+Its CSV logger and the coloured texts of its results are never called: they raise for a text in which langdetect finds
+no language, such as `1234 !!`.
+
+It is 0.3.11, for 0.3.10 garbles pairs (it replaces a word "I" of the second text within `<SPLIT>`, its mark between
+them), and its angular similarity of equal sentences is NaN where rounding takes their cosine above 1.
 """
 
 import logging
@@ -18,8 +26,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -32,19 +42,20 @@ INSTALL = f"run `make attack`, or: pip install 'alignattn[attack]' && pip instal
 CACHE_VARIABLE = "TA_CACHE_DIR"
 DEFAULT_CACHE = "~/.cache/textattack"
 OVERWRITTEN = (
+    CACHE_VARIABLE,
     "HF_HOME",
     "PYTORCH_TRANSFORMERS_CACHE",
     "TFHUB_CACHE_DIR",
     "TOKENIZERS_PARALLELISM",
     "XDG_CACHE_HOME",
 )
-"""The environment variables that importing TextAttack sets."""
+"""The environment variables that importing TextAttack sets, and the one that is set for it."""
 
 DOWNLOAD_MARKER = "post_install_check_3"
-"""The file in TextAttack's cache that says that its NLTK data were downloaded."""
+"""The file in TextAttack's cache that says that its NLTK data were downloaded: what is needed, `nltk_data` fetches."""
 
 LOGGER = "textattack.shared.utils.install"
-"""The one logger of TextAttack."""
+"""The one logger of TextAttack, and the module that knows its cache."""
 
 
 def load_textattack(nltk_data: Path | None = None) -> ModuleType:
@@ -54,10 +65,16 @@ def load_textattack(nltk_data: Path | None = None) -> ModuleType:
         nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
 
     Raises:
-        AlignAttnError: TextAttack, a package it needs or NLTK's stop words are missing; its cache cannot be written.
+        AlignAttnError: TextAttack, a package it needs or NLTK's stop words are missing; it is of another version; its
+            cache cannot be written.
     """
     if "textattack" not in sys.modules and find_spec("textattack") is None:
         raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
+    if version("textattack") != VERSION:
+        raise AlignAttnError(
+            f"TextAttack {version('textattack')} is installed, and attacks are those of {VERSION}: "
+            f"pip install --no-deps textattack=={VERSION}"
+        )
     try:
         prepare_nltk(nltk_data, ("stopwords",))
         if "textattack" not in sys.modules:
@@ -74,8 +91,16 @@ def _import_textattack() -> None:
     if find_spec("flair") is None:
         _add_flair_stand_in()
     cache = _prepare_cache()
-    with _environment_kept(), replaced(logging.config, dictConfig=lambda config: None):
+    with (
+        _environment_kept(),
+        replaced(logging.config, dictConfig=lambda config: None),
+        TemporaryDirectory() as marked,
+    ):
+        (Path(marked) / DOWNLOAD_MARKER).touch()
+        os.environ[CACHE_VARIABLE] = marked
         import_module("textattack")
+    install: Any = import_module(LOGGER)
+    install.TEXTATTACK_CACHE_DIR = str(cache)
     logging.getLogger(LOGGER).setLevel(logging.ERROR)
     jieba = import_module("jieba")
     jieba.setLogLevel(logging.ERROR)
@@ -84,11 +109,10 @@ def _import_textattack() -> None:
 
 
 def _prepare_cache() -> Path:
-    """Make TextAttack's cache folder, marked as if its downloads were done: what is needed, `nltk_data` fetches."""
+    """Make TextAttack's cache folder."""
     folder = Path(os.environ.get(CACHE_VARIABLE, DEFAULT_CACHE)).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / DOWNLOAD_MARKER).touch()
     except OSError as error:
         raise AlignAttnError(
             f"TextAttack's cache {folder} cannot be written ({error.strerror}): set {CACHE_VARIABLE} to another folder"

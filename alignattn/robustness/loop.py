@@ -1,10 +1,13 @@
 """Attack the rows of a split one by one, in an order and with random numbers that no interruption changes."""
 
+import hashlib
+import json
 import os
 import random
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -12,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.files import write_text
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.records import (
@@ -60,13 +64,15 @@ def attack_rows(
     settings: AttackSettings,
     *,
     shard: Shard = WHOLE,
+    left_out: Sequence[int] = (),
+    versions: Mapping[str, str] | None = None,
     show_progress: bool = True,
 ) -> AttackRun:
     """Attack rows in their order until `settings.num_examples` were attacked, and write each record as it comes.
 
     Rows that the model gets wrong are skipped and do not count. Which rows these are is asked first, so that every
-    shard knows where to stop: a merge of all shards is what one run writes, byte by byte. Called again after a kill, it
-    goes on behind the last whole record.
+    shard knows where to stop: a merge of all shards is what one run writes, byte by byte. Called again after a kill, or
+    with more examples, it goes on behind the last whole record.
 
     Random numbers are seeded for each row with the run's seed plus its index, and nothing that was computed for one
     row is kept for another: a score may differ in its last bits with what else is in the batch.
@@ -77,25 +83,42 @@ def attack_rows(
         records_path: the file to write or to go on with, ending in `.jsonl`; its header is written beside it.
         settings: what the records are said to be of.
         shard: which part of the rows to attack.
+        left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
+        versions: of the packages at work, for the header.
         show_progress: draw a bar on stderr, with the share of failed attacks.
 
     Returns:
         The header and all records of the file.
 
     Raises:
-        AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged; if there are no
-            rows, or `num_examples` is below 1.
+        AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged, or another
+            process writes them; if there are no rows, or `num_examples` is below 1.
     """
+    if not rows or settings.num_examples < 1:
+        raise AlignAttnError(f"there is nothing to attack: {len(rows)} rows, {settings.num_examples} examples wanted")
     hand_over_whole_steps(attack)
-    header, done = _begin(attack, rows, records_path, settings, shard)
-    todo = shard.deal(rows[: header.rows])
-    _check_same_rows(done, todo, records_path)
+    wanted = AttackHeader(settings, shard, len(rows), len(rows), tuple(left_out), _digest(rows), versions or {})
+    with _sole_writer(records_path):
+        header, done = _begin(attack, rows, records_path, wanted)
+        _attack_all(attack, shard.deal(rows[: header.rows]), records_path, settings, done, show_progress)
+    return read_run(records_path)
+
+
+def _attack_all(
+    attack: Any,
+    rows: Sequence[AttackRow],
+    records_path: Path,
+    settings: AttackSettings,
+    done: Sequence[AttackRecord],
+    show_progress: bool,
+) -> None:
+    """Attack the rows behind those that are done, and append their records."""
     counts = Counter(record.outcome for record in done)
     with (
         records_path.open("ab") as file,
-        tqdm(total=len(todo), initial=len(done), disable=not show_progress, desc=_describe(settings)) as bar,
+        tqdm(total=len(rows), initial=len(done), disable=not show_progress, desc=_describe(settings)) as bar,
     ):
-        for row in todo[len(done) :]:
+        for row in rows[len(done) :]:
             record = attack_row(attack, row, settings)
             # One write, on the disk before the next attack begins: a kill loses this row or nothing.
             file.write(record.to_line().encode())
@@ -104,7 +127,6 @@ def attack_rows(
             counts[record.outcome] += 1
             bar.set_postfix_str(_running_rate(counts), refresh=False)
             bar.update()
-    return read_run(records_path)
 
 
 def hand_over_whole_steps(attack: Any) -> None:
@@ -150,8 +172,8 @@ def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackR
     except Exception as error:
         # NLTK's way to say that its data are missing; subclasses (KeyError, IndexError) are a text's doing.
         if type(error) is LookupError:
-            raise AlignAttnError(f"the attack lacks data of NLTK: {_one_line(error)}") from error
-        return replace(record, error=f"{type(error).__name__}: {_one_line(error)}")
+            raise AlignAttnError(f"the attack lacks data of NLTK: {one_line(error)}") from error
+        return replace(record, error=f"{type(error).__name__}: {one_line(error)}")
 
 
 def merge(paths: Sequence[Path], out: Path) -> AttackRun:
@@ -159,54 +181,93 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
 
     Args:
         paths: the files of records, in any order, each with its header beside it.
-        out: the file to write, ending in `.jsonl`.
+        out: the file to write, ending in `.jsonl`; one that holds just that is left as it is.
 
     Raises:
-        AlignAttnError: if they are of different runs, a shard is missing, given twice or unfinished, or `out` exists.
+        AlignAttnError: if they are of different runs, a shard is missing, given twice or unfinished, or `out` holds
+            something else.
     """
     if not paths:
         raise AlignAttnError("there is nothing to merge: give the files of all shards")
-    for taken in (out, header_path(out)):
-        if taken.exists():
-            raise AlignAttnError(f"{taken} exists: give another file to merge into")
     runs = [read_run(path) for path in paths]
     whole = replace(runs[0].header, shard=WHOLE)
     for run in runs:
         if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != runs[0].header.shard.count:
             raise AlignAttnError(f"{run.path} and {runs[0].path} are of different runs: {_difference(run, runs[0])}")
-        if not run.is_finished:
-            raise AlignAttnError(
-                f"{run.path} holds {len(run.records)} of the {run.header.rows_of_shard} rows of shard "
-                f"{run.header.shard}: start it again to finish it"
-            )
+        check_finished(run)
     count = runs[0].header.shard.count
     if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
         given = ", ".join(str(run.header.shard) for run in runs)
         raise AlignAttnError(f"a merge needs each of the {count} shards once, and these are {given}")
-    records = sorted((record for run in runs for record in run.records), key=lambda record: record.index)
-    write_header(out, whole)
-    write_text(out, "".join(record.to_line() for record in records))
-    return read_run(out)
+    records = tuple(sorted((record for run in runs for record in run.records), key=lambda record: record.index))
+    if not out.exists():
+        write_header(out, whole)
+        write_text(out, "".join(record.to_line() for record in records))
+    merged = read_run(out)
+    if (merged.header, merged.records) != (whole, records):
+        raise AlignAttnError(f"{out} is there, and not what its shards make: move it or them away")
+    return merged
+
+
+def check_finished(run: AttackRun) -> None:
+    """Refuse a run some of whose rows are still to be attacked.
+
+    Raises:
+        AlignAttnError: if it is one.
+    """
+    if not run.is_finished:
+        part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
+        raise AlignAttnError(
+            f"{run.path} holds {len(run.records)} of the {len(run.header.row_numbers)} rows{part}: start it again to "
+            "finish it"
+        )
+
+
+@contextmanager
+def _sole_writer(records_path: Path) -> Iterator[None]:
+    """Keep other processes from writing the same records."""
+    records_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(records_path.with_name(f".{records_path.name}.lock"), timeout=0):
+            yield
+    except Timeout as error:
+        raise AlignAttnError(
+            f"another process writes {records_path}: wait for it, give another --output_dir, or attack in shards"
+        ) from error
 
 
 def _begin(
-    attack: Any, rows: Sequence[AttackRow], records_path: Path, settings: AttackSettings, shard: Shard
+    attack: Any, rows: Sequence[AttackRow], records_path: Path, wanted: AttackHeader
 ) -> tuple[AttackHeader, tuple[AttackRecord, ...]]:
-    """The header of the file, written unless it is there, and the records that are there already."""
-    if not rows or settings.num_examples < 1:
-        raise AlignAttnError(f"there is nothing to attack: {len(rows)} rows, {settings.num_examples} examples wanted")
-    if not records_path.exists() and not header_path(records_path).exists():
-        header = AttackHeader(settings, shard, _rows_to_walk(attack, rows, settings.num_examples), len(rows))
-        records_path.parent.mkdir(parents=True, exist_ok=True)
-        write_header(records_path, header)
-        return header, ()
-    run = read_run(records_path)
-    wanted = replace(run.header, settings=settings, shard=shard, rows_available=len(rows))
-    if wanted != run.header:
-        difference = _difference(run, replace(run, header=wanted))
-        raise AlignAttnError(f"{records_path} is of another run: {difference}; give another file, or move it away")
-    cut_torn_line(records_path)
-    return run.header, run.records
+    """The header of the file, written unless it is there, and the records that are there already.
+
+    Args:
+        attack: whose model says which rows it takes.
+        rows: all.
+        records_path: the file.
+        wanted: the header, as it is but for the number of rows that it takes.
+    """
+    is_there = records_path.exists() or header_path(records_path).exists()
+    earlier = read_run(records_path) if is_there else None
+    done = () if earlier is None else earlier.records
+    # A header alone says only what somebody was about to do.
+    if earlier is not None and done:
+        _check_goes_on(earlier, wanted)
+        cut_torn_line(records_path)
+        if earlier.header.settings == wanted.settings:
+            return earlier.header, done
+    header = replace(wanted, rows=_rows_to_walk(attack, rows, wanted.settings.num_examples))
+    write_header(records_path, header)
+    return header, done
+
+
+def _check_goes_on(earlier: AttackRun, wanted: AttackHeader) -> None:
+    """Refuse to go on with records of another run; one of fewer examples is the beginning of this one."""
+    fewer = min(earlier.header.settings.num_examples, wanted.settings.num_examples)
+    beginning = replace(wanted, rows=earlier.header.rows, settings=replace(wanted.settings, num_examples=fewer))
+    if beginning != earlier.header:
+        difference = _difference(earlier, replace(earlier, header=beginning))
+        raise AlignAttnError(f"{earlier.path} is of another run: {difference}; give another file, or move it away")
 
 
 def _rows_to_walk(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
@@ -214,20 +275,30 @@ def _rows_to_walk(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> 
     attacked = 0
     for start in range(0, len(rows), ROWS_SCORED_AT_ONCE):
         some = rows[start : start + ROWS_SCORED_AT_ONCE]
-        scores = attack.goal_function.model([tuple(row.texts.values()) for row in some])
-        for walked, (row, prediction) in enumerate(zip(some, scores.argmax(dim=-1).tolist(), strict=True), start + 1):
+        predictions = _predictions(attack.goal_function.model, some)
+        for walked, (row, prediction) in enumerate(zip(some, predictions, strict=True), start + 1):
             attacked += prediction == row.label
             if attacked == num_examples:
                 return walked
     return len(rows)
 
 
-def _check_same_rows(done: Sequence[AttackRecord], todo: Sequence[AttackRow], path: Path) -> None:
-    for number, (record, row) in enumerate(zip(done, todo, strict=False), 1):
-        if (record.index, record.original, record.label) != (row.index, dict(row.texts), row.label):
-            raise AlignAttnError(f"{path}, line {number} is of another row than {row.index}: move the file away")
-    if len(done) > len(todo):
-        raise AlignAttnError(f"{path} holds {len(done)} records of {len(todo)} rows: move it away to run again")
+def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
+    """The class that a model gives each row; None for one that it cannot read, whose record will say why."""
+    try:
+        classes: list[int | None] = model([tuple(row.texts.values()) for row in rows]).argmax(dim=-1).tolist()
+        return classes
+    except FATAL:
+        raise
+    except Exception:
+        return [None] if len(rows) == 1 else [_predictions(model, [row])[0] for row in rows]
+
+
+def _digest(rows: Sequence[AttackRow]) -> str:
+    total = hashlib.sha256()
+    for row in rows:
+        total.update(json.dumps([row.index, list(row.texts.items()), row.label]).encode())
+    return total.hexdigest()
 
 
 def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> AttackRecord:
@@ -269,6 +340,8 @@ def _facts(header: AttackHeader, other: AttackHeader) -> Iterator[tuple[str, Any
     for name in vars(header.settings):
         yield name, getattr(header.settings, name), getattr(other.settings, name)
     yield "rows available", header.rows_available, other.rows_available
+    yield "rows left out", header.left_out, other.left_out
+    yield "SHA-256 of the rows", header.rows_digest, other.rows_digest
     yield "rows walked", header.rows, other.rows
     yield "shard", str(header.shard), str(other.shard)
 
@@ -280,7 +353,3 @@ def _describe(settings: AttackSettings) -> str:
 def _running_rate(counts: Mapping[Outcome, int]) -> str:
     attacked = counts["failed"] + counts["succeeded"]
     return f"{100 * counts['failed'] / attacked:.1f} % of {attacked} failed" if attacked else "none attacked"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

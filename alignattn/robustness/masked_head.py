@@ -1,7 +1,8 @@
 """The head of a masked-language model on the masked tokens alone.
 
 At 15 % masked tokens and a vocabulary of tens of thousands, a small encoder spends most of a step on logits that the
-loss passes over. The head sees each token by itself, so it may as well be shown those that are to be guessed.
+loss passes over; BAE asks for those of one token a text. The head sees each token by itself, so it may as well be shown
+those that are to be guessed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +46,24 @@ def masked_logits(
         unwrapped: the model within, where `model` is wrapped as for several processes.
     """
     features = {name: values for name, values in inputs.items() if name != "labels"}
-    with _hidden_states_at(unwrapped or model, masked_positions(inputs)):
+    return logits_at(model, features, masked_positions(inputs), unwrapped)
+
+
+def logits_at(
+    model: torch.nn.Module,
+    features: Mapping[str, Tensor],
+    positions: Tensor,
+    unwrapped: PreTrainedModel | None = None,
+) -> Tensor:
+    """Return the logits of some tokens, `[M, vocabulary]`, in their order.
+
+    Args:
+        model: with a masked-language head.
+        features: what it reads, `[B, n]` each, on its device.
+        positions: which tokens, bool `[B, n]`, M of them.
+        unwrapped: the model within, where `model` is wrapped as for several processes.
+    """
+    with _hidden_states_at(unwrapped or model, positions):
         logits: Tensor = model(**features).logits[0]
     return logits
 

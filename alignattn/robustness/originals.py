@@ -9,10 +9,12 @@ import shutil
 import sys
 import urllib.request
 import zipfile
+import zlib
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.files import replacing
 from alignattn.robustness.resources import BERT
 
@@ -38,9 +40,9 @@ def counter_fitted_vectors() -> Path:
         return path
     try:
         _fetch_zipped(VECTORS_URL, VECTORS_FILE, path)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, HTTPException, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise AlignAttnError(
-            f"the counter-fitted vectors could not be fetched from {VECTORS_URL} ({_in_one_line(error)}): give local "
+            f"the counter-fitted vectors could not be fetched from {VECTORS_URL} ({one_line(error)}): give local "
             f"ones with --word_vectors FILE, --neighbors FILE or --synonyms wordnet, or put {VECTORS_FILE} at {path}"
         ) from error
     return path
@@ -58,14 +60,14 @@ def universal_sentence_encoder(url: str) -> Any:
     except ImportError as error:
         raise AlignAttnError(
             f"the Universal Sentence Encoder needs tensorflow and tensorflow_hub ({error}): "
-            f"pip install tensorflow tensorflow_hub, or {choice}"
+            f"pip install 'alignattn[use]', or {choice}"
         ) from error
     place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
     print(f"loading the Universal Sentence Encoder, {ENCODER_SIZE} if it must be fetched, to {place}", file=sys.stderr)
     try:
         return tensorflow_hub.load(url)
     except Exception as error:  # TensorFlow's own errors, HTTP ones and broken files have no common class
-        raise AlignAttnError(f"cannot load {url} ({_in_one_line(error)}): {choice}") from error
+        raise AlignAttnError(f"cannot load {url} ({one_line(error)}): {choice}") from error
 
 
 def announce_bert() -> None:
@@ -84,8 +86,9 @@ def _fetch_zipped(url: str, member: str, path: Path) -> None:
     """Fetch an archive and unpack one member of it to `path`."""
     archive_path = path.with_suffix(".zip")
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, replacing(archive_path) as temporary:  # noqa: S310
-        size = f"{int(answer.headers['Content-Length']) / MEGABYTE:.0f} MB"
-        print(f"fetching {member} ({size} zipped) from {url} to {path}", file=sys.stderr)
+        length = answer.headers["Content-Length"] or ""
+        size = f"{int(length) / MEGABYTE:.0f} MB zipped" if length.isdecimal() else "size unknown"
+        print(f"fetching {member} ({size}) from {url} to {path}", file=sys.stderr)
         with temporary.open("wb") as file:
             shutil.copyfileobj(answer, file)
     with (
@@ -96,7 +99,3 @@ def _fetch_zipped(url: str, member: str, path: Path) -> None:
     ):
         shutil.copyfileobj(packed, file)
     archive_path.unlink()
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -145,17 +145,30 @@ def _finished(attack: Any, attack_columns: Sequence[str] | None) -> Any:
 @lru_cache(maxsize=1)
 def _load_words(resources: Resources) -> Any:
     """What `WordSwapEmbedding` calls an embedding: candidates of each word, with vectors or without."""
-    from alignattn.models.words import read_embeddings
     from alignattn.robustness.originals import counter_fitted_vectors
-    from alignattn.robustness.substitutes import CandidateLists, VectorEmbedding, wordnet_synonyms
+    from alignattn.robustness.substitutes import CandidateLists, wordnet_synonyms
 
     if resources.synonyms is not None:
         return CandidateLists(cache(wordnet_synonyms))
     if resources.neighbors is not None:
         neighbors = read_neighbors(resources.neighbors)
         return CandidateLists(lambda word: neighbors.get(word, []))
-    vectors = read_embeddings(resources.word_vectors or counter_fitted_vectors(), None).vectors
-    return VectorEmbedding(list(vectors), np.stack(list(vectors.values())))
+    return _with_vectors(resources.word_vectors or counter_fitted_vectors())
+
+
+def _with_vectors(path: Path) -> Any:
+    from alignattn.models.words import read_embeddings
+    from alignattn.robustness.substitutes import VectorEmbedding
+
+    # The reader's own message names --skip_bad_rows, which here leaves out rows to attack alone.
+    embeddings = read_embeddings(path, None, skip_bad_rows=True)
+    if embeddings.bad_lines:
+        line, problem = embeddings.bad_lines[0]
+        raise AlignAttnError(
+            f"{path}, line {line}: {problem} ({len(embeddings.bad_lines)} bad lines); correct the file, or give "
+            "another with --word_vectors FILE"
+        )
+    return VectorEmbedding(list(embeddings.vectors), np.stack(list(embeddings.vectors.values())))
 
 
 def _load_encoder(folder: Path | None, half_precision: bool) -> Any:
@@ -188,7 +201,8 @@ def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
     if folder is None:
         announce_bert()
     choices = "the folder of a masked-language model with --mlm; `alignattn robustness train-mlm` trains a stand-in"
-    model, tokenizer = load_pretrained(AutoModelForMaskedLM, str(folder or BERT), choices)
+    lacking = "masked-language head: train one with `alignattn robustness train-mlm`"
+    model, tokenizer = load_pretrained(AutoModelForMaskedLM, str(folder or BERT), lacking, choices)
     network: torch.nn.Module = model
     network.to(dtype=dtype)
     return model, tokenizer

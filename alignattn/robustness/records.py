@@ -1,13 +1,15 @@
 """What attacks leave behind: a file of one JSON line an example, and beside it a header that says what was attacked."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from alignattn.errors import AlignAttnError
+from alignattn.bad_rows import numbers_without
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.files import write_json
 
 Outcome = Literal["failed", "succeeded", "skipped"]
@@ -73,7 +75,8 @@ class AttackSettings:
         max_length: the most tokens that the model reads of a row.
         seed: of the attacks.
         num_examples: how many examples were asked for.
-        resources: what the attack's parts were made of, by part.
+        precision: "float32" or "float16", in which the models computed.
+        resources: what the recipe's parts were made of, by part.
     """
 
     run: str
@@ -85,6 +88,7 @@ class AttackSettings:
     max_length: int
     seed: int
     num_examples: int
+    precision: str
     resources: Mapping[str, str]
 
 
@@ -97,26 +101,39 @@ class AttackHeader:
         shard: the part of the rows that the file is of.
         rows: how many rows all shards together walk through, the first of those there are.
         rows_available: how many there are.
+        left_out: the numbers of the split's rows that cannot be used and are not among them, from 0.
+        rows_digest: SHA-256 of the numbers, texts and labels of those there are.
+        versions: of the packages that the attacks began with, by name; headers that differ in them alone are equal.
     """
 
     settings: AttackSettings
     shard: Shard
     rows: int
     rows_available: int
+    left_out: tuple[int, ...]
+    rows_digest: str
+    versions: Mapping[str, str] = field(compare=False)
 
     @property
-    def rows_of_shard(self) -> int:
-        """How many records the finished file holds."""
-        return len(self.shard.deal(range(self.rows)))
+    def usable_rows(self) -> Sequence[int]:
+        """The number in the split, from 0, of each row there is."""
+        return list(itertools.islice(numbers_without(self.left_out), self.rows_available))
+
+    @property
+    def row_numbers(self) -> Sequence[int]:
+        """Those of the records of the finished file, in order."""
+        return self.shard.deal(self.usable_rows[: self.rows])
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the header that `dataclasses.asdict` made `content` of."""
-        settings = dict(content["settings"])
-        settings["attack_columns"] = tuple(settings["attack_columns"])
-        return cls(
-            AttackSettings(**settings), Shard(**content["shard"]), int(content["rows"]), int(content["rows_available"])
-        )
+        settings = content["settings"] | {"attack_columns": tuple(content["settings"]["attack_columns"])}
+        objects = {
+            "settings": AttackSettings(**settings),
+            "shard": Shard(**content["shard"]),
+            "left_out": tuple(content["left_out"]),
+        }
+        return cls(**{**content, **objects})
 
 
 @dataclass(frozen=True)
@@ -201,7 +218,7 @@ class AttackRun:
     @property
     def is_finished(self) -> bool:
         """True where no row is missing."""
-        return len(self.records) == self.header.rows_of_shard
+        return len(self.records) == len(self.header.row_numbers)
 
 
 def header_path(records_path: Path) -> Path:
@@ -218,7 +235,7 @@ def read_run(records_path: Path) -> AttackRun:
     """Read a file of records and its header; a last line that was being written at a kill is left out.
 
     Raises:
-        AlignAttnError: if one is missing or damaged.
+        AlignAttnError: if one is missing or damaged, or a record is not of the row whose turn it was.
     """
     path = header_path(records_path)
     if not path.is_file():
@@ -228,6 +245,7 @@ def read_run(records_path: Path) -> AttackRun:
     except (ValueError, KeyError, TypeError) as error:
         raise AlignAttnError(f"{path} is damaged or of another version: move both files away to run again") from error
     records, _ = _read_records(records_path)
+    _check_turns(records_path, header, records)
     return AttackRun(records_path, header, tuple(records))
 
 
@@ -244,6 +262,18 @@ def cut_torn_line(records_path: Path) -> None:
             os.fsync(file.fileno())
 
 
+def _check_turns(path: Path, header: AttackHeader, records: Sequence[AttackRecord]) -> None:
+    settings, turns = header.settings, header.row_numbers
+    for number, (record, row) in enumerate(zip(records, turns, strict=False), 1):
+        if (record.index, record.recipe, record.seed) != (row, settings.recipe, settings.seed + row):
+            raise AlignAttnError(
+                f"{path}, line {number} is of {record.recipe} on row {record.index} with seed {record.seed}, and not "
+                f"of {settings.recipe} on row {row} with seed {settings.seed + row}: move the file away to run again"
+            )
+    if len(records) > len(turns):
+        raise AlignAttnError(f"{path} holds {len(records)} records of {len(turns)} rows: move it away to run again")
+
+
 def _read_records(path: Path) -> tuple[list[AttackRecord], int]:
     """The records, and the number of bytes that hold them."""
     content = path.read_bytes() if path.is_file() else b""
@@ -255,7 +285,7 @@ def _read_records(path: Path) -> tuple[list[AttackRecord], int]:
             records.append(AttackRecord.from_line(line.decode("utf-8")))
         except (ValueError, TypeError) as error:
             raise AlignAttnError(
-                f"{path}, line {number}: {' '.join(str(error).split())}; this is no record of an attack: move the file "
+                f"{path}, line {number}: {one_line(error)}; this is no record of an attack: move the file "
                 "away to run again"
             ) from error
     return records, length

@@ -1,14 +1,16 @@
 """Which linguistic resources an attack uses: the recipes' originals, or local files in their place."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 from alignattn.robustness.nltk_data import PACKAGES
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
@@ -19,9 +21,11 @@ DIGEST_LENGTH = 8
 USERS = {
     "word_swaps": ("textfooler", "textbugger"),
     "word_distance": ("textfooler",),
+    "sentence_encoder": ("textfooler", "textbugger", "bae"),
     "masked_language_model": ("bae",),
+    "nltk_data": ("textfooler", "textbugger", "bae"),
 }
-"""For each part that not every recipe has, the recipes that do."""
+"""For each part, the recipes that have it."""
 
 NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
 MODEL_FILES = ("config.json", "*.safetensors", "tokenizer.json", "vocab.txt")
@@ -80,34 +84,45 @@ class Resources:
         if self.nltk_data is not None and not self.nltk_data.is_dir():
             raise AlignAttnError(f"--nltk_data {self.nltk_data}: there is no such folder")
 
-    def describe(self) -> dict[str, str]:
-        """Say which resources these are: equal for equal resources, wherever they lie.
+    def describe(self, recipe: str) -> dict[str, str]:
+        """Say which resources a recipe uses: equal for equal resources whose names are equal.
 
         Returns:
-            For each part of a recipe, the resource in words; a local one by its name and the start of its SHA-256.
+            For each of its parts, the resource in words; a local one by its name (of a folder the last two parts of its
+            path) and the start of its SHA-256.
         """
-        encoder, mlm = self.encoder_folder, self.mlm
+        return {part: resource for part, resource in self._descriptions.items() if recipe in USERS[part]}
+
+    @cached_property
+    def _descriptions(self) -> Mapping[str, str]:
+        """Each part's resource: digests of whole models, taken once for all recipes and attacked models."""
         return {
             "word_swaps": self._describe_words(),
-            "word_distance": "counter-fitted or given vectors"
-            if self.has_vectors
-            else "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold",
-            "sentence_encoder": "Universal Sentence Encoder"
-            if encoder is None
-            else f"{named_model(encoder)}, mean over its real tokens",
-            "masked_language_model": BERT if mlm is None else named_model(mlm),
+            "word_distance": self._describe_word_distance(),
+            "sentence_encoder": self._describe_encoder(),
+            "masked_language_model": BERT if self.mlm is None else named_model(self.mlm),
             "nltk_data": "NLTK's own" if self.nltk_data is None else f"sha256 {_nltk_digest(self.nltk_data)}",
         }
 
     def _describe_words(self) -> str:
         if self.word_vectors is not None:
-            return f"nearest neighbours by cosine in {_named(self.word_vectors)}"
+            return f"nearest neighbours by cosine in {_named_file(self.word_vectors)}"
         if self.neighbors is not None:
             longest = max(len(words) for words in read_neighbors(self.neighbors).values())
-            return f"neighbour lists of at most {longest} words, {_named(self.neighbors)}"
+            return f"neighbour lists of at most {longest} words, {_named_file(self.neighbors)}"
         if self.synonyms is not None:
             return "WordNet synonyms"
         return "nearest neighbours by cosine in the counter-fitted vectors of Mrkšić et al. (2016)"
+
+    def _describe_word_distance(self) -> str:
+        if self.has_vectors:
+            return "counter-fitted or given vectors"
+        return "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold"
+
+    def _describe_encoder(self) -> str:
+        if self.encoder_folder is None:
+            return "Universal Sentence Encoder"
+        return f"{named_model(self.encoder_folder)}, mean over its real tokens"
 
 
 def read_neighbors(path: Path) -> dict[str, list[str]]:
@@ -136,16 +151,21 @@ def _check_one_source(resources: Resources) -> None:
 
 def _check_neighbors(path: Path) -> None:
     try:
-        schema, rows = pq.read_schema(path), pq.read_metadata(path).num_rows
+        table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise AlignAttnError(f"--neighbors {path} is no Parquet file: {' '.join(str(error).split())}") from error
+        raise AlignAttnError(f"--neighbors {path} is no Parquet file: {one_line(error)}") from error
     for name, kind in NEIGHBOR_COLUMNS.items():
-        if name not in schema.names or not schema.field(name).type.equals(kind):
+        if name not in table.column_names or not table.schema.field(name).type.equals(kind):
             raise AlignAttnError(
-                f"--neighbors {path} lacks a column {name!r} of type {kind}: it has {', '.join(schema.names)}"
+                f"--neighbors {path} lacks a column {name!r} of type {kind}: it has {', '.join(table.column_names)}"
             )
-    if rows == 0:
+    if table.num_rows == 0:
         raise AlignAttnError(f"--neighbors {path} holds no words")
+    words, lists = (table[name] for name in NEIGHBOR_COLUMNS)
+    if words.null_count or lists.null_count or pc.list_flatten(lists).null_count:
+        raise AlignAttnError(
+            f"--neighbors {path} has a word or a list that is null: give words, and an empty list where there are none"
+        )
 
 
 def _check_model(option: str, folder: Path, choices: str) -> None:
@@ -156,13 +176,20 @@ def _check_model(option: str, folder: Path, choices: str) -> None:
 
 
 def named_model(folder: Path) -> str:
-    """Return what tells a model's folder from others, wherever it lies: its name, and the start of its SHA-256."""
-    return _named(folder, MODEL_FILES)
+    """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256.
+
+    The last part alone says little: `model`, or the `seed-1` of a run.
+    """
+    name = Path(*folder.resolve().parts[-2:]).as_posix()
+    return _named(name, [file for pattern in MODEL_FILES for file in folder.glob(pattern)])
 
 
-def _named(path: Path, patterns: tuple[str, ...] = ()) -> str:
-    files = [file for pattern in patterns for file in path.glob(pattern)] if path.is_dir() else [path]
-    return f"{path.resolve().name} (sha256 {_digest(files)})"
+def _named_file(path: Path) -> str:
+    return _named(path.resolve().name, [path])
+
+
+def _named(name: str, files: Iterable[Path]) -> str:
+    return f"{name} (sha256 {_digest(files)})"
 
 
 def _nltk_digest(folder: Path) -> str:

@@ -6,6 +6,7 @@ from html import escape
 
 from alignattn.robustness.examples import Kind, Piece, changed_columns, heading, predictions, summary_line, visible
 from alignattn.robustness.records import OUTCOMES, AttackRecord
+from alignattn.web_page import render_document
 
 ALL = "all"
 
@@ -41,23 +42,16 @@ def render_page(records: Sequence[AttackRecord], title: str, labels: Sequence[st
         title: of the page.
         labels: names of the classes.
     """
-    shown_title = escape(visible(title))
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{shown_title}</title>",
-            f"<style>{STYLE}{_filter_style()}</style></head>",
-            f"<body><h1>{shown_title}</h1>",
-            f"<p>{escape(summary_line(records))}</p>",
-            *_filter(records),
-            "<main>",
-            *(_article(record, labels) for record in records),
-            "</main></body></html>",
-            "",
-        ]
-    )
+    shown_title = visible(title)
+    body = [
+        f"<h1>{escape(shown_title)}</h1>",
+        f"<p>{escape(summary_line(records))}</p>",
+        *_filter(records),
+        "<main>",
+        *(_article(record, labels) for record in records),
+        "</main>",
+    ]
+    return render_document(shown_title, f"{STYLE}{_filter_style()}", body)
 
 
 def _filter_style() -> str:

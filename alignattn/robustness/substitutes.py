@@ -4,7 +4,7 @@ Importing this module imports TextAttack; `recipes` does it when an attack is bu
 """
 
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from alignattn.errors import AlignAttnError
+from alignattn.robustness.batches import padded_batches
 from alignattn.robustness.encoders import CachedEncoder, longest_input
 from alignattn.robustness.library import load_textattack
+from alignattn.robustness.masked_head import logits_at
 
 load_textattack()
 
@@ -27,7 +29,6 @@ from textattack.shared import AbstractWordEmbedding, AttackedText, WordEmbedding
 from textattack.shared.utils import (  # noqa: E402
     check_if_punctuations,
     check_if_subword,
-    device,
     is_one_word,
     strip_BPE_artifacts,
 )
@@ -38,6 +39,9 @@ PENN_TREEBANK = "en-ptb"
 
 TOKEN_MARKS = {"##": "bert", "Ġ": "roberta"}
 """For each mark in a vocabulary's tokens: a model type whose rule TextAttack applies to such tokens."""
+
+RANKED_FIRST = 128
+"""The tokens that are ranked before all others: BAE keeps at most 50 words, and passes over parts of words."""
 
 
 class CandidateLists(AbstractWordEmbedding):
@@ -179,7 +183,7 @@ class HomoglyphSwap(WordSwapHomoglyphSwap):
 
 
 class PaddedToLongest(WordSwapMaskedLM):
-    """TextAttack's BAE swap, each batch padded to its longest text instead of to `max_length`.
+    """TextAttack's BAE swap: batches by the device, padded to their longest text, and logits of the mask token alone.
 
     Args:
         masked_language_model: a model.
@@ -199,31 +203,28 @@ class PaddedToLongest(WordSwapMaskedLM):
     def _bae_replacement_words(self, current_text: AttackedText, indices_to_modify: Iterable[int]) -> list[list[str]]:
         mask = self._lm_tokenizer.mask_token
         texts = [current_text.replace_word_at_index(index, mask).text for index in indices_to_modify]
-        return [
-            words
-            for start in range(0, len(texts), self.batch_size)
-            for words in self._predicted_words(texts[start : start + self.batch_size])
-        ]
+        return self._predicted_words(texts) if texts else []
 
     @torch.inference_mode()
     def _predicted_words(self, texts: list[str]) -> list[list[str]]:
-        encoded = self._lm_tokenizer(
-            texts, truncation=True, max_length=self.max_length, padding=True, return_tensors="pt"
-        ).to(device)
-        logits = self._language_model(**encoded).logits
-        is_mask = encoded["input_ids"] == self._lm_tokenizer.mask_token_id
-        position = is_mask.int().argmax(dim=1)
-        probabilities = logits[torch.arange(len(texts)), position].float().softmax(dim=-1)
-        values, ids = (ranked.tolist() for ranked in probabilities.sort(descending=True))
-        # A mask token behind the longest input was cut off: such a word has no candidates.
-        return [
-            self._best_words(values[row], ids[row], bool(position[row] == 1)) if is_mask[row].any() else []
-            for row in range(len(texts))
-        ]
+        # A mask token behind the longest input is cut off: such a word has no candidates.
+        words: list[list[str]] = [[] for _ in texts]
+        for rows, batch in padded_batches(
+            self._lm_tokenizer, [texts], max_length=self.max_length, device=self._language_model.device
+        ):
+            is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
+            is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
+            inputs = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
+            logits = logits_at(self._language_model, inputs, is_first_mask)
+            found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
+            probabilities = logits.float().softmax(dim=-1).cpu()
+            for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):
+                words[row] = self._best_words(ranked, is_first=position == 1)
+        return words
 
-    def _best_words(self, probabilities: list[float], ids: list[int], is_first: bool) -> list[str]:
+    def _best_words(self, ranked: Iterable[tuple[float, int]], is_first: bool) -> list[str]:
         words: list[str] = []
-        for probability, token in zip(probabilities, ids, strict=True):
+        for probability, token in ranked:
             if len(words) == self.max_candidates or probability < self.min_confidence:
                 break
             word = self._word(token, is_first)
@@ -240,6 +241,16 @@ class PaddedToLongest(WordSwapMaskedLM):
                 word = strip_BPE_artifacts(word, self._token_rule)
             self._words[key] = word if is_one_word(word) and not check_if_punctuations(word) else None
         return self._words[key]
+
+
+def _ranked(values: Tensor) -> Iterator[tuple[float, int]]:
+    """Yield values `[V]` and their places, the largest first, of equal ones the one that stands first."""
+    # Few are asked for: sorting the whole vocabulary, and making numbers of Python of it, costs 20 times as much.
+    least = values.topk(min(RANKED_FIRST, len(values))).values[-1]
+    for is_next in (values >= least, values < least):
+        places = is_next.nonzero().squeeze(1)
+        ranked = values[places].sort(descending=True, stable=True)
+        yield from zip(ranked.values.tolist(), places[ranked.indices].tolist(), strict=True)
 
 
 def _token_rule(tokenizer: Any) -> str:

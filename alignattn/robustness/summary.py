@@ -1,5 +1,6 @@
 """How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,11 +11,11 @@ from scipy.stats import binomtest
 
 from alignattn.files import write_csv, write_json, write_text
 from alignattn.robustness.records import AttackRun, AttackSettings
-from alignattn.robustness.resources import USERS
 from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
 
 TABLE_NAME = "robustness"
+CSV_NAME = re.compile(rf"{TABLE_NAME}(-\d+)?\.csv")
 NOTHING = "-"
 """What stands in a table for the share of nothing."""
 
@@ -38,6 +39,9 @@ HEADINGS: Mapping[str, str] = {
 }
 """The columns of a table in the terminal."""
 
+OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
+"""Settings in which all attacks of a table agree."""
+
 SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "mean_words_changed")
 
 
@@ -47,6 +51,8 @@ class AttackSummary:
 
     Attributes:
         settings: of the attacks.
+        versions: of the packages at work.
+        rows_left_out: rows of the split that cannot be used and are counted nowhere else.
         failed: attacks that the model withstood.
         succeeded: those that it did not.
         skipped: rows that were not attacked, since the model gets them wrong, and those of `errors`.
@@ -61,6 +67,8 @@ class AttackSummary:
     """
 
     settings: AttackSettings
+    versions: Mapping[str, str]
+    rows_left_out: int
     failed: int
     succeeded: int
     skipped: int
@@ -89,6 +97,8 @@ def summarise(run: AttackRun) -> AttackSummary:
     errors = sum(record.error is not None for record in run.records)
     return AttackSummary(
         settings=run.header.settings,
+        versions=run.header.versions,
+        rows_left_out=len(run.header.left_out),
         failed=failed,
         succeeded=succeeded,
         skipped=skipped,
@@ -115,26 +125,28 @@ def wilson_interval(count: int, total: int) -> Interval | None:
 
 @dataclass(frozen=True)
 class AttackTable:
-    """Summaries that may stand beside each other, for their attacks were made of the same resources.
+    """Summaries that may stand beside each other: of attacks made alike, of the same resources.
 
     Attributes:
-        resources: the set, by part.
         summaries: by recipe, task and attention, in the order in which these first occur.
     """
 
-    resources: Mapping[str, str]
     summaries: tuple[AttackSummary, ...]
 
     @property
+    def resources(self) -> dict[str, str]:
+        """What the attacks of its recipes were made of, by part."""
+        return {part: resource for summary in self.summaries for part, resource in summary.settings.resources.items()}
+
+    @property
     def caption(self) -> str:
-        """What the attacks were made of, in one line; without what none of the table's recipes uses."""
-        recipes = {summary.settings.recipe for summary in self.summaries}
-        parts = "; ".join(
-            f"{part}: {resource}"
-            for part, resource in self.resources.items()
-            if not recipes.isdisjoint(USERS.get(part, recipes))
+        """How the attacks were made, and of what, in one line."""
+        settings = self.summaries[0].settings
+        parts = "; ".join(f"{part}: {resource}" for part, resource in self.resources.items())
+        return (
+            f"Attacks on up to {settings.num_examples} examples, {settings.max_length} tokens at most, "
+            f"{settings.precision}, seed {settings.seed}, made with {parts or 'the resources of the recipes'}"
         )
-        return f"Attacks made with {parts or 'the resources of the recipes'}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return caption and summaries as plain JSON types."""
@@ -155,13 +167,16 @@ class AttackTable:
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
-    """Return one table for each set of resources, so that figures of different sets are never in one."""
-    tables: dict[frozenset[tuple[str, str]], list[AttackSummary]] = {}
+    """Return one table for each way of attacking and set of resources: figures of different ones are never in one."""
+    tables: list[list[AttackSummary]] = []
     for summary in summaries:
-        tables.setdefault(frozenset(summary.settings.resources.items()), []).append(summary)
-    return [
-        AttackTable(members[0].settings.resources, tuple(_by_first_occurrence(members))) for members in tables.values()
-    ]
+        for members in tables:
+            if all(_are_alike(summary.settings, member.settings) for member in members):
+                members.append(summary)
+                break
+        else:
+            tables.append([summary])
+    return [AttackTable(tuple(_by_first_occurrence(members))) for members in tables]
 
 
 def write_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
@@ -178,7 +193,18 @@ def write_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
         path = folder / (f"{TABLE_NAME}.csv" if len(tables) == 1 else f"{TABLE_NAME}-{number}.csv")
         write_csv(path, table.lines())
         written.append(path)
+    for path in folder.glob(f"{TABLE_NAME}*.csv"):
+        if CSV_NAME.fullmatch(path.name) and path not in written:
+            path.unlink()  # an earlier call's, of which there were more or fewer
     return written
+
+
+def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:
+    """Whether attacks were made alike; of resources, those count that both recipes use."""
+    common = settings.resources.keys() & other.resources.keys()
+    return all(getattr(settings, name) == getattr(other, name) for name in OF_A_TABLE) and all(
+        settings.resources[part] == other.resources[part] for part in common
+    )
 
 
 def _share(count: int, total: int) -> float | None:
@@ -210,7 +236,7 @@ def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSumma
 def _flat(summary: AttackSummary) -> dict[str, Any]:
     fields = summary.to_dict()
     settings, interval = fields.pop("settings"), fields.pop("interval") or {"low": None, "high": None}
-    del settings["resources"]
+    del settings["resources"], fields["versions"]
     settings["attack_columns"] = _columns(summary)
     return settings | fields | {"interval_low": interval["low"], "interval_high": interval["high"]}
 

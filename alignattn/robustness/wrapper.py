@@ -2,20 +2,17 @@
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
+from alignattn.robustness.batches import padded_batches
+from alignattn.robustness.encoders import most_tokens
 from alignattn.tasks.task import MOST_TEXTS
 
-CPU_BATCH_SIZE = 16
-"""On a CPU larger batches only pad more: of SST-2, 16 was up to 1.6 times faster than 128."""
-
-GPU_BATCH_SIZE = 256
 CACHE_SIZE = 2**16
 """Texts whose scores are kept; at 1,000 bytes a text, 64 MiB."""
 
@@ -42,7 +39,7 @@ class TaskModelWrapper:
         tokenizer: PreTrainedTokenizerBase,
         *,
         max_length: int,
-        batch_size: int,
+        batch_size: int | None,
         cache_size: int,
     ) -> None:
         self.model = model
@@ -50,7 +47,6 @@ class TaskModelWrapper:
         self.num_classes = int(model.config.num_labels or 0)
         self._max_length = max_length
         self._batch_size = batch_size
-        self._collate = DataCollatorWithPadding(tokenizer)
         # A tokenizer may give what its model does not take (the token types of a DistilBERT); Trainer drops it, too.
         self._inputs = frozenset(inspect.signature(model.forward).parameters)
         self._cache_size = cache_size
@@ -89,29 +85,25 @@ class TaskModelWrapper:
 
     def _score(self, texts: Sequence[Texts]) -> Tensor:
         """Probabilities `[N, C]` of texts that are not known yet."""
-        encoded = self._encode(texts)
-        # Rows of like length share a batch; the longest come first, so that memory runs out at once or never.
-        order = sorted(range(len(texts)), key=lambda row: -len(encoded[row]["input_ids"]))
+        order: list[Tensor] = []
+        logits: list[Tensor] = []
         with torch.inference_mode():
-            logits = [self.model(**batch).logits for batch in self._batches([encoded[row] for row in order])]
+            for rows, batch in padded_batches(
+                self.tokenizer,
+                [list(column) for column in zip(*texts, strict=True)],
+                max_length=self._max_length,
+                device=self.model.device,
+                batch_size=self._batch_size,
+            ):
+                inputs = {name: values for name, values in batch.items() if name in self._inputs}
+                order.append(rows)
+                logits.append(self.model(**inputs).logits)
         sorted_logits = torch.cat(logits).cpu().double()
         if not sorted_logits.isfinite().all():
             raise AlignAttnError("the model's scores are not finite: attack a model that is, or without half precision")
         probabilities = torch.empty_like(sorted_logits)
-        probabilities[order] = sorted_logits.softmax(dim=-1)
+        probabilities[torch.cat(order)] = sorted_logits.softmax(dim=-1)
         return probabilities
-
-    def _encode(self, texts: Sequence[Texts]) -> list[dict[str, Any]]:
-        """What the model reads of each row; of a pair that is too long the longer text is cut first, as in training."""
-        columns = [list(column) for column in zip(*texts, strict=True)]
-        encoding = self.tokenizer(*columns, truncation=True, max_length=self._max_length)
-        names = [name for name in encoding if name in self._inputs]
-        return [{name: encoding[name][row] for name in names} for row in range(len(texts))]
-
-    def _batches(self, encoded: Sequence[dict[str, Any]]) -> Iterator[dict[str, Tensor]]:
-        for start in range(0, len(encoded), self._batch_size):
-            batch = self._collate(list(encoded[start : start + self._batch_size]))
-            yield {name: tensor.to(self.model.device, non_blocking=True) for name, tensor in batch.items()}
 
 
 def wrap_model(
@@ -130,7 +122,7 @@ def wrap_model(
         model: a classifier: of transformers, patched or not, or a baseline.
         tokenizer: its own.
         max_length: the most tokens of a row, special tokens included; longer texts are cut.
-        batch_size: rows of one forward, at least 1; what suits the device when None.
+        batch_size: the most rows of one forward, at least 1; what suits the device when None.
         cache_size: texts whose scores are kept, the last used ones; 0 keeps none.
         device: where to compute; a GPU if there is one when None.
         half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
@@ -142,17 +134,15 @@ def wrap_model(
     if int(model.config.num_labels or 0) < FEWEST_CLASSES:
         raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if batch_size is None:
-        batch_size = GPU_BATCH_SIZE if target.type == "cuda" else CPU_BATCH_SIZE
-    if batch_size < 1 or cache_size < 0:
+    if (batch_size is not None and batch_size < 1) or cache_size < 0:
         raise AlignAttnError(f"batch size {batch_size} must be at least 1, cache size {cache_size} at least 0")
     # Below the special tokens and a token of each text the tokenizer does not cut at all, and does not say so.
     smallest = tokenizer.num_special_tokens_to_add(pair=True) + MOST_TEXTS
-    if not smallest <= max_length <= tokenizer.model_max_length:
-        raise AlignAttnError(
-            f"max_length {max_length} is no good: give at least {smallest} tokens, and at most "
-            f"{tokenizer.model_max_length}, which is what the model takes"
-        )
+    if max_length < smallest:
+        raise AlignAttnError(f"max_length {max_length} is no good: give at least {smallest} tokens")
+    longest = most_tokens(model, tokenizer)
+    if max_length > longest:
+        raise AlignAttnError(f"--max_length {max_length}: the model takes at most {longest} tokens")
     model.eval().to(target)
     if half_precision and target.type == "cuda":
         model.half()

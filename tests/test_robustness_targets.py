@@ -1,0 +1,149 @@
+"""What `alignattn robustness` is to attack: models that are whole and fit their task, rows under their own numbers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import tiny_model
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizer,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
+
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.attack_arguments import AttackArguments
+from alignattn.experiments.attack_targets import Target, target_loaders
+from alignattn.robustness.encoders import longest_input, most_tokens
+
+SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"], "label": [1, 0, 1, 0]}
+
+
+@pytest.fixture
+def classifier(tiny_checkpoint: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Saves a small classifier of random weights, and returns its folder."""
+
+    def save(name: str = "classifier", tokenizer: Any = None, **config_fields: Any) -> Path:
+        folder = tmp_path / name
+        model = BertForSequenceClassification(BertConfig.from_pretrained(tiny_checkpoint, **config_fields))
+        model.save_pretrained(folder)
+        (tokenizer or AutoTokenizer.from_pretrained(tiny_checkpoint)).save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture
+def unlimited(tiny_checkpoint: Path) -> BertTokenizer:
+    """A tokenizer that does not say how many tokens its model takes."""
+    return BertTokenizer(str(tiny_checkpoint / "vocab.txt"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Callable[..., str]:
+    """Writes the development rows of a task, and returns the folder of the data."""
+
+    def save(rows: dict[str, list[Any]], place: str = "glue/sst2") -> str:
+        (tmp_path / "data" / place).mkdir(parents=True)
+        pq.write_table(pa.table(rows), tmp_path / "data" / place / "validation.parquet")
+        return str(tmp_path / "data")
+
+    return save
+
+
+def load(model: Path | str, data_dir: str, task: str = "sst2", **options: Any) -> Target:
+    (loader,) = target_loaders(AttackArguments(model=str(model), task=task, data_dir=data_dir, **options))
+    return loader()
+
+
+def refused(*args: Any, **options: Any) -> str:
+    with pytest.raises(AlignAttnError) as error:
+        load(*args, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_model_without_a_classifier_is_refused(tiny_checkpoint, data) -> None:
+    said = refused(tiny_checkpoint, data(SST2))
+    assert f"{tiny_checkpoint} holds no classifier: fine-tune it first with `alignattn finetune`" in said
+
+
+def test_a_model_of_other_classes_is_refused(classifier, data) -> None:
+    said = refused(classifier(num_labels=3), data(SST2))
+    assert "has 3 output(s), and task 'sst2' has 2 classes: give the task that it was fine-tuned on" in said
+
+
+def test_a_model_that_would_be_unpickled_is_refused(classifier, data) -> None:
+    folder = classifier()
+    torch.save(BertForSequenceClassification.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert "give a folder with weights as safetensors" in refused(folder, data(SST2))
+
+
+def test_weights_that_are_cut_off_are_refused(classifier, data) -> None:
+    folder = classifier()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert f"cannot load the model '{folder}'" in refused(folder, data(SST2))
+
+
+def test_rows_keep_the_numbers_of_the_split(classifier, data) -> None:
+    rows = {"premise": ["a cat", "", "old", "red", "a"], "hypothesis": ["the"] * 5, "label": [0, 1, -1, 2, 1]}
+    target = load(classifier(num_labels=3), data(rows, "snli"), task="snli", skip_bad_rows=True)
+    assert [(row.index, row.texts["premise"], row.label) for row in target.rows] == [
+        (0, "a cat", 0),
+        (3, "red", 2),
+        (4, "a", 1),
+    ]
+
+
+def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> None:
+    arguments = AttackArguments(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
+    (loader,) = target_loaders(arguments)
+    target = loader()
+    with pytest.raises(AlignAttnError, match="--max_length 65: the model takes at most 64 tokens"):
+        target.wrapper(replace(arguments, max_length=65))
+    wrapper = target.wrapper(replace(arguments, max_length=64))
+    assert wrapper(["the cat " * 100]).isfinite().all()
+
+
+@pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64)])
+def test_a_model_takes_what_its_positions_hold(family, longest, unlimited) -> None:
+    model = tiny_model(family)
+    assert most_tokens(model, unlimited) == longest
+    model(torch.ones(1, longest, dtype=torch.long))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.ones(1, longest + 1, dtype=torch.long))
+
+
+def test_only_the_tokenizer_limits_a_model_of_any_length(tiny_checkpoint, unlimited) -> None:
+    config = XLNetConfig(vocab_size=50, d_model=8, n_layer=1, n_head=2, d_inner=8)
+    model = XLNetForSequenceClassification(config)
+    assert most_tokens(model, AutoTokenizer.from_pretrained(tiny_checkpoint)) == 64
+    assert most_tokens(model, unlimited) > 10**6
+    assert longest_input(model, unlimited) == 512
+
+
+def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatch) -> None:
+    folder, rows = classifier("mrpc/seed-1"), data(SST2)
+    monkeypatch.chdir(folder)
+    assert {load(model, rows).name for model in (folder, ".", "../seed-1")} == {"mrpc-seed-1"}
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    assert load("..", rows).name == "mrpc-seed-1"
+    assert load(classifier("alone"), rows).name == "alone"
+
+
+def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path) -> None:
+    (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
+    (loader,) = target_loaders(AttackArguments(run=[str(tmp_path)], data_dir="elsewhere"))
+    with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on files of its own"):
+        loader()
