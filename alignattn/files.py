@@ -34,14 +34,33 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def read_text(path: Path) -> str:
+def check_file(path: Path, advice: str = "give another") -> None:
+    """Check that a file which a user named is there.
+
+    Args:
+        path: the file.
+        advice: what to do if it is not.
+
+    Raises:
+        AlignAttnError: if there is none, or a folder is in its place.
+    """
+    if path.is_dir():
+        raise AlignAttnError(f"{path} is a folder and no file: {advice}")
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}: {advice}")
+
+
+def read_text(path: Path, advice: str = "give another") -> str:
     """Return the text of a file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: the file.
+        advice: what to do if there is none.
 
     Raises:
         AlignAttnError: if there is no such file, or it is no such text.
     """
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}")
+    check_file(path, advice)
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -150,7 +150,7 @@ def test_bytes_that_are_not_utf8_are_a_broken_line(tmp_path):
 
 
 def test_files_that_hold_no_vectors_are_refused(tmp_path):
-    with pytest.raises(AlignAttnError, match="there is no such file"):
+    with pytest.raises(AlignAttnError, match="there is no file"):
         read_embeddings(tmp_path / "absent.txt", {"cat"})
     for text in ("", "cat\ndog\n", "2 0\ncat\ndog\n"):
         with pytest.raises(AlignAttnError, match="holds no word vectors"):

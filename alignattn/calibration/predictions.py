@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from alignattn.bad_rows import BadRow, list_bad_rows
 from alignattn.calibration.rows import find_bad_rows
 from alignattn.errors import AlignAttnError, one_line
+from alignattn.files import check_file
 
 SPLIT_COLUMN = "split"
 
@@ -90,8 +91,7 @@ def all_splits(files: Sequence[Predictions]) -> list[str]:
 
 
 def _read_table(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}")
+    check_file(path, "give a file of predictions")
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:

@@ -19,6 +19,7 @@ from alignattn.config import PLAIN_ATTENTION, PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError, one_line
 from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
 from alignattn.experiments.results import seed_folder
+from alignattn.files import read_text
 from alignattn.models import BASELINE_TRAINING, BASELINES
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.task import TaskOptions
@@ -385,12 +386,9 @@ def _set_config_defaults(parser: argparse.ArgumentParser, argv: Sequence[str]) -
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}: give a YAML file to --config")
+    text = read_text(path, "give a YAML file to --config")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignAttnError(f"cannot read the config {path}: {error.__class__.__name__}") from error
+        values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict):

@@ -16,6 +16,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from alignattn.errors import AlignAttnError, one_line
+from alignattn.files import check_file
 
 Vector = NDArray[np.float32]
 
@@ -90,8 +91,7 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
         AlignAttnError: the file is missing, empty or of another format, or a line is broken: too few numbers, something
             that is no number, NaN or infinity.
     """
-    if not path.is_file():
-        raise AlignAttnError(f"{path}: there is no such file of word vectors")
+    check_file(path, "give a file of word vectors")
     bad_lines: list[tuple[int, str]] = []
 
     def report(line: int, problem: str) -> None:

@@ -11,6 +11,7 @@ import datasets
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from alignattn.errors import AlignAttnError
+from alignattn.files import read_text
 from alignattn.robustness.masked_head import masked_positions
 from alignattn.tasks.sources import read_file
 
@@ -116,15 +117,8 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}: give --text FILE")
-    try:
-        # Not splitlines(), which also breaks at characters that a text may hold.
-        return path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise AlignAttnError(
-            f"{path} is no UTF-8 text: save it as UTF-8, or give a table with its name's end"
-        ) from error
+    # Not splitlines(), which also breaks at characters that a text may hold.
+    return read_text(path, "give --text FILE").split("\n")
 
 
 def _table_texts(path: Path, columns: Sequence[str] | None) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from alignattn.errors import AlignAttnError, one_line
+from alignattn.files import check_file
 from alignattn.robustness.nltk_data import PACKAGES
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
@@ -73,8 +74,8 @@ class Resources:
         if self.synonyms not in (None, WORDNET):
             raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
-            if file is not None and not file.is_file():
-                raise AlignAttnError(f"{option} {file}: there is no such file")
+            if file is not None:
+                check_file(file, f"give another to {option}")
         if self.neighbors is not None:
             _check_neighbors(self.neighbors)
         if self.encoder_folder is not None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from alignattn.errors import AlignAttnError
+from alignattn.files import check_file
 from alignattn.robustness.records import AttackRecord
 
 _OTHER_FILE = "give the JSON lines that an attack wrote"
@@ -18,8 +19,7 @@ def read_shown(path: Path) -> list[AttackRecord]:
     Raises:
         AlignAttnError: if there is no such file, no whole line, or a line is no attacked example.
     """
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}: give the JSON lines that an attack wrote")
+    check_file(path, "give the JSON lines that an attack wrote")
     # Not splitlines(), which also breaks at characters that a JSON string may hold.
     *lines, rest = path.read_bytes().split(b"\n")
     if rest.strip():

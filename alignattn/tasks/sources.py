@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alignattn.errors import AlignAttnError, one_line
+from alignattn.files import check_file
 from alignattn.tasks.conll import read_conll
 from alignattn.tasks.task import Task
 
@@ -76,8 +77,7 @@ def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
     suffix = path.suffix.lower()
     if suffix not in _EXTENSIONS:
         raise AlignAttnError(f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}")
-    if not path.is_file():
-        raise AlignAttnError(f"there is no file {path}")
+    check_file(path)
     try:
         if suffix == _PARQUET:
             return _read_parquet(path, cache_dir)
