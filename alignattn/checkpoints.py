@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ import alignattn.models  # noqa: F401  # makes transformers know the models that
 from alignattn.config import AttentionConfig
 from alignattn.errors import AlignAttnError, one_line
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
+
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+"""What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""
 
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
@@ -84,11 +88,12 @@ def unloadable(
 
     Args:
         name: the model as the user named it.
-        error: what transformers raised; of a path that does not exist it speaks as of a Hub id.
+        error: what transformers raised; of a folder that does not exist it speaks as of a Hub id.
         choices: what to give instead.
     """
-    is_missing = name.startswith((".", "/", "~")) and not Path(name).exists()
-    reason = "there is no such folder" if is_missing else one_line(error)
+    reason = one_line(error)
+    if not Path(name).exists():
+        reason = f"there is no such folder here, and: {reason}" if HUB_ID.fullmatch(name) else "there is no such folder"
     return AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})")
 
 

@@ -135,7 +135,7 @@ def test_nothing_is_overwritten(result: Path, model_folder: str, capsys: pytest.
         ("--dropout 1.5", "--dropout 1.5"),
         ("--device tpu", "invalid choice: 'tpu'"),
         ("--shapes 1x65", "65 tokens are more than the 64"),
-        ("--model no/where", "cannot load the model 'no/where'"),
+        ("--model no/where", "cannot load the model 'no/where': there is no such folder here, and: "),
         ("--colour red", "--colour"),
         pytest.param(
             "--device cuda",

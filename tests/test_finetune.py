@@ -246,6 +246,7 @@ class TestBadInput:
         [
             ({"model": "no/such-model"}, "cannot load the model 'no/such-model'"),
             ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
+            ({"model": "runs/mrpc/seed-9"}, "cannot load the model 'runs/mrpc/seed-9': there is no such folder (give"),
             ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
             ({"alignment_weight": "-1"}, "alignment_weight=-1.0"),
             ({"gradient_scope": "some"}, "gradient_scope 'some'"),
@@ -421,6 +422,7 @@ class TestRealData:
         ({"model_config": "hidden_dropout_prob=lots"}, "--model_config: hidden_dropout_prob='lots' does not fit"),
         ({"report_to": "wandbb"}, "wandbb"),
         ({"atention": "soft"}, "did you mean '--attention'?"),
+        ({"model": None, "modle": "x", "taks": ""}, "--modle: did you mean '--model'?; --taks: did you mean '--task'?"),
         ({"model_config": "hidden_dropot_prob=0.1"}, "did you mean 'hidden_dropout_prob'?"),
         ({"lr_scheduler_kwargs": "notjson"}, "--lr_scheduler_kwargs"),
         ({"resume_from_checkpoint": "nope"}, "there is no folder nope"),

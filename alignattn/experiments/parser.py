@@ -1,6 +1,7 @@
 """The parser that every command shares: a mistake is one line, not a page of usage."""
 
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -20,6 +21,12 @@ class OneLineErrorParser(HfArgumentParser):
     def __init__(self, groups: Sequence[type[Any]], **kwargs: Any) -> None:
         options: Any = groups
         super().__init__(options, allow_abbrev=False, **kwargs)
+        self._words: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and remember the words for the message of a mistake."""
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -27,14 +34,20 @@ class OneLineErrorParser(HfArgumentParser):
         Raises:
             AlignAttnError: always.
         """
+        unknown = [word for word in self._words if _is_option(word) and not self._knows(word)]
+        # An option misspelled is often one that is then missed: the misspelling is the mistake.
+        if unknown and message.startswith(("unrecognized arguments", "the following arguments are required")):
+            hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
+            message = f"unrecognized arguments: {'; '.join(hints)}"
         # argparse would print its whole usage, for a training run two hundred lines, and hide the mistake below it.
-        raise AlignAttnError(f"{message}{self._closest(message)} (see --help)")
+        raise AlignAttnError(f"{message} (see --help)")
 
-    def _closest(self, message: str) -> str:
-        unknown = next((word for word in message.split() if word.startswith("--")), None)
-        if not message.startswith("unrecognized arguments") or unknown is None:
-            return ""
-        return did_you_mean(unknown, self._option_string_actions)
+    def _knows(self, option: str) -> bool:
+        return option.partition("=")[0] in self._option_string_actions
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") and word != "--"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
