@@ -198,7 +198,7 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
         (["table9"], "table"),
         ([], "table"),
-        (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose of mrpc, cola"),
+        (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
@@ -228,6 +228,12 @@ def test_a_table_may_have_columns_that_are_there_for_the_asking():
 
     assert tasks() == ["mrpc", "rte"]
     assert tasks(tasks=["cola"]) == ["cola"]
+
+
+def test_a_table_is_narrowed_by_names_in_any_spelling():
+    table = load_table("table1").narrowed(tasks=["SQuADv2", "sst-2"], attentions=["AA-CT"])
+    assert [column.name for column in table.columns] == ["sst2", "squad_v2"]
+    assert {row.options["attention"] for row in table.rows} == {"aa-ct"}
 
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):

@@ -46,7 +46,7 @@ class RunResult:
         dropped_rows: unlabelled rows left out, by split.
         bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how an evaluation split came about that the data set does not have, by its name.
-        train_runtime: seconds.
+        train_runtime: seconds of training; of a run that was resumed, those since then.
         train_samples_per_second: rows trained on a second.
         training: the last logged loss, task_loss, align_loss, learning rate and diagnostics.
         parameters: how many: `total`, `trainable`, and those of the alignment's own networks.

@@ -98,7 +98,7 @@ def check_recipe(recipe: str) -> None:
         AlignAttnError: there is none.
     """
     if recipe not in RECIPES:
-        raise AlignAttnError(f"unknown recipe {recipe!r}: choose of {', '.join(RECIPES)}")
+        raise AlignAttnError(f"unknown recipe {recipe!r}: choose one of {', '.join(RECIPES)}")
 
 
 def _parts(resources: Resources, half_precision: bool) -> dict[str, Part]:

@@ -28,6 +28,7 @@ __all__ = [
     "TextClassification",
     "TokenClassification",
     "get_task",
+    "plain_name",
 ]
 
 TASKS: dict[str, Task] = {
@@ -49,7 +50,12 @@ def get_task(name: str) -> Task:
     Raises:
         AlignAttnError: There is no such task; the message lists those there are.
     """
-    plain_name = name.lower().replace("-", "").replace("_", "")
-    if plain_name not in TASKS:
+    plain = plain_name(name)
+    if plain not in TASKS:
         raise AlignAttnError(f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give --train_file")
-    return TASKS[plain_name]
+    return TASKS[plain]
+
+
+def plain_name(name: str) -> str:
+    """Return a name without what does not count in it: case, hyphens and underscores."""
+    return name.lower().replace("-", "").replace("_", "")

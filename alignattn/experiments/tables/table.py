@@ -34,6 +34,7 @@ from alignattn.experiments.tables.commands import COMMANDS, Command
 from alignattn.experiments.tables.experiment import Experiment, model_label
 from alignattn.experiments.tables.filled import ColumnHeading, Heading, MeasureHeading
 from alignattn.models import BASELINES
+from alignattn.tasks import plain_name
 
 ATTENTION, MODEL, SEED = "attention", "model", "seed"
 COLUMN_OPTIONS = ("task", "pair")
@@ -157,6 +158,8 @@ class Table:
     ) -> "Table":
         """Return the rows and columns that are asked for; None asks for all, or for the default columns.
 
+        Case, hyphens and underscores do not count in the names.
+
         Raises:
             AlignAttnError: if one that is asked for is not in the table.
         """
@@ -164,12 +167,11 @@ class Table:
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
         _check_known(attentions, [attention_of(row) for row in self.rows], "--attentions", self.name)
         tasks = self.default_tasks if tasks is None else tasks
-        kept = [index for index, column in enumerate(self.columns) if tasks is None or column.name in tasks]
+        kept = [index for index, column in enumerate(self.columns) if _is_among(column.name, tasks)]
         rows = [
             replace(row, published=[row.published[index] for index in kept])
             for row in self.rows
-            if (models is None or self.model_of(row) in models)
-            and (attentions is None or attention_of(row) in attentions)
+            if _is_among(self.model_of(row), models) and _is_among(attention_of(row), attentions)
         ]
         if not rows:
             raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
@@ -321,8 +323,14 @@ def _parse_published(numbers: Sequence[Any] | None, columns: Sequence[Column]) -
 
 def _check_known(wanted: Sequence[str] | None, known: Sequence[str], option: str, table: str) -> None:
     for name in wanted or ():
-        if name not in known:
-            raise AlignAttnError(f"{option} {name!r} is not in {table}: choose of {', '.join(dict.fromkeys(known))}")
+        if not _is_among(name, known):
+            choices = ", ".join(dict.fromkeys(known))
+            raise AlignAttnError(f"{option} {name!r} is not in {table}: choose one of {choices}")
+
+
+def _is_among(name: str, wanted: Sequence[str] | None) -> bool:
+    """Whether a task, model or attention is one of those wanted; None wants all."""
+    return wanted is None or plain_name(name) in map(plain_name, wanted)
 
 
 def _without(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
