@@ -1,38 +1,31 @@
 """One rule of batches for the classifier, the sentence encoder and the masked-language model: by the device."""
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import SHARED, WORDS, tiny_model
+from conftest import tiny_model
+from robustness_helpers import (
+    NLTK_DATA,
+    needs_files,
+    needs_textattack,
+    random_masked_language_model,
+    random_texts,
+    watch_inputs,
+)
 from transformers import AutoTokenizer
 
 from alignattn.robustness.batches import CPU_TOKENS, GPU_ROWS, padded_batches, rows_at_once
 from alignattn.robustness.encoders import MeanPooling
-from alignattn.robustness.library import find_spec, load_textattack
+from alignattn.robustness.library import load_textattack
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 40
-NLTK_DATA = SHARED / "resources" / "nltk_data"
-needs_textattack = pytest.mark.skipif(
-    find_spec("textattack") is None or not NLTK_DATA.is_dir(), reason=f"needs textattack (make attack) and {NLTK_DATA}"
-)
 
 
-def _texts(count: int) -> list[str]:
-    drawn = random.Random(0)
-    return [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 60))) for _ in range(count)]
-
-
-def _shapes(model: torch.nn.Module) -> list[tuple[int, int]]:
-    """Rows and tokens of each forward from now on."""
-    shapes: list[tuple[int, int]] = []
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    return shapes
+def _shape(ids: torch.Tensor) -> tuple[int, ...]:
+    return tuple(ids.shape)
 
 
 def test_a_cpu_is_given_tokens_and_a_gpu_rows() -> None:
@@ -46,7 +39,7 @@ def test_batches_hold_each_row_once_and_no_needless_padding(
     tiny_checkpoint: Path, padding_side: str, batch_size: int | None
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint, padding_side=padding_side)
-    texts = _texts(50)
+    texts = random_texts(50, longest=60)
     seen: list[int] = []
     longest_of_all = MAX_LENGTH
     for rows, batch in padded_batches(tokenizer, [texts], max_length=MAX_LENGTH, device=CPU, batch_size=batch_size):
@@ -64,34 +57,29 @@ def test_batches_hold_each_row_once_and_no_needless_padding(
 
 def test_the_sentence_encoder_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
     model = tiny_model("bert").base_model
-    shapes = _shapes(model)
+    shapes = watch_inputs(model, _shape)
     MeanPooling(model, AutoTokenizer.from_pretrained(tiny_checkpoint))(["a cat", "the dog runs"] * 100)
     assert shapes[0][0] == CPU_TOKENS // shapes[0][1]
     assert sum(rows for rows, _ in shapes) == 200
 
 
 def _masked_language_model(folder: Path, **options: Any) -> Any:
-    from transformers import BertConfig, BertForMaskedLM
-
     from alignattn.robustness.substitutes import PaddedToLongest
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
-    )
     tokenizer.add_tokens(["##s"])  # the mark of a part of a word, by which TextAttack knows its rule
-    config.vocab_size = len(tokenizer)
+    model = random_masked_language_model(tokenizer)
     return PaddedToLongest(
-        masked_language_model=BertForMaskedLM(config), tokenizer=tokenizer, method="bae", min_confidence=0.0, **options
+        masked_language_model=model, tokenizer=tokenizer, method="bae", min_confidence=0.0, **options
     )
 
 
 @needs_textattack
+@needs_files(NLTK_DATA)
 def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
     text = load_textattack(NLTK_DATA).shared.AttackedText("the cat sees the dog " * 8)
     swap = _masked_language_model(tiny_checkpoint, max_candidates=5)
-    shapes = _shapes(swap._language_model)
+    shapes = watch_inputs(swap._language_model, _shape)
     together = swap._bae_replacement_words(text, range(40))
     assert shapes[0][0] == CPU_TOKENS // shapes[0][1]
     assert sum(rows for rows, _ in shapes) == len(together) == 40
@@ -100,6 +88,7 @@ def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Pat
 
 
 @needs_textattack
+@needs_files(NLTK_DATA)
 @pytest.mark.parametrize("size", [3, 128, 1000])
 @pytest.mark.parametrize("levels", [2, 10_000])
 def test_ranked_tokens_are_those_of_a_full_stable_sort(size: int, levels: int) -> None:

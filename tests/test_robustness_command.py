@@ -2,30 +2,35 @@
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import SHARED
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from robustness_helpers import (
+    NEIGHBORS,
+    NLTK_DATA,
+    RESOURCES,
+    WEIGHTS,
+    drop_last_line,
+    needs_files,
+    needs_textattack,
+    sentence_rows,
+)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
 from alignattn.experiments.attack_arguments import AttackArguments
 from alignattn.experiments.attack_targets import target_loaders
-from alignattn.robustness.loop import AttackRow, attack_rows
+from alignattn.robustness.loop import attack_rows
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.records import AttackSettings
-from alignattn.robustness.resources import Resources, named_model
+from alignattn.robustness.resources import named_model
 from alignattn.robustness.wrapper import wrap_model
 
-RESOURCES = SHARED / "resources"
-pytestmark = [
-    pytest.mark.skipif(find_spec("textattack") is None, reason="needs textattack and the extra 'attack' (make attack)"),
-    pytest.mark.skipif(not RESOURCES.is_dir(), reason=f"needs the linguistic resources of {RESOURCES}"),
-]
+pytestmark = [needs_textattack, needs_files(RESOURCES)]
+pytest_plugins = ["robustness_fixtures"]
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +46,11 @@ def run_folder(minilm: str, shared_data: Path, tmp_path_factory: pytest.TempPath
     return folder
 
 
-@pytest.fixture(scope="module")
-def stand_in_mlm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A masked-language model of random weights: it proposes any word."""
-    folder = tmp_path_factory.mktemp("mlm")
-    config = AutoConfig.from_pretrained(minilm, num_hidden_layers=1)
-    torch.manual_seed(0)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def words(run_folder: Path, stand_in_mlm: Path, minilm: str) -> list[str]:
+def words(run_folder: Path, mlm: Path, minilm: str) -> list[str]:
     return (
         f"robustness --run {run_folder} --num_examples 3 --max_length 64 --sentence_encoder {minilm} "
-        f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --mlm {stand_in_mlm} "
-        f"--nltk_data {RESOURCES / 'nltk_data'}"
+        f"--neighbors {NEIGHBORS} --mlm {mlm} --nltk_data {NLTK_DATA}"
     ).split()
 
 
@@ -108,7 +101,7 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
     assert "holds no records of attacks" in capsys.readouterr().err
     assert main([*words, "--recipes", "textbugger", "--output_dir", str(folder)]) == 0
     records = folder / "sst2-aa-ct" / "textbugger.jsonl"
-    records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:-1]))
+    drop_last_line(records)
     assert main(merge) == 2
     assert "rows: start it again to finish it" in capsys.readouterr().err
 
@@ -116,7 +109,7 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
 def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys) -> None:
     other = tmp_path / "broken"
     shutil.copytree(run_folder, other)
-    (other / "model.safetensors").unlink()
+    (other / WEIGHTS).unlink()
     options = [*words[3:], "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
     assert main(["robustness", "--run", str(run_folder), str(other), *options]) == 2
     assert "cannot load the model" in capsys.readouterr().err
@@ -128,26 +121,17 @@ STRANGE_TEXTS = ("1234 , 5 !!! ...", "", "?!", "a good movie " * 200)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_counts_strange_rows(recipe, run_folder, stand_in_mlm, minilm, tmp_path) -> None:
+def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_path) -> None:
     wrapper = wrap_model(
         AutoModelForSequenceClassification.from_pretrained(run_folder),
         AutoTokenizer.from_pretrained(run_folder),
         max_length=16,
     )
-    resources = Resources(
-        neighbors=RESOURCES / "counterfitted_neighbors.parquet",
-        sentence_encoder=Path(minilm),
-        mlm=stand_in_mlm,
-        nltk_data=RESOURCES / "nltk_data",
-    )
     attack = build_attack(recipe, wrapper, resources)
     attack.goal_function.query_budget = 100  # ends while it ranks the 600 words, which would take a minute
     labels = wrapper(STRANGE_TEXTS).argmax(dim=1).tolist()
     texts = [*STRANGE_TEXTS, "a good movie"]
-    rows = [
-        AttackRow(index, {"sentence": text}, label)
-        for index, (text, label) in enumerate(zip(texts, [*labels, 7], strict=True))
-    ]
+    rows = sentence_rows(texts, [*labels, 7])
     made_of = resources.describe(recipe)
     settings = AttackSettings(
         "run", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
@@ -178,7 +162,7 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(
     assert len(table_of(folder)) == len(runs)
     assert {path: path.read_bytes() for path in folder.glob("*/*.jsonl")} == written
     unfinished = folder / "soft-seed-1" / "textbugger.jsonl"
-    unfinished.write_bytes(b"".join(unfinished.read_bytes().splitlines(keepends=True)[:-1]))
+    drop_last_line(unfinished)
     capsys.readouterr()
     assert main(["robustness", "--run", str(runs[1]), *options, "--output_dir", str(folder)]) == 0
     assert f"not in the table: {unfinished} holds" in capsys.readouterr().out
@@ -230,14 +214,14 @@ def test_mistakes_are_one_line(changes, message, words, tmp_path, capsys) -> Non
 
 def test_a_regression_is_no_target(minilm, shared_data, tmp_path, capsys) -> None:
     words = f"robustness --model {minilm} --task stsb --data_dir {shared_data} --output_dir {tmp_path / 'out'}"
-    local = f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --sentence_encoder {minilm} --mlm {minilm}"
+    local = f"--neighbors {NEIGHBORS} --sentence_encoder {minilm} --mlm {minilm}"
     assert main([*words.split(), *local.split()]) == 2
     assert "task 'stsb' has no such classes" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_said_once(tmp_path, capsys, shared_data) -> None:
     words = f"robustness --model {tmp_path / 'none'} --task sst2 --data_dir {shared_data} --recipes textbugger"
-    local = f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --output_dir {tmp_path / 'out'}"
+    local = f"--neighbors {NEIGHBORS} --output_dir {tmp_path / 'out'}"
     assert main([*words.split(), *local.split()]) == 2
     assert capsys.readouterr().err.splitlines()[-1].count("cannot load the model") == 1
 
@@ -250,9 +234,8 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
     pq.write_table(pa.table(rows), tmp_path / "glue" / "sst2" / "validation.parquet")
     words = (
         f"robustness --model {run_folder} --task sst2 --data_dir {tmp_path} --recipes textbugger "
-        f"--nltk_data {RESOURCES / 'nltk_data'} --sentence_encoder {minilm} "
-        f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} "
-        f"--output_dir {tmp_path / 'out'}"
+        f"--nltk_data {NLTK_DATA} --sentence_encoder {minilm} "
+        f"--neighbors {NEIGHBORS} --output_dir {tmp_path / 'out'}"
     ).split()
     assert main(words) == 2
     assert "row 2: column 'sentence' is empty (2 bad of 4 rows)" in capsys.readouterr().err

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SHARED
+from conftest import ROOT
+from robustness_helpers import NLTK_DATA, needs_files, needs_textattack
 
 from alignattn.errors import AlignAttnError
 from alignattn.robustness import library
 from alignattn.robustness.nltk_data import prepare_nltk
 
-NLTK_DATA = SHARED / "resources" / "nltk_data"
-needs_textattack = pytest.mark.skipif(
-    library.find_spec("textattack") is None, reason="needs the extra 'attack' and textattack (make attack)"
-)
-needs_nltk_data = pytest.mark.skipif(not NLTK_DATA.is_dir(), reason=f"needs {NLTK_DATA}")
+needs_nltk_data = needs_files(NLTK_DATA)
 
 CLEAN_IMPORT = """
 import json, logging, os, sys

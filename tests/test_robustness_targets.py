@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import tiny_model
+from robustness_helpers import WEIGHTS, pickle_weights
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -83,14 +84,13 @@ def test_a_model_of_other_classes_is_refused(classifier, data) -> None:
 
 def test_a_model_that_would_be_unpickled_is_refused(classifier, data) -> None:
     folder = classifier()
-    torch.save(BertForSequenceClassification.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    pickle_weights(folder)
     assert "give a folder with weights as safetensors" in refused(folder, data(SST2))
 
 
 def test_weights_that_are_cut_off_are_refused(classifier, data) -> None:
     folder = classifier()
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-100])
     assert f"cannot load the model '{folder}'" in refused(folder, data(SST2))
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import WORDS
+from robustness_helpers import pickle_weights
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
 from alignattn.errors import AlignAttnError
@@ -215,8 +216,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpo
 def test_weights_that_would_be_unpickled_are_refused(tiny_checkpoint, text_file, tmp_path):
     folder = tmp_path / "pickled"
     shutil.copytree(tiny_checkpoint, folder)
-    torch.save(AutoModel.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    pickle_weights(folder)
     with pytest.raises(AlignAttnError, match="give a folder with weights as safetensors"):
         main(words(folder, text_file, tmp_path / "out"))
 

@@ -8,15 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import SHARED
+from robustness_helpers import NLTK_DATA, skip_module_without
 
-from alignattn.robustness.library import find_spec, load_textattack
+from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.resources import Resources
 
-NLTK_DATA = SHARED / "resources" / "nltk_data"
-if find_spec("textattack") is None or not NLTK_DATA.is_dir():
-    pytest.skip(f"needs textattack (make attack) and {NLTK_DATA}", allow_module_level=True)
+skip_module_without(NLTK_DATA)
 pytest.importorskip("tensorflow_hub", reason="needs the extra 'use'", exc_type=ImportError)
 tf = pytest.importorskip("tensorflow", reason="needs the extra 'use'")
 

@@ -1,12 +1,12 @@
 """The wrapper that TextAttack queries: scores that no batch, padding or cache changes, of every kind of model."""
 
 import math
-import random
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import WORDS, tiny_model
+from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
@@ -16,21 +16,12 @@ from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 
 MAX_LENGTH = 32
 BATCHES = 5
-MATRIX = 2
-
-
-def _texts(count: int, seed: int = 0) -> list[str]:
-    drawn = random.Random(seed)
-    return [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 20))) for _ in range(count)]
 
 
 def _model(folder: Path, **fields):
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(folder, **fields).eval()
-    # Large weights: the scores of two texts differ by more than rounding does.
-    for parameter in model.parameters():
-        if parameter.ndim == MATRIX:
-            parameter.data.mul_(10)
+    enlarge_weights(model, 10)
     return model
 
 
@@ -49,14 +40,14 @@ def wrapped(tiny_checkpoint: Path) -> TaskModelWrapper:
 
 
 def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
-    texts = _texts(23)
+    texts = random_texts(23)
     expected = _reference(wrapped.model, wrapped.tokenizer, texts)
     assert expected[:, 0].std() > 0.01
     torch.testing.assert_close(wrapped(texts).float(), expected, rtol=0, atol=1e-6)
 
 
 def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrapper) -> None:
-    pairs = list(zip(_texts(11), _texts(11, seed=1), strict=True))
+    pairs = list(zip(random_texts(11), random_texts(11, seed=1), strict=True))
     pairs.append((" ".join(WORDS * 3), "the cat sees the dog"))
     torch.testing.assert_close(
         wrapped(pairs).float(), _reference(wrapped.model, wrapped.tokenizer, pairs), rtol=0, atol=1e-6
@@ -69,7 +60,7 @@ def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrap
 
 
 def test_a_text_alone_has_the_scores_it_has_among_others(wrapped: TaskModelWrapper) -> None:
-    texts = _texts(17)
+    texts = random_texts(17)
     together = wrapped(texts)
     wrapped.clear_cache()
     alone = torch.cat([wrapped([text]) for text in texts])
@@ -77,7 +68,7 @@ def test_a_text_alone_has_the_scores_it_has_among_others(wrapped: TaskModelWrapp
 
 
 def test_rows_are_probabilities_that_textattack_leaves_alone(wrapped: TaskModelWrapper) -> None:
-    scores = wrapped(_texts(9))
+    scores = wrapped(random_texts(9))
     assert scores.dtype == torch.float64
     assert not scores.is_inference()
     assert ((scores.sum(dim=1) - 1).abs() < 1e-12).all()
@@ -90,16 +81,9 @@ def test_strange_texts_have_scores(wrapped: TaskModelWrapper, text: str) -> None
     torch.testing.assert_close(wrapped([text]).float(), expected, rtol=0, atol=1e-6)
 
 
-def _count_rows(model) -> list[int]:
-    """The rows of each forward from now on."""
-    rows: list[int] = []
-    model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True)
-    return rows
-
-
 def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper) -> None:
-    rows = _count_rows(wrapped.model)
-    texts = list(dict.fromkeys(_texts(13)))
+    rows = watch_inputs(wrapped.model, len)
+    texts = list(dict.fromkeys(random_texts(13)))
     first = wrapped(texts * 2)
     assert rows == [BATCHES, BATCHES, len(texts) - 2 * BATCHES]
     assert torch.equal(wrapped(texts[::-1]), first[: len(texts)].flip(0))
@@ -109,7 +93,7 @@ def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper)
 def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")
-    rows = _count_rows(wrapped.model)
+    rows = watch_inputs(wrapped.model, len)
     many = wrapped(["a cat", "a dog", "a bird"])  # more than it keeps, and none of them wrong
     torch.testing.assert_close(many.float(), _reference(wrapped.model, tokenizer, ["a cat", "a dog", "a bird"]))
     rows.clear()
@@ -128,16 +112,16 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    expected = _reference(model.eval(), tokenizer, _texts(8))
+    expected = _reference(model.eval(), tokenizer, random_texts(8))
     wrapped = wrap_model(loaded.train(), tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
-    torch.testing.assert_close(wrapped(_texts(8)).float(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(wrapped(random_texts(8)).float(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["da", "esim"])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
-    model, tokenizer, _ = build_baseline(name, _texts(40), num_labels=3, embeddings=None, seed=0)
+    model, tokenizer, _ = build_baseline(name, random_texts(40), num_labels=3, embeddings=None, seed=0)
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
-    pairs = [*zip(_texts(7), _texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
+    pairs = [*zip(random_texts(7), random_texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
     together = wrapped(pairs)
     wrapped.clear_cache()
     torch.testing.assert_close(torch.cat([wrapped([pair]) for pair in pairs]), together, rtol=0, atol=1e-6)

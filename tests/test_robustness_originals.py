@@ -1,0 +1,130 @@
+"""The recipes' original resources: fetched once, and without network the options that do without are named."""
+
+import io
+import socket
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+from robustness_helpers import NEIGHBORS, SST2, BagOfWords, skip_module_without
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness import originals
+from alignattn.robustness.recipes import build_attack
+from alignattn.robustness.resources import Resources
+
+skip_module_without(NEIGHBORS, SST2)
+pytest_plugins = ["robustness_fixtures"]
+
+
+def test_original_vectors_are_fetched_as_text_and_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrapper: BagOfWords,
+    resources: Resources,
+) -> None:
+    archive = tmp_path / "vectors.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr(originals.VECTORS_FILE, "awful 1.0 0.0\nrotten 0.9 0.1\nnice -1.0 0.0\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(originals, "VECTORS_URL", archive.as_uri())
+    attack = build_attack("textfooler", wrapper, replace(resources, neighbors=None))
+    said = capsys.readouterr().err
+    assert said.startswith(f"fetching {originals.VECTORS_FILE} (")
+    assert str(tmp_path / "cache") in said
+    assert attack.transformation._get_replacement_words("Awful") == ["Rotten", "Nice"]
+    archive.unlink()
+    assert originals.counter_fitted_vectors().is_file()
+    assert capsys.readouterr().err == ""
+
+
+@contextmanager
+def served(answer: bytes) -> Iterator[str]:
+    """The address of a server that gives this answer, and nothing else, to one request."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(2**16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/vectors.zip"
+        thread.join()
+
+
+def zipped(member: str, text: str, damaged: bool = False) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(member, text)
+    start = zipfile.sizeFileHeader + len(member)
+    return content.getvalue()[:start] + b"\xff" * 8 + content.getvalue()[start + 8 :] if damaged else content.getvalue()
+
+
+def test_a_download_of_unknown_size_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with served(b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n")) as address:
+        monkeypatch.setattr(originals, "VECTORS_URL", address)
+        assert originals.counter_fitted_vectors().read_text() == "awful 1.0\n"
+    assert "(size unknown)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nbroken off",
+        b"no HTTP\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n" + zipped(originals.VECTORS_FILE, "awful 1.0\n" * 99, damaged=True),
+    ],
+    ids=["broken off", "no HTTP", "damaged"],
+)
+def test_a_download_that_fails_names_the_options(
+    answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with served(answer) as address:
+        monkeypatch.setattr(originals, "VECTORS_URL", address)
+        with pytest.raises(AlignAttnError, match="could not be fetched"):
+            originals.counter_fitted_vectors()
+    assert not (tmp_path / "alignattn" / originals.VECTORS_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "original", "message"),
+    [
+        ("textfooler", {"neighbors": None}, "--word_vectors FILE, --neighbors FILE or --synonyms wordnet"),
+        ("textbugger", {"sentence_encoder": "use"}, "--sentence_encoder"),
+        ("bae", {"mlm": None}, "--mlm"),
+    ],
+)
+def test_without_network_the_options_are_named(
+    recipe: str,
+    original: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrapper: BagOfWords,
+    resources: Resources,
+) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> None:
+        raise URLError("no network")
+
+    from alignattn.robustness import recipes
+
+    recipes._load_words.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(originals.urllib.request, "urlopen", unreachable)
+    with pytest.raises(AlignAttnError, match=message) as error:
+        build_attack(recipe, wrapper, replace(resources, **original))
+    assert "\n" not in str(error.value)

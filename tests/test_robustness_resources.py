@@ -1,0 +1,135 @@
+"""The local resources of the recipes: what is wrong with them is named, and a table says which they were."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints, skip_module_without
+from safetensors.torch import load_file, save_file
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.recipes import RECIPES, build_attack
+from alignattn.robustness.resources import Resources, named_model
+
+skip_module_without(NEIGHBORS, SST2)
+pytest_plugins = ["robustness_fixtures"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"synonyms": "wordnet"}, "--neighbors and --synonyms are given"),
+        ({"neighbors": None, "synonyms": "thesaurus"}, "the only choice is wordnet"),
+        ({"neighbors": Path("none.parquet")}, "no such file"),
+        ({"neighbors": GLOVE}, "no Parquet file"),
+        ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),
+        ({"mlm": Path("none")}, r"--mlm none holds no config\.json"),
+        ({"sentence_encoder": "uze"}, "give use or the folder"),
+        ({"nltk_data": Path("none")}, "no such folder"),
+        ({"nltk_data": SST2}, "lacks corpora/stopwords"),
+    ],
+)
+def test_a_wrong_resource_is_named(
+    changes: dict[str, Any], message: str, wrapper: BagOfWords, resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [] if "nltk_data" in changes else nltk.data.path)
+    with pytest.raises(AlignAttnError, match=message) as error:
+        build_attack("textfooler", wrapper, replace(resources, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"word": ["bad", None], "neighbors": [["poor"], ["rotten"]]},
+        {"word": ["bad", "good"], "neighbors": [["poor"], None]},
+        {"word": ["bad", "good"], "neighbors": [["poor"], ["nice", None]]},
+    ],
+)
+def test_neighbours_that_are_null_are_refused(columns: dict[str, Any], tmp_path: Path) -> None:
+    types = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
+    pq.write_table(pa.table(columns, schema=pa.schema(types)), tmp_path / "lists.parquet")
+    with pytest.raises(AlignAttnError, match="has a word or a list that is null"):
+        Resources(neighbors=tmp_path / "lists.parquet").check()
+
+
+def test_damaged_neighbours_are_refused(tmp_path: Path) -> None:
+    content = bytearray(NEIGHBORS.read_bytes())
+    content[100:5000] = bytes(4900)
+    (tmp_path / "lists.parquet").write_bytes(content)
+    with pytest.raises(AlignAttnError, match="no Parquet file"):
+        Resources(neighbors=tmp_path / "lists.parquet").check()
+
+
+def test_a_bad_line_of_vectors_is_named_and_no_option_that_does_not_help(
+    tmp_path: Path, wrapper: BagOfWords, resources: Resources
+) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("awful 1.0 0.0\nrotten 0.9\nnice -1.0 nan\n")
+    with pytest.raises(AlignAttnError, match=r"line 2: .* \(2 bad lines\); correct the file") as error:
+        build_attack("textfooler", wrapper, replace(resources, neighbors=None, word_vectors=path))
+    assert "--skip_bad_rows" not in str(error.value)
+
+
+def test_weights_that_would_be_unpickled_are_refused(tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(AlignAttnError, match="never unpickled"):
+        build_attack("bae", wrapper, replace(resources, mlm=tmp_path))
+
+
+def test_random_weights_attack_nothing(minilm: str, tmp_path: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    with pytest.raises(AlignAttnError, match=r"holds no masked-language head: train one with `alignattn robustness tr"):
+        build_attack("bae", wrapper, replace(resources, mlm=Path(minilm)))
+    shutil.copytree(minilm, tmp_path / "half")
+    weights = load_file(Path(minilm) / WEIGHTS)
+    save_file({name: tensor for name, tensor in weights.items() if "layer.0" not in name}, tmp_path / "half" / WEIGHTS)
+    with pytest.raises(AlignAttnError, match="holds no whole encoder"):
+        build_attack("textfooler", wrapper, replace(resources, sentence_encoder=tmp_path / "half"))
+
+
+def test_an_encoder_without_a_pooler_is_whole(mlm: Path, wrapper: BagOfWords, resources: Resources) -> None:
+    attack = build_attack("textfooler", wrapper, replace(resources, sentence_encoder=mlm))
+    assert constraints(attack)["SentenceSimilarity"].encode(["a movie"]).isfinite().all()
+
+
+def test_resources_are_described_by_their_content(tmp_path: Path, resources: Resources) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        table = pa.table({"word": ["bad"], "neighbors": [["poor", "rotten"]]})
+        pq.write_table(table, tmp_path / name / "lists.parquet")
+    one, two = (replace(resources, neighbors=tmp_path / name / "lists.parquet") for name in ("one", "two"))
+    assert one.describe("textbugger") == two.describe("textbugger")
+    assert "at most 2 words" in one.describe("textbugger")["word_swaps"]
+    assert one.describe("textbugger") != resources.describe("textbugger")
+    assert "at most 8 words" in resources.describe("textbugger")["word_swaps"]
+    assert Resources().describe("bae")["masked_language_model"] == "bert-base-uncased"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe: str, resources: Resources) -> None:
+    unused = {"textfooler": {"mlm": None}, "textbugger": {"mlm": None}, "bae": {"neighbors": None}}[recipe]
+    assert replace(resources, **unused).describe(recipe) == resources.describe(recipe)
+    used = {"textfooler": {"neighbors": None}, "textbugger": {"neighbors": None}, "bae": {"mlm": None}}[recipe]
+    assert replace(resources, **used).describe(recipe) != resources.describe(recipe)
+
+
+def test_a_model_is_named_by_the_last_two_parts_of_its_path(
+    mlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [tmp_path / run / "seed-1" for run in ("soft", "aa-ct")]
+    for run in runs:
+        shutil.copytree(mlm, run)
+    soft, aligned = (named_model(run) for run in runs)
+    assert soft.startswith("soft/seed-1 (sha256 ")
+    assert aligned == soft.replace("soft", "aa-ct")
+    monkeypatch.chdir(runs[0])
+    assert named_model(Path()) == soft
+    (runs[0] / WEIGHTS).write_bytes(b"others")
+    assert named_model(runs[0]) != soft

@@ -1,0 +1,131 @@
+"""A run of attacks that is started again: killed or torn it ends with the same bytes; foreign files are left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.loop import attack_rows
+from alignattn.robustness.records import WHOLE, AttackRun, Shard, header_path, read_run
+from alignattn.robustness.summary import summarise, tabulate
+
+pytest_plugins = ["robustness_fixtures"]
+
+
+def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy.jsonl"
+    script = ROOT / "tests" / "attack_and_die.py"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *sys.path])}
+    command = [sys.executable, str(script), str(tiny_checkpoint), str(path), "60"]
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert 0 < len(read_run(path).records) < len(whole.records)
+    resumed = run(tiny_checkpoint, path)
+    assert resumed.records == whole.records
+    assert run_bytes(path) == run_bytes(whole.path)
+    [table], [uninterrupted] = (tabulate([summarise(one)]) for one in (resumed, whole))
+    assert table.render() == uninterrupted.render()
+
+
+@pytest.mark.parametrize("missing", [1, 2, 100, 400, 10**9], ids=lambda missing: f"{missing} bytes")
+def test_a_torn_line_is_attacked_again(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, missing: int) -> None:
+    content, _ = run_bytes(whole.path)
+    path = copy_run(whole, tmp_path, content[: max(0, len(content) - missing)])
+    assert run(tiny_checkpoint, path).records == whole.records
+    assert run_bytes(path) == run_bytes(whole.path)
+
+
+def test_a_finished_run_is_left_as_it_is(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = copy_run(whole, tmp_path)
+    assert run(tiny_checkpoint, path, kill_at=1).records == whole.records
+
+
+def test_more_examples_go_on_with_those_there_are(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    few, many = replace(SETTINGS, num_examples=3), replace(SETTINGS, num_examples=NUM_EXAMPLES)
+    for shard in (WHOLE, Shard(2, 2)):
+        path, at_once = (tmp_path / f"{name}-{shard.number}.jsonl" for name in ("later", "at_once"))
+        before = run(tiny_checkpoint, path, shard, few).records
+        run(tiny_checkpoint, path, shard, many)
+        run(tiny_checkpoint, at_once, shard, many)
+        assert run_bytes(path) == run_bytes(at_once)
+        assert 0 < len(before) < len(read_run(path).records)
+        with pytest.raises(AlignAttnError, match=f"num_examples {NUM_EXAMPLES} and 3"):
+            run(tiny_checkpoint, path, shard, few)
+
+
+def test_a_header_without_records_stands_in_nobodys_way(
+    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "toy.jsonl"
+    run(tiny_checkpoint, path, settings=replace(SETTINGS, seed=9))
+    path.write_bytes(b"")
+    assert run(tiny_checkpoint, path).records == whole.records
+    assert run_bytes(path) == run_bytes(whole.path)
+
+
+def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy.jsonl"
+    attack = toy_attack(tiny_checkpoint)
+    program = (
+        "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); time.sleep(60)"
+    )
+    lock = str(tmp_path / ".toy.jsonl.lock")
+    with subprocess.Popen(
+        [sys.executable, "-uc", program, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(AlignAttnError, match="another process writes"):
+            attack_rows(attack, toy_rows(attack), path, SETTINGS, show_progress=False)
+        other.kill()
+    assert run(tiny_checkpoint, path).records == whole.records
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 8}, "seed 7 and 8"),
+        ({"recipe": "bae"}, "recipe 'toy' and 'bae'"),
+        ({"resources": {"words": "ten"}}, "resources"),
+        ({"run": "another"}, "run 'toy' and 'another'"),
+    ],
+)
+def test_a_run_of_other_settings_is_not_continued(
+    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    path = copy_run(whole, tmp_path)
+    with pytest.raises(AlignAttnError, match=message) as raised:
+        run(tiny_checkpoint, path, settings=replace(SETTINGS, **change))
+    assert "\n" not in str(raised.value)
+    assert run_bytes(path) == run_bytes(whole.path)
+
+
+def test_another_shard_other_rows_and_foreign_files_are_refused(
+    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    path = copy_run(whole, tmp_path)
+    with pytest.raises(AlignAttnError, match="shard '1/1' and '1/2'"):
+        run(tiny_checkpoint, path, Shard(1, 2))
+    attack = toy_attack(tiny_checkpoint)
+    rows = toy_rows(attack)
+    with pytest.raises(AlignAttnError, match=f"rows available {NUM_ROWS} and {NUM_ROWS - 1}"):
+        attack_rows(attack, rows[:-1], path, SETTINGS, show_progress=False)
+    rows[2] = replace(rows[2], texts={"sentence": "a cat"})
+    with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
+        attack_rows(attack, rows, path, SETTINGS, show_progress=False)
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(AlignAttnError, match="line 1: expected an object"):
+        run(tiny_checkpoint, path)
+    path.write_text("a file of something else, without a line end")
+    header_path(path).unlink()
+    with pytest.raises(AlignAttnError, match="the header of"):
+        run(tiny_checkpoint, path)
+    assert path.read_text().startswith("a file of")

@@ -1,0 +1,97 @@
+"""Shards of a run of attacks: each row is in one, and merged they are the whole run or are refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from robustness_helpers import drop_last_line
+from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attack, toy_rows
+
+from alignattn.errors import AlignAttnError
+from alignattn.robustness.loop import attack_rows, merge
+from alignattn.robustness.records import AttackRun, Shard, read_run
+
+pytest_plugins = ["robustness_fixtures"]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3", "1/2/3", ""])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(AlignAttnError, match="shard"):
+        Shard.parse(text)
+
+
+def test_shards_deal_each_row_once() -> None:
+    dealt = [Shard.parse(f"{number}/3").deal(list(range(8))) for number in (1, 2, 3)]
+    assert dealt == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_merged_shards_are_one_run(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, count: int) -> None:
+    parts = run_shards(tiny_checkpoint, tmp_path, count)
+    for number, part in enumerate(parts, 1):
+        assert [record.index % count for record in part.records] == [number - 1] * len(part.records)
+    out = tmp_path / "merged.jsonl"
+    assert merge([part.path for part in parts[::-1]], out).records == whole.records
+    assert run_bytes(out) == run_bytes(whole.path)
+
+
+def test_a_merge_that_was_killed_is_repeated_and_one_that_was_not_left_as_it_is(
+    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    paths = [part.path for part in run_shards(tiny_checkpoint, tmp_path, 2)]
+    out = copy_run(whole, tmp_path)
+    out.unlink()  # the header is written first
+    for _ in range(2):
+        assert merge(paths, out).records == whole.records
+        assert run_bytes(out) == run_bytes(whole.path)
+    drop_last_line(out)
+    with pytest.raises(AlignAttnError, match="not what its shards make"):
+        merge(paths, out)
+
+
+def test_records_of_other_rows_than_the_headers_are_refused(
+    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    one, two = (part.path for part in run_shards(tiny_checkpoint, tmp_path, 2))
+    two.write_bytes(one.read_bytes())
+    with pytest.raises(AlignAttnError, match=r"2.jsonl, line 1 is of toy on row 0 .* and not of toy on row 1"):
+        merge([one, two], tmp_path / "out.jsonl")
+    lines = whole.path.read_bytes().splitlines(keepends=True)
+    with pytest.raises(AlignAttnError, match="line 2 is of toy on row 0"):
+        read_run(copy_run(whole, tmp_path, b"".join([lines[0], *lines])))
+    with pytest.raises(AlignAttnError, match=f"holds {len(lines) + 1} records of {len(lines)} rows"):
+        read_run(copy_run(whole, tmp_path, b"".join([*lines, lines[-1]])))
+
+
+def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    one, two, other, out = (tmp_path / f"{name}.jsonl" for name in ("one", "two", "other", "out"))
+    run(tiny_checkpoint, one, Shard(1, 2))
+    run(tiny_checkpoint, two, Shard(2, 2))
+    run(tiny_checkpoint, other, Shard(2, 2), replace(SETTINGS, resources={"words": "ten"}))
+    with pytest.raises(AlignAttnError, match=r"different runs: resources .*ten.*twenty"):
+        merge([one, other], out)
+    with pytest.raises(AlignAttnError, match=r"each of the 2 shards once, and these are 1/2"):
+        merge([one], out)
+    with pytest.raises(AlignAttnError, match=r"these are 1/2, 1/2"):
+        merge([one, one], out)
+    with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and not what its shards make"):
+        merge([one, two], one)
+    two.write_bytes(two.read_bytes()[:-1])
+    with pytest.raises(AlignAttnError, match="shard 2/2: start it again"):
+        merge([one, two], out)
+    with pytest.raises(AlignAttnError, match="nothing to merge"):
+        merge([], out)
+    assert not out.exists()
+
+
+def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    attack = toy_attack(tiny_checkpoint)
+    rows = [row for row in toy_rows(attack) if row.index not in (0, 4)]
+    settings = replace(SETTINGS, num_examples=1000)
+    parts = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.jsonl"
+        parts.append(attack_rows(attack, rows, path, settings, shard=Shard(number, 2), left_out=(0, 4)))
+    records = merge([part.path for part in parts], tmp_path / "whole.jsonl").records
+    assert [record.index for record in records] == [row.index for row in rows]
+    assert [record.seed for record in records] == [SETTINGS.seed + row.index for row in rows]

@@ -1,0 +1,109 @@
+"""A fast attack whose every step is random, on a small BERT, and runs of the loop over it.
+
+A module that imports this one is skipped where TextAttack is absent.
+"""
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from conftest import WORDS
+from robustness_helpers import NLTK_DATA, enlarge_weights, random_texts, skip_module_without
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+from alignattn.robustness.library import load_textattack
+from alignattn.robustness.loop import AttackRow, attack_rows
+from alignattn.robustness.records import WHOLE, AttackRun, AttackSettings, Shard, header_path
+from alignattn.robustness.wrapper import wrap_model
+
+skip_module_without(NLTK_DATA)
+textattack = load_textattack(NLTK_DATA)
+
+NUM_ROWS = 20
+NUM_EXAMPLES = 8
+
+SETTINGS = AttackSettings(
+    run="toy",
+    task="sst2",
+    split="validation",
+    attention="soft",
+    recipe="toy",
+    attack_columns=("sentence",),
+    max_length=64,
+    seed=7,
+    num_examples=NUM_EXAMPLES,
+    precision="float32",
+    resources={"words": "twenty"},
+)
+
+
+class RandomSwap(textattack.transformations.WordSwap):
+    """One word of a list for another, drawn by each of the generators that the loop seeds."""
+
+    deterministic = False
+    calls = 0
+    kill_at = -1
+
+    def _get_replacement_words(self, word: str) -> list[str]:
+        self.calls += 1
+        if self.calls == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        numbers = (random.randrange(len(WORDS)), np.random.randint(len(WORDS)), int(torch.randint(len(WORDS), ())))
+        return [WORDS[number] for number in numbers] if word in WORDS else []
+
+
+def toy_attack(folder: Path) -> Any:
+    """A greedy attack on a small BERT with large random weights."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig.from_pretrained(folder, num_hidden_layers=1))
+    enlarge_weights(model, 20)
+    goal = textattack.goal_functions.UntargetedClassification(
+        wrap_model(model, tokenizer, max_length=64, batch_size=4, device="cpu")
+    )
+    constraints = [textattack.constraints.pre_transformation.RepeatModification()]
+    constraints.append(textattack.constraints.pre_transformation.MaxModificationRate(0.25))
+    return textattack.Attack(goal, constraints, RandomSwap(), textattack.search_methods.GreedySearch())
+
+
+def toy_rows(attack: Any, columns: tuple[str, ...] = ("sentence",)) -> list[AttackRow]:
+    """Rows with the label that the model gives them; every fourth with the other one."""
+    drawn = iter(random_texts(NUM_ROWS * len(columns), 4, 9, seed=1))
+    texts = [{column: next(drawn) for column in columns} for _ in range(NUM_ROWS)]
+    predictions = attack.goal_function.model([tuple(text.values()) for text in texts]).argmax(dim=1).tolist()
+    return [
+        AttackRow(index, text, 1 - label if index % 4 == 1 else label)
+        for index, (text, label) in enumerate(zip(texts, predictions, strict=True))
+    ]
+
+
+def run(
+    folder: Path, path: Path, shard: Shard = WHOLE, settings: AttackSettings = SETTINGS, kill_at: int = -1
+) -> AttackRun:
+    """Attack the toy rows on the checkpoint in `folder`; kill this very process at swap `kill_at` (-1: never)."""
+    attack = toy_attack(folder)
+    attack.transformation.kill_at = kill_at
+    return attack_rows(attack, toy_rows(attack), path, settings, shard=shard, show_progress=False)
+
+
+def run_shards(folder: Path, out: Path, count: int) -> list[AttackRun]:
+    """Every shard of the run, the first in `out` / 1.jsonl."""
+    return [run(folder, out / f"{number}.jsonl", Shard(number, count)) for number in range(1, count + 1)]
+
+
+def run_bytes(path: Path) -> tuple[bytes, bytes]:
+    """The content of the records and of their header."""
+    return path.read_bytes(), header_path(path).read_bytes()
+
+
+def copy_run(whole: AttackRun, folder: Path, records: bytes | None = None) -> Path:
+    """A copy of a run's header and records, or of its header with other `records`."""
+    path = folder / "copy.jsonl"
+    content, header = run_bytes(whole.path)
+    path.write_bytes(content if records is None else records)
+    header_path(path).write_bytes(header)
+    return path
