@@ -3,12 +3,12 @@
 import csv
 import json
 import string
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHARED, SPECIAL
+from conftest import SPECIAL
+from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, enlarge_weights, needs_files, needs_textattack
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
@@ -18,15 +18,10 @@ from alignattn.experiments.attack_throughput_report import PairedAttack, TimedAt
 from alignattn.figures import Spread
 from alignattn.robustness.records import AttackRecord
 
-RESOURCES = SHARED / "resources"
-needs_attacks = [
-    pytest.mark.skipif(find_spec("textattack") is None, reason="needs textattack and the extra 'attack' (make attack)"),
-    pytest.mark.skipif(not RESOURCES.is_dir(), reason=f"needs the linguistic resources of {RESOURCES}"),
-]
+NEEDS = [needs_textattack, needs_files(RESOURCES)]
 MAX_LENGTH = 300
 EXAMPLES = 2
 TEXTATTACKS_BATCH = 32
-MATRIX = 2
 WEIGHT = 8
 
 
@@ -46,9 +41,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
         intermediate_size=16,
     )
     model = BertForSequenceClassification(config)
-    for parameter in model.parameters():
-        if parameter.ndim == MATRIX:
-            parameter.data.mul_(WEIGHT)
+    enlarge_weights(model, WEIGHT)
     # In single precision the two wrappers' batches may break a near tie differently, on which a search turns.
     model.double().save_pretrained(folder)
     return folder
@@ -58,8 +51,8 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(letters: Path, shared_data: Path) -> list[str]:
     return (
         f"--model {letters} --task sst2 --data_dir {shared_data} --recipes textfooler textbugger "
-        f"--neighbors {RESOURCES / 'counterfitted_neighbors.parquet'} --sentence_encoder {letters} "
-        f"--nltk_data {RESOURCES / 'nltk_data'} --num_examples {EXAMPLES} --max_length {MAX_LENGTH}"
+        f"--neighbors {NEIGHBORS} --sentence_encoder {letters} "
+        f"--nltk_data {NLTK_DATA} --num_examples {EXAMPLES} --max_length {MAX_LENGTH}"
     ).split()
 
 
@@ -70,7 +63,7 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.usefixtures("letters")
 class TestCommand:
-    pytestmark = needs_attacks
+    pytestmark = NEEDS
 
     def test_both_wrappers_attack_the_same_rows_with_what_the_attack_command_finds(
         self, options, tmp_path, capsys

@@ -187,9 +187,9 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("--recipes pwws", "unknown recipe 'pwws': choose of textfooler, textbugger, bae"),
+        ("--recipes pwws", "unknown recipe 'pwws': choose one of textfooler, textbugger, bae"),
         ("--attack_columns sentence2", "--attack_columns sentence2: give one or more of the task's columns: sentence"),
-        ("--neighbors missing.parquet", "--neighbors missing.parquet: there is no such file"),
+        ("--neighbors missing.parquet", "there is no file missing.parquet: give another to --neighbors"),
         ("--synonyms wordnet", "the words to swap come from one of them"),
         ("--shard 3/2", "there is no shard 3/2"),
         ("--model somewhere --task sst2", "--run names model and task"),

@@ -24,7 +24,7 @@ pytest_plugins = ["robustness_fixtures"]
     [
         ({"synonyms": "wordnet"}, "--neighbors and --synonyms are given"),
         ({"neighbors": None, "synonyms": "thesaurus"}, "the only choice is wordnet"),
-        ({"neighbors": Path("none.parquet")}, "no such file"),
+        ({"neighbors": Path("none.parquet")}, "no file none.parquet"),
         ({"neighbors": GLOVE}, "no Parquet file"),
         ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),
         ({"mlm": Path("none")}, r"--mlm none holds no config\.json"),
