@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from alignattn.cli import main
 from alignattn.experiments.attack_arguments import AttackArguments
 from alignattn.experiments.attack_targets import target_loaders
-from alignattn.robustness.loop import attack_rows
+from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import named_model
@@ -136,7 +136,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     settings = AttackSettings(
         "run", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
     )
-    records = attack_rows(attack, rows, tmp_path / f"{recipe}.jsonl", settings, show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / f"{recipe}.jsonl", settings), show_progress=False).records
     assert [record.error for record in records[:-1]] == [None] * len(STRANGE_TEXTS)
     assert [record.outcome for record in records[1:3]] == ["failed"] * 2  # nothing in them can be changed
     assert {record.outcome for record in records[:-1]} <= {"failed", "succeeded"}
@@ -245,3 +245,37 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
     assert "fewer than the 1000 asked for: the split is used whole" in printed
     (summary,) = table_of(tmp_path / "out")
     assert summary["failed"] + summary["succeeded"] + summary["skipped"] == 2
+
+
+def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_path, capsys) -> None:
+    words = [*words, "--num_examples", "1", "--output_dir", str(tmp_path / "out")]
+    assert main([*words, "--recipes", "textbugger"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--recipes", "textfooler", "textbugger", "--seed", "7"]) == 2
+    assert "textbugger.jsonl is of another run: seed 42 and 7" in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.glob("out/*/textfooler*"))
+
+
+def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path) -> None:
+    alike = tmp_path / "other" / run_folder.parent.name / run_folder.name
+    shutil.copytree(run_folder, alike)
+    with (alike / "tokenizer.json").open("a") as file:
+        file.write("\n")  # another model, by its digest
+    start = words.index("--run")
+    rest = [
+        *words[start + 2 :],
+        "--num_examples",
+        "1",
+        "--recipes",
+        "textbugger",
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
+    assert main(["robustness", "--run", str(run_folder), *rest]) == 0
+    (first,) = (tmp_path / "out").glob("*/textbugger.jsonl")
+    before = first.stat().st_mtime_ns
+    assert main(["robustness", "--run", str(run_folder), str(alike), *rest]) == 0
+    assert first.stat().st_mtime_ns == before
+    assert len(list((tmp_path / "out").glob("*/textbugger.jsonl"))) == 2
+    assert len({summary["settings"]["run"] for summary in table_of(tmp_path / "out")}) == 2
+    assert len(table_of(tmp_path / "out")) == 2

@@ -14,7 +14,7 @@ import torch
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, toy_attack, toy_rows
 
 from alignattn.errors import AlignAttnError
-from alignattn.robustness.loop import attack_rows
+from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.records import AttackRecord, AttackRun, header_path
 
 pytest_plugins = ["robustness_fixtures"]
@@ -80,16 +80,16 @@ def test_fewer_rows_than_examples_are_used_whole(tiny_checkpoint: Path, tmp_path
 def test_nothing_to_attack_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     attack = toy_attack(tiny_checkpoint)
     with pytest.raises(AlignAttnError, match="0 rows"):
-        attack_rows(attack, [], tmp_path / "toy.jsonl", SETTINGS)
+        attack_rows(attack, AttackJob([], tmp_path / "toy.jsonl", SETTINGS))
     with pytest.raises(AlignAttnError, match="0 examples"):
-        attack_rows(attack, toy_rows(attack), tmp_path / "toy.jsonl", replace(SETTINGS, num_examples=0))
+        attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", replace(SETTINGS, num_examples=0)))
     assert not list(tmp_path.iterdir())
 
 
 def test_pairs_keep_their_columns(tiny_checkpoint: Path, tmp_path: Path) -> None:
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack, ("sentence1", "sentence2"))
-    records = attack_rows(attack, rows, tmp_path / "toy.jsonl", SETTINGS, show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
     assert {record.outcome for record in records} == {"failed", "succeeded", "skipped"}
     for record, row in zip(records, rows, strict=False):
         assert record.original == row.texts
@@ -104,7 +104,7 @@ def test_the_bar_shows_the_running_rate(
     whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attack = toy_attack(tiny_checkpoint)
-    attack_rows(attack, toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS)
+    attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "toy sst2 soft" in printed.err
@@ -119,7 +119,7 @@ def test_goals_hand_over_all_texts_at_once(tiny_checkpoint: Path, tmp_path: Path
     calls: list[int] = []
     score = attack.goal_function.model._score
     attack.goal_function.model._score = lambda texts: (calls.append(len(texts)), score(texts))[1]
-    attack_rows(attack, toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS, show_progress=False)
+    attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS), show_progress=False)
     # The first call asks which rows to walk; a step of the search asks for all its candidates.
     assert calls[0] == NUM_ROWS
     assert max(calls[2:]) > 4

@@ -1,5 +1,6 @@
 """A run of attacks that is started again: killed or torn it ends with the same bytes; foreign files are left alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from conftest import ROOT
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
 
 from alignattn.errors import AlignAttnError
-from alignattn.robustness.loop import attack_rows
+from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.records import WHOLE, AttackRun, Shard, header_path, read_run
 from alignattn.robustness.summary import summarise, tabulate
 
@@ -57,7 +58,7 @@ def test_more_examples_go_on_with_those_there_are(tiny_checkpoint: Path, tmp_pat
         run(tiny_checkpoint, at_once, shard, many)
         assert run_bytes(path) == run_bytes(at_once)
         assert 0 < len(before) < len(read_run(path).records)
-        with pytest.raises(AlignAttnError, match=f"num_examples {NUM_EXAMPLES} and 3"):
+        with pytest.raises(AlignAttnError, match=f"is of {NUM_EXAMPLES} examples: ask for as many or more"):
             run(tiny_checkpoint, path, shard, few)
 
 
@@ -84,7 +85,7 @@ def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_chec
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(AlignAttnError, match="another process writes"):
-            attack_rows(attack, toy_rows(attack), path, SETTINGS, show_progress=False)
+            attack_rows(attack, AttackJob(toy_rows(attack), path, SETTINGS), show_progress=False)
         other.kill()
     assert run(tiny_checkpoint, path).records == whole.records
 
@@ -117,15 +118,40 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     with pytest.raises(AlignAttnError, match=f"rows available {NUM_ROWS} and {NUM_ROWS - 1}"):
-        attack_rows(attack, rows[:-1], path, SETTINGS, show_progress=False)
+        attack_rows(attack, AttackJob(rows[:-1], path, SETTINGS), show_progress=False)
     rows[2] = replace(rows[2], texts={"sentence": "a cat"})
     with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
-        attack_rows(attack, rows, path, SETTINGS, show_progress=False)
+        attack_rows(attack, AttackJob(rows, path, SETTINGS), show_progress=False)
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(AlignAttnError, match="line 1: expected an object"):
+    with pytest.raises(AlignAttnError, match=r"line 1 is no attacked example \(expected an object of index, "):
         run(tiny_checkpoint, path)
     path.write_text("a file of something else, without a line end")
     header_path(path).unlink()
     with pytest.raises(AlignAttnError, match="the header of"):
         run(tiny_checkpoint, path)
     assert path.read_text().startswith("a file of")
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        (None, {"rows": "3"}, "rows is '3'"),
+        (None, {"left_out": [None]}, "left_out is"),
+        (None, {"versions": ["2.0"]}, "versions is"),
+        (None, {"more": 1}, "expected an object of settings, shard"),
+        ("settings", {"seed": "3"}, "seed is '3'"),
+        ("settings", {"resources": ["a"]}, "resources is"),
+        ("settings", {"attack_columns": "sentence"}, "attack_columns is"),
+        ("shard", {"count": 1.5}, "count is 1.5"),
+    ],
+)
+def test_a_header_with_a_wrong_value_names_it(
+    whole: AttackRun, tmp_path: Path, part: str | None, change: dict[str, Any], said: str
+) -> None:
+    path = copy_run(whole, tmp_path)
+    content = json.loads(header_path(path).read_text())
+    (content if part is None else content[part]).update(change)
+    header_path(path).write_text(json.dumps(content))
+    with pytest.raises(AlignAttnError, match=rf"damaged or of another version \({said}") as raised:
+        read_run(path)
+    assert "\n" not in str(raised.value)

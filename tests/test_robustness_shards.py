@@ -8,7 +8,7 @@ from robustness_helpers import drop_last_line
 from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attack, toy_rows
 
 from alignattn.errors import AlignAttnError
-from alignattn.robustness.loop import attack_rows, merge
+from alignattn.robustness.loop import AttackJob, attack_rows, merge
 from alignattn.robustness.records import AttackRun, Shard, read_run
 
 pytest_plugins = ["robustness_fixtures"]
@@ -70,9 +70,9 @@ def test_shards_that_do_not_belong_together_are_not_merged(tiny_checkpoint: Path
     run(tiny_checkpoint, other, Shard(2, 2), replace(SETTINGS, resources={"words": "ten"}))
     with pytest.raises(AlignAttnError, match=r"different runs: resources .*ten.*twenty"):
         merge([one, other], out)
-    with pytest.raises(AlignAttnError, match=r"each of the 2 shards once, and these are 1/2"):
+    with pytest.raises(AlignAttnError, match=r"out\.jsonl is made of each of 2 shards once, and there are 1/2"):
         merge([one], out)
-    with pytest.raises(AlignAttnError, match=r"these are 1/2, 1/2"):
+    with pytest.raises(AlignAttnError, match=r"there are 1/2, 1/2"):
         merge([one, one], out)
     with pytest.raises(AlignAttnError, match=r"one.jsonl is there, and not what its shards make"):
         merge([one, two], one)
@@ -91,7 +91,7 @@ def test_rows_that_cannot_be_used_keep_their_numbers(tiny_checkpoint: Path, tmp_
     parts = []
     for number in (1, 2):
         path = tmp_path / f"{number}.jsonl"
-        parts.append(attack_rows(attack, rows, path, settings, shard=Shard(number, 2), left_out=(0, 4)))
+        parts.append(attack_rows(attack, AttackJob(rows, path, settings, shard=Shard(number, 2), left_out=(0, 4))))
     records = merge([part.path for part in parts], tmp_path / "whole.jsonl").records
     assert [record.index for record in records] == [row.index for row in rows]
     assert [record.seed for record in records] == [SETTINGS.seed + row.index for row in rows]

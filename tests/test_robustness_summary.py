@@ -89,7 +89,7 @@ def test_counts_and_shares_of_hand_made_records() -> None:
     assert summary.accuracy_under_attack == pytest.approx(3 / 7)
     assert summary.mean_queries == pytest.approx(150 / 5)
     # Of the two that succeeded: 1/10 and 2/4.
-    assert summary.mean_words_changed == pytest.approx(0.3)
+    assert summary.words_changed_share == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("errors", [0, 2])
@@ -97,7 +97,7 @@ def test_nothing_has_no_share(errors: int) -> None:
     skipped = [_record("skipped", error="x" if number < errors else None) for number in range(2)]
     summary = summarise(_run(*skipped))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (0, 0, 2, errors)
-    nothing = (summary.failed_share, summary.interval, summary.mean_queries, summary.mean_words_changed)
+    nothing = (summary.failed_share, summary.interval, summary.mean_queries, summary.words_changed_share)
     assert nothing == (None,) * 4
     assert summary.failed_share_of_all == 0
     assert (summary.accuracy_before, summary.accuracy_under_attack) == ((None, None) if errors else (0, 0))
@@ -112,8 +112,8 @@ def test_no_records_at_all() -> None:
 
 def test_all_failed_and_all_succeeded() -> None:
     failed, succeeded = (summarise(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
-    assert (failed.failed_share, failed.accuracy_under_attack, failed.mean_words_changed) == (1, 1, None)
-    assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.mean_words_changed) == (0, 0, 0)
+    assert (failed.failed_share, failed.accuracy_under_attack, failed.words_changed_share) == (1, 1, None)
+    assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.words_changed_share) == (0, 0, 0)
     # Wilson's interval of 4 of 4 ends at 1 and begins at n / (n + z²).
     z = 1.959963984540054
     assert failed.interval is not None
@@ -123,7 +123,7 @@ def test_all_failed_and_all_succeeded() -> None:
 
 def test_a_text_without_words_has_no_share_of_them() -> None:
     summary = summarise(_run(_record("succeeded", words=0, changed=0), _record("succeeded", words=5, changed=1)))
-    assert summary.mean_words_changed == pytest.approx(0.2)
+    assert summary.words_changed_share == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("count", "total"), [(0, 7), (3, 5), (81, 263), (1000, 1000)])

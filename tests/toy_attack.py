@@ -16,7 +16,7 @@ from robustness_helpers import NLTK_DATA, enlarge_weights, random_texts, skip_mo
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.loop import AttackRow, attack_rows
+from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.records import WHOLE, AttackRun, AttackSettings, Shard, header_path
 from alignattn.robustness.wrapper import wrap_model
 
@@ -87,7 +87,7 @@ def run(
     """Attack the toy rows on the checkpoint in `folder`; kill this very process at swap `kill_at` (-1: never)."""
     attack = toy_attack(folder)
     attack.transformation.kill_at = kill_at
-    return attack_rows(attack, toy_rows(attack), path, settings, shard=shard, show_progress=False)
+    return attack_rows(attack, AttackJob(toy_rows(attack), path, settings, shard), show_progress=False)
 
 
 def run_shards(folder: Path, out: Path, count: int) -> list[AttackRun]:

@@ -177,8 +177,6 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
             f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} classes: "
             "give the task that it was fine-tuned on"
         )
-    if split in rows.bad_rows:
-        print(f"{task.name} {split}: {len(rows.bad_rows[split])} row(s) that cannot be used are left out")
     attacked = [
         AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
         for number, row in rows.numbered(split)

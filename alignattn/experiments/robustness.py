@@ -5,7 +5,8 @@ and the percentage of those that fail.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from alignattn.experiments.attack_arguments import PROG, AttackArguments
 from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import package_versions
-from alignattn.robustness.loop import attack_rows, check_finished, merge
+from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.records import WHOLE, AttackRun, AttackSettings, Shard, read_run
+from alignattn.robustness.records import WHOLE, AttackRun, Shard, read_header, read_run
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.summary import summarise, tabulate, write_tables
 
@@ -89,47 +90,64 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
     Raises:
         AlignAttnError: for every mistake a user can mend.
     """
-    shard, resources, loaders = Shard.parse(arguments.shard), arguments.resources(), target_loaders(arguments)
+    resources, loaders = arguments.resources(), target_loaders(arguments)
     # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
     for load in loaders[1:]:
-        _attacks_of(load(), arguments, resources)
+        _jobs(load(), arguments, resources)
     runs = []
     for load in loaders:
         target = load()
-        for settings, attack in _attacks_of(target, arguments, resources):
-            path = records_path(Path(arguments.output_dir), target.name, settings.recipe, shard)
-            runs.append(
-                attack_rows(
-                    attack,
-                    target.rows,
-                    path,
-                    settings,
-                    shard=shard,
-                    left_out=target.left_out,
-                    versions=package_versions(ATTACK_PACKAGES),
-                )
-            )
+        if target.left_out:
+            print(f"{target.task.name} {target.split}: {len(target.left_out)} row(s) that cannot be used are left out")
+        runs += [attack_rows(attack, job) for attack, job in _jobs(target, arguments, resources)]
     return runs
 
 
-def _attacks_of(
-    target: Target, arguments: RobustnessArguments, resources: Resources
-) -> list[tuple[AttackSettings, Any]]:
-    """The attacks on a model by all recipes, and what their records are said to be of."""
-    wrapper = target.wrapper(arguments)
-    return [
-        (
-            target.settings(recipe, arguments, resources.describe(recipe)),
-            build_attack(recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision),
+def _jobs(target: Target, arguments: RobustnessArguments, resources: Resources) -> list[tuple[Any, AttackJob]]:
+    """The attacks on a model by all recipes, each with what it is on, checked against what is recorded already."""
+    wrapper, folder = target.wrapper(arguments), _records_folder(Path(arguments.output_dir), target)
+    jobs = []
+    for recipe in arguments.recipes:
+        attack = build_attack(
+            recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision
         )
-        for recipe in arguments.recipes
-    ]
+        shard = Shard.parse(arguments.shard)
+        job = AttackJob(
+            target.rows,
+            records_path(folder, recipe, shard),
+            target.settings(recipe, arguments, resources.describe(recipe)),
+            shard,
+            target.left_out,
+            package_versions(ATTACK_PACKAGES),
+        )
+        job.earlier()
+        jobs.append((attack, job))
+    return jobs
 
 
-def records_path(folder: Path, name: str, recipe: str, shard: Shard) -> Path:
-    """Return the file of the records of a model's attacks by a recipe."""
+def _records_folder(output_dir: Path, target: Target) -> Path:
+    """The folder of the records of a model's attacks: that which has some already, or one of the model's name.
+
+    So attacks go on, and no run stands in a table twice, although another call gave runs beside it whose names are
+    alike.
+    """
+    named = output_dir / target.name
+    others = {path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named}
+    return next((folder for folder in (named, *sorted(others)) if target.run in _attacked_runs(folder)), named)
+
+
+def _attacked_runs(folder: Path) -> Iterator[str]:
+    """The runs whose attacks are recorded in a folder."""
+    for path in folder.glob(f"*{RECORDS_SUFFIX}"):
+        # Whatever else lies there is said where it is read.
+        with suppress(AlignAttnError):
+            yield read_header(path).settings.run
+
+
+def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
+    """Return the file of the records of a model's attacks by a recipe, in the model's folder."""
     part = "" if shard == WHOLE else f"-shard-{shard.number}-of-{shard.count}"
-    return folder / name / f"{recipe}{part}{RECORDS_SUFFIX}"
+    return folder / f"{recipe}{part}{RECORDS_SUFFIX}"
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
@@ -182,11 +200,12 @@ def _describe(run: AttackRun) -> str:
     attacked = summary.failed + summary.succeeded
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
     fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""
+    errors = f", {summary.errors} more ended in an error" if summary.errors else ""
     left_out = f", {summary.rows_left_out} that cannot be used left out" if summary.rows_left_out else ""
     columns = " and ".join(settings.attack_columns)
     return (
         f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {counts} row(s), "
-        f"{attacked} attacked{fewer}{left_out}"
+        f"{attacked} attacked{fewer}{errors}{left_out}"
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,18 +57,80 @@ class AttackRow:
     label: int
 
 
-def attack_rows(
-    attack: Any,
-    rows: Sequence[AttackRow],
-    records_path: Path,
-    settings: AttackSettings,
-    *,
-    shard: Shard = WHOLE,
-    left_out: Sequence[int] = (),
-    versions: Mapping[str, str] | None = None,
-    show_progress: bool = True,
-) -> AttackRun:
-    """Attack rows in their order until `settings.num_examples` were attacked, and write each record as it comes.
+@dataclass(frozen=True)
+class AttackJob:
+    """What is to be attacked and recorded.
+
+    Attributes:
+        rows: those of the split in order.
+        records_path: the file to write or to go on with, ending in `.jsonl`; its header is written beside it.
+        settings: what the records are said to be of.
+        shard: which part of the rows to attack.
+        left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
+        versions: of the packages at work, for the header.
+
+    Raises:
+        AlignAttnError: if there are no rows, or `num_examples` is below 1.
+    """
+
+    rows: Sequence[AttackRow]
+    records_path: Path
+    settings: AttackSettings
+    shard: Shard = WHOLE
+    left_out: tuple[int, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.rows or self.settings.num_examples < 1:
+            raise AlignAttnError(
+                f"there is nothing to attack: {len(self.rows)} rows, {self.settings.num_examples} examples wanted"
+            )
+
+    def header(self, rows_walked: int) -> AttackHeader:
+        """Return the header of its records, which are of the first `rows_walked` rows."""
+        return AttackHeader(
+            self.settings,
+            self.shard,
+            rows_walked,
+            len(self.rows),
+            self.left_out,
+            _digest(self.rows),
+            self.versions,
+        )
+
+    def earlier(self) -> AttackRun | None:
+        """Return what is recorded already, if anything is.
+
+        Raises:
+            AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged.
+        """
+        if not self.records_path.exists() and not header_path(self.records_path).exists():
+            return None
+        run = read_run(self.records_path)
+        # A header alone says only what somebody was about to do.
+        if not run.records:
+            return None
+        self._check_goes_on(run)
+        return run
+
+    def _check_goes_on(self, run: AttackRun) -> None:
+        """Refuse to go on with records of another run; one of fewer examples is the beginning of this one."""
+        there, wanted = run.header.settings.num_examples, self.settings.num_examples
+        header = replace(run.header, settings=replace(run.header.settings, num_examples=wanted))
+        here = self.header(run.header.rows)
+        if header != here:
+            difference = _difference(header, here)
+            raise AlignAttnError(
+                f"{run.path} is of another run: {difference}; give another --output_dir, or move it away"
+            )
+        if there > wanted:
+            raise AlignAttnError(
+                f"{run.path} is of {there} examples: ask for as many or more, or give another --output_dir for {wanted}"
+            )
+
+
+def attack_rows(attack: Any, job: AttackJob, *, show_progress: bool = True) -> AttackRun:
+    """Attack rows in their order until `num_examples` were attacked, and write each record as it comes.
 
     Rows that the model gets wrong are skipped and do not count. Which rows these are is asked first, so that every
     shard knows where to stop: a merge of all shards is what one run writes, byte by byte. Called again after a kill, or
@@ -79,12 +141,7 @@ def attack_rows(
 
     Args:
         attack: a `textattack.Attack` whose goal asks a `TaskModelWrapper`, which is left to cut batches itself.
-        rows: those of the split in order.
-        records_path: the file to write or to go on with, ending in `.jsonl`; its header is written beside it.
-        settings: what the records are said to be of.
-        shard: which part of the rows to attack.
-        left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
-        versions: of the packages at work, for the header.
+        job: the rows, and where their records go.
         show_progress: draw a bar on stderr, with the share of failed attacks.
 
     Returns:
@@ -92,34 +149,27 @@ def attack_rows(
 
     Raises:
         AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged, or another
-            process writes them; if there are no rows, or `num_examples` is below 1.
+            process writes them.
     """
-    if not rows or settings.num_examples < 1:
-        raise AlignAttnError(f"there is nothing to attack: {len(rows)} rows, {settings.num_examples} examples wanted")
     hand_over_whole_steps(attack)
-    wanted = AttackHeader(settings, shard, len(rows), len(rows), tuple(left_out), _digest(rows), versions or {})
-    with _sole_writer(records_path):
-        header, done = _begin(attack, rows, records_path, wanted)
-        _attack_all(attack, shard.deal(rows[: header.rows]), records_path, settings, done, show_progress)
-    return read_run(records_path)
+    with _sole_writer(job.records_path):
+        header, done = _begin(attack, job)
+        _attack_all(attack, job, header.rows, done, show_progress)
+    return read_run(job.records_path)
 
 
 def _attack_all(
-    attack: Any,
-    rows: Sequence[AttackRow],
-    records_path: Path,
-    settings: AttackSettings,
-    done: Sequence[AttackRecord],
-    show_progress: bool,
+    attack: Any, job: AttackJob, rows_walked: int, done: Sequence[AttackRecord], show_progress: bool
 ) -> None:
     """Attack the rows behind those that are done, and append their records."""
+    rows = job.shard.deal(job.rows[:rows_walked])
     counts = Counter(record.outcome for record in done)
     with (
-        records_path.open("ab") as file,
-        tqdm(total=len(rows), initial=len(done), disable=not show_progress, desc=_describe(settings)) as bar,
+        job.records_path.open("ab") as file,
+        tqdm(total=len(rows), initial=len(done), disable=not show_progress, desc=_describe(job.settings)) as bar,
     ):
         for row in rows[len(done) :]:
-            record = attack_row(attack, row, settings)
+            record = attack_row(attack, row, job.settings)
             # One write, on the disk before the next attack begins: a kill loses this row or nothing.
             file.write(record.to_line().encode())
             file.flush()
@@ -193,12 +243,14 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
     whole = replace(runs[0].header, shard=WHOLE)
     for run in runs:
         if replace(run.header, shard=WHOLE) != whole or run.header.shard.count != runs[0].header.shard.count:
-            raise AlignAttnError(f"{run.path} and {runs[0].path} are of different runs: {_difference(run, runs[0])}")
+            raise AlignAttnError(
+                f"{run.path} and {runs[0].path} are of different runs: {_difference(run.header, runs[0].header)}"
+            )
         check_finished(run)
     count = runs[0].header.shard.count
     if sorted(run.header.shard.number for run in runs) != list(range(1, count + 1)):
         given = ", ".join(str(run.header.shard) for run in runs)
-        raise AlignAttnError(f"a merge needs each of the {count} shards once, and these are {given}")
+        raise AlignAttnError(f"{out} is made of each of {count} shards once, and there are {given}")
     records = tuple(sorted((record for run in runs for record in run.records), key=lambda record: record.index))
     if not out.exists():
         write_header(out, whole)
@@ -236,38 +288,17 @@ def _sole_writer(records_path: Path) -> Iterator[None]:
         ) from error
 
 
-def _begin(
-    attack: Any, rows: Sequence[AttackRow], records_path: Path, wanted: AttackHeader
-) -> tuple[AttackHeader, tuple[AttackRecord, ...]]:
-    """The header of the file, written unless it is there, and the records that are there already.
-
-    Args:
-        attack: whose model says which rows it takes.
-        rows: all.
-        records_path: the file.
-        wanted: the header, as it is but for the number of rows that it takes.
-    """
-    is_there = records_path.exists() or header_path(records_path).exists()
-    earlier = read_run(records_path) if is_there else None
-    done = () if earlier is None else earlier.records
-    # A header alone says only what somebody was about to do.
-    if earlier is not None and done:
-        _check_goes_on(earlier, wanted)
-        cut_torn_line(records_path)
-        if earlier.header.settings == wanted.settings:
-            return earlier.header, done
-    header = replace(wanted, rows=_rows_to_walk(attack, rows, wanted.settings.num_examples))
-    write_header(records_path, header)
-    return header, done
-
-
-def _check_goes_on(earlier: AttackRun, wanted: AttackHeader) -> None:
-    """Refuse to go on with records of another run; one of fewer examples is the beginning of this one."""
-    fewer = min(earlier.header.settings.num_examples, wanted.settings.num_examples)
-    beginning = replace(wanted, rows=earlier.header.rows, settings=replace(wanted.settings, num_examples=fewer))
-    if beginning != earlier.header:
-        difference = _difference(earlier, replace(earlier, header=beginning))
-        raise AlignAttnError(f"{earlier.path} is of another run: {difference}; give another file, or move it away")
+def _begin(attack: Any, job: AttackJob) -> tuple[AttackHeader, tuple[AttackRecord, ...]]:
+    """The header of the file, written unless it is there, and the records that are there already."""
+    earlier = job.earlier()
+    if earlier is not None:
+        cut_torn_line(job.records_path)
+        if earlier.header.settings == job.settings:
+            return earlier.header, earlier.records
+    # The model says which rows it takes.
+    header = job.header(_rows_to_walk(attack, job.rows, job.settings.num_examples))
+    write_header(job.records_path, header)
+    return header, () if earlier is None else earlier.records
 
 
 def _rows_to_walk(attack: Any, rows: Sequence[AttackRow], num_examples: int) -> int:
@@ -328,12 +359,16 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _difference(run: AttackRun, other: AttackRun) -> str:
+def _difference(header: AttackHeader, other: AttackHeader) -> str:
     """The first thing in which two headers differ."""
-    for name, value, other_value in _facts(run.header, other.header):
+    for name, value, other_value in _facts(header, other):
         if value != other_value:
-            return f"{name} {value!r} and {other_value!r}"
+            return f"{name} {_in_words(value)} and {_in_words(other_value)}"
     return "nothing"
+
+
+def _in_words(value: Any) -> str:
+    return " and ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
 
 
 def _facts(header: AttackHeader, other: AttackHeader) -> Iterator[tuple[str, Any, Any]]:

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -125,15 +125,22 @@ class AttackHeader:
         return self.shard.deal(self.usable_rows[: self.rows])
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the header that `dataclasses.asdict` made `content` of."""
-        settings = content["settings"] | {"attack_columns": tuple(content["settings"]["attack_columns"])}
+    def from_dict(cls, content: Any) -> Self:
+        """Return the header that `dataclasses.asdict` made `content` of.
+
+        Raises:
+            ValueError: if it is not that.
+        """
+        _check_values(content, _HEADER_VALUES)
+        settings, shard = content["settings"], content["shard"]
+        _check_values(settings, _SETTINGS_VALUES)
+        _check_values(shard, _SHARD_VALUES)
         objects = {
-            "settings": AttackSettings(**settings),
-            "shard": Shard(**content["shard"]),
+            "settings": AttackSettings(**settings | {"attack_columns": tuple(settings["attack_columns"])}),
+            "shard": Shard(**shard),
             "left_out": tuple(content["left_out"]),
         }
-        return cls(**{**content, **objects})
+        return cls(**content | objects)
 
 
 @dataclass(frozen=True)
@@ -192,12 +199,7 @@ class AttackRecord:
             ValueError: if it is not what `to_line` writes.
         """
         content = json.loads(line)
-        names = [field.name for field in fields(cls)]
-        if not isinstance(content, dict) or sorted(content) != sorted(names):
-            raise ValueError(f"expected an object of {', '.join(names)}")
-        strange = [name for name, value in content.items() if not _VALUES[name](value)]
-        if strange:
-            raise ValueError(f"{strange[0]} is {content[strange[0]]!r}")
+        _check_values(content, _RECORD_VALUES)
         return cls(**content)
 
 
@@ -231,20 +233,31 @@ def write_header(records_path: Path, header: AttackHeader) -> None:
     write_json(header_path(records_path), asdict(header))
 
 
+def read_header(records_path: Path) -> AttackHeader:
+    """Read the header of a file of records.
+
+    Raises:
+        AlignAttnError: if it is missing or damaged.
+    """
+    path = header_path(records_path)
+    if not path.is_file():
+        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
+    try:
+        return AttackHeader.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version ({one_line(error)}): move both files away to run again"
+        ) from error
+
+
 def read_run(records_path: Path) -> AttackRun:
     """Read a file of records and its header; a last line that was being written at a kill is left out.
 
     Raises:
         AlignAttnError: if one is missing or damaged, or a record is not of the row whose turn it was.
     """
-    path = header_path(records_path)
-    if not path.is_file():
-        raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
-    try:
-        header = AttackHeader.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
-        raise AlignAttnError(f"{path} is damaged or of another version: move both files away to run again") from error
-    records, _ = _read_records(records_path)
+    header = read_header(records_path)
+    records, _ = read_records(records_path, "move the file away to run again")
     _check_turns(records_path, header, records)
     return AttackRun(records_path, header, tuple(records))
 
@@ -255,7 +268,7 @@ def cut_torn_line(records_path: Path) -> None:
     Raises:
         AlignAttnError: if another line is damaged.
     """
-    _, length = _read_records(records_path)
+    _, length = read_records(records_path, "move the file away to run again")
     if records_path.exists() and records_path.stat().st_size > length:
         with records_path.open("r+b") as file:
             file.truncate(length)
@@ -274,8 +287,19 @@ def _check_turns(path: Path, header: AttackHeader, records: Sequence[AttackRecor
         raise AlignAttnError(f"{path} holds {len(records)} records of {len(turns)} rows: move it away to run again")
 
 
-def _read_records(path: Path) -> tuple[list[AttackRecord], int]:
-    """The records, and the number of bytes that hold them."""
+def read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
+    """Read the whole lines of a file of records, which need not be there.
+
+    Args:
+        path: the file.
+        advice: what to do if it is no such file.
+
+    Returns:
+        The records, and the number of bytes that hold them.
+
+    Raises:
+        AlignAttnError: if a line is no record.
+    """
     content = path.read_bytes() if path.is_file() else b""
     # A line end is written last: what lacks one was torn.
     length = content.rfind(b"\n") + 1
@@ -283,11 +307,9 @@ def _read_records(path: Path) -> tuple[list[AttackRecord], int]:
     for number, line in enumerate(content[:length].splitlines(), 1):
         try:
             records.append(AttackRecord.from_line(line.decode("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise AlignAttnError(
-                f"{path}, line {number}: {one_line(error)}; this is no record of an attack: move the file "
-                "away to run again"
-            ) from error
+        except ValueError as error:
+            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else one_line(error)
+            raise AlignAttnError(f"{path}, line {number} is no attacked example ({reason}): {advice}") from error
     return records, length
 
 
@@ -295,8 +317,25 @@ def _argmax(scores: Sequence[float] | None) -> int | None:
     return max(range(len(scores)), key=scores.__getitem__) if scores else None
 
 
+def _check_values(content: Any, checks: Mapping[str, Callable[[Any], bool]]) -> None:
+    """Check that `content` is an object of the names and values that `checks` tells.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not isinstance(content, dict) or content.keys() != checks.keys():
+        raise ValueError(f"expected an object of {', '.join(checks)}")
+    for name, is_good in checks.items():
+        if not is_good(content[name]):
+            raise ValueError(f"{name} is {content[name]!r}")
+
+
 def _is_int(value: Any) -> bool:
     return type(value) is int
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float)
 
 
 def _is_text(value: Any) -> bool:
@@ -307,23 +346,27 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
-def _is_scores(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(number, float) for number in value)
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_list_of(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_good, value))
 
 
 def _or_none(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_good(value)
 
 
-_VALUES: Mapping[str, Callable[[Any], bool]] = {
+_RECORD_VALUES: Mapping[str, Callable[[Any], bool]] = {
     "index": _is_int,
     "recipe": _is_text,
     "outcome": OUTCOMES.__contains__,
     "label": _is_int,
     "original": _is_texts,
     "perturbed": _or_none(_is_texts),
-    "original_scores": _is_scores,
-    "perturbed_scores": _or_none(_is_scores),
+    "original_scores": _is_list_of(_is_float),
+    "perturbed_scores": _or_none(_is_list_of(_is_float)),
     "queries": _is_int,
     "words": _is_int,
     "words_changed": _is_int,
@@ -331,3 +374,29 @@ _VALUES: Mapping[str, Callable[[Any], bool]] = {
     "error": _or_none(_is_text),
 }
 """What a value of a line must be, by name."""
+
+_SHARD_VALUES: Mapping[str, Callable[[Any], bool]] = {"number": _is_int, "count": _is_int}
+
+_SETTINGS_VALUES: Mapping[str, Callable[[Any], bool]] = {
+    "run": _is_text,
+    "task": _is_text,
+    "split": _is_text,
+    "attention": _is_text,
+    "recipe": _is_text,
+    "attack_columns": _is_list_of(_is_text),
+    "max_length": _is_int,
+    "seed": _is_int,
+    "num_examples": _is_int,
+    "precision": _is_text,
+    "resources": _is_texts,
+}
+
+_HEADER_VALUES: Mapping[str, Callable[[Any], bool]] = {
+    "settings": _is_object,
+    "shard": _is_object,
+    "rows": _is_int,
+    "rows_available": _is_int,
+    "left_out": _is_list_of(_is_int),
+    "rows_digest": _is_text,
+    "versions": _is_texts,
+}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from alignattn.errors import AlignAttnError
 from alignattn.files import check_file
-from alignattn.robustness.records import AttackRecord
+from alignattn.robustness.records import AttackRecord, read_records
 
-_OTHER_FILE = "give the JSON lines that an attack wrote"
+ADVICE = "give the JSON lines that an attack wrote"
 
 
 def read_shown(path: Path) -> list[AttackRecord]:
@@ -19,21 +19,10 @@ def read_shown(path: Path) -> list[AttackRecord]:
     Raises:
         AlignAttnError: if there is no such file, no whole line, or a line is no attacked example.
     """
-    check_file(path, "give the JSON lines that an attack wrote")
-    # Not splitlines(), which also breaks at characters that a JSON string may hold.
-    *lines, rest = path.read_bytes().split(b"\n")
-    if rest.strip():
+    check_file(path, ADVICE)
+    records, length = read_records(path, ADVICE)
+    if path.stat().st_size > length:
         print(f"the last line of {path} is not whole and left out", file=sys.stderr)
-    records = [_record(line, number, path) for number, line in enumerate(lines, start=1) if line.strip()]
     if not records:
         raise AlignAttnError(f"{path} holds no example: let the attack run on")
     return records
-
-
-def _record(line: bytes, number: int, path: Path) -> AttackRecord:
-    try:
-        return AttackRecord.from_line(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise AlignAttnError(f"line {number} of {path} is no UTF-8 text: {_OTHER_FILE}") from error
-    except (ValueError, TypeError) as error:
-        raise AlignAttnError(f"line {number} of {path} is no attacked example ({error}): {_OTHER_FILE}") from error

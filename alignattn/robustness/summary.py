@@ -10,7 +10,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from alignattn.files import write_csv, write_json, write_text
-from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.robustness.records import OUTCOMES, AttackRun, AttackSettings
 from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
 
@@ -34,7 +34,7 @@ HEADINGS: Mapping[str, str] = {
     "accuracy_before": "accuracy",
     "accuracy_under_attack": "under attack",
     "mean_queries": "queries",
-    "mean_words_changed": "words changed %",
+    "words_changed_share": "words changed %",
     "run": "run",
 }
 """The columns of a table in the terminal."""
@@ -42,7 +42,7 @@ HEADINGS: Mapping[str, str] = {
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
 """Settings in which all attacks of a table agree."""
 
-SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "mean_words_changed")
+SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "words_changed_share")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class AttackSummary:
         accuracy_before: share of the rows without errors that the model gets right.
         accuracy_under_attack: share of the same rows that it gets right and that no attack overcame.
         mean_queries: texts scored in an attack, over failed and succeeded ones.
-        mean_words_changed: share of a text's words, over succeeded attacks on texts that have any.
+        words_changed_share: insertions, deletions and replacements of words for each of the text's words, the mean over
+            succeeded attacks on texts that have any. A blank within a word makes two: a replacement and an insertion.
     """
 
     settings: AttackSettings
@@ -79,7 +80,7 @@ class AttackSummary:
     accuracy_before: float | None
     accuracy_under_attack: float | None
     mean_queries: float | None
-    mean_words_changed: float | None
+    words_changed_share: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -88,11 +89,8 @@ class AttackSummary:
 
 def summarise(run: AttackRun) -> AttackSummary:
     """Return counts, shares and means of a run of attacks, finished or not."""
-    by_outcome = {
-        outcome: [record for record in run.records if record.outcome == outcome]
-        for outcome in ("failed", "succeeded", "skipped")
-    }
-    failed, succeeded, skipped = (len(records) for records in by_outcome.values())
+    by_outcome = {outcome: [record for record in run.records if record.outcome == outcome] for outcome in OUTCOMES}
+    failed, succeeded, skipped = (len(by_outcome[outcome]) for outcome in OUTCOMES)
     attacked = failed + succeeded
     errors = sum(record.error is not None for record in run.records)
     return AttackSummary(
@@ -109,7 +107,7 @@ def summarise(run: AttackRun) -> AttackSummary:
         accuracy_before=_share(attacked, attacked + skipped - errors),
         accuracy_under_attack=_share(failed, attacked + skipped - errors),
         mean_queries=_mean(record.queries for record in by_outcome["failed"] + by_outcome["succeeded"]),
-        mean_words_changed=_mean(
+        words_changed_share=_mean(
             record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
         ),
     )
