@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA, needs_files, needs_textattack
 
 from alignattn.errors import AlignAttnError
@@ -242,6 +245,16 @@ def test_without_textattack_one_line_says_how_to_install_it(monkeypatch: pytest.
     with pytest.raises(AlignAttnError, match=r"pip install --no-deps textattack==0\.3\.11") as error:
         library.load_textattack()
     assert "\n" not in str(error.value)
+
+
+def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+    pinned = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    needed = [Requirement(line) for line in [*project["dependencies"], *chain.from_iterable(extras)]]
+    assert {canonicalize_name(need.name) for need in needed} <= pinned.keys()
+    assert [str(need) for need in needed if pinned[canonicalize_name(need.name)] not in need.specifier] == []
 
 
 @needs_textattack
