@@ -5,11 +5,15 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA, needs_files, needs_textattack
 
 from alignattn.errors import AlignAttnError
@@ -17,6 +21,9 @@ from alignattn.robustness import library
 from alignattn.robustness.nltk_data import prepare_nltk
 
 needs_nltk_data = needs_files(NLTK_DATA)
+
+CLOSED_PORT = 9
+"""Of "discard", where nothing answers."""
 
 CLEAN_IMPORT = """
 import json, logging, os, sys
@@ -236,19 +243,48 @@ def test_the_stand_in_can_be_imported_but_not_used() -> None:
     assert "needs flair, which is not installed" in done.stderr.splitlines()[-1]
 
 
-def test_without_textattack_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
+def test_without_textattack_one_line_says_how_to_install_it(
+    door: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "textattack", raising=False)
     monkeypatch.setattr(library, "find_spec", lambda name: None)
     with pytest.raises(AlignAttnError, match=r"pip install --no-deps textattack==0\.3\.11") as error:
-        library.load_textattack()
+        door()
     assert "\n" not in str(error.value)
 
 
+def test_the_install_line_is_the_readmes_for_a_clone() -> None:
+    readme, commands = (ROOT / "README.md").read_text(), library.INSTALL[library.INSTALL.index("pip install") :]
+    assert "make attack" in library.INSTALL
+    assert [command for command in commands.split(" && ") if f"`{command}`" not in readme] == []
+
+
+def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+    pinned = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+    needed = [Requirement(line) for line in [*project["dependencies"], *chain.from_iterable(extras)]]
+    assert {canonicalize_name(need.name) for need in needed} <= pinned.keys()
+    assert [str(need) for need in needed if pinned[canonicalize_name(need.name)] not in need.specifier] == []
+
+
 @needs_textattack
-def test_another_version_of_textattack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
+def test_another_version_of_textattack_is_refused(door: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "version", lambda name: "0.3.10")
     with pytest.raises(AlignAttnError, match=r"TextAttack 0\.3\.10 is installed, and attacks are those of 0\.3\.11"):
-        library.load_textattack()
+        door()
+
+
+@needs_textattack
+def test_a_check_imports_nothing() -> None:
+    done = run(
+        "import sys; from alignattn.robustness.library import check_textattack; check_textattack(); "
+        "print([name for name in ('textattack', 'nltk', 'torch', 'transformers') if name in sys.modules])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 @needs_textattack
@@ -270,18 +306,29 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 @needs_nltk_data
 def test_nltk_data_are_taken_from_the_folder_or_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nltk = pytest.importorskip("nltk", reason="needs the extra 'attack' (make attack)")
     monkeypatch.setattr(nltk.data, "path", [])
     asked: list[str] = []
-    monkeypatch.setattr(nltk, "download", lambda name, **options: asked.append(name))
+    unreachable = nltk.downloader.Downloader(f"http://127.0.0.1:{CLOSED_PORT}/index.xml").download
+
+    def download(name: str, **options: Any) -> bool:
+        asked.append(name)
+        return unreachable(name, **options)
+
+    monkeypatch.setattr(nltk, "download", download)
     with pytest.raises(AlignAttnError, match="lacks taggers/averaged_perceptron_tagger_eng"):
         prepare_nltk(tmp_path, ("averaged_perceptron_tagger_eng",))
     assert asked == []
-    with pytest.raises(AlignAttnError, match="corpora/stopwords with --nltk_data"):
+    with pytest.raises(
+        AlignAttnError, match=r"\(Error loading stopwords: .*corpora/stopwords with --nltk_data"
+    ) as error:
         prepare_nltk(None, ("stopwords",))
+    assert "\n" not in str(error.value)
     assert asked == ["stopwords"]
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capfd.readouterr()
+    assert said.err.startswith("fetching NLTK's stopwords (")
+    assert (said.err + said.out).count("\n") == 1
     prepare_nltk(NLTK_DATA, ("stopwords", "wordnet", "averaged_perceptron_tagger_eng", "universal_tagset"))
     assert asked == ["stopwords"]

@@ -1,7 +1,9 @@
 """The recipes' original resources: fetched once, and without network the options that do without are named."""
 
 import io
+import re
 import socket
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 from urllib.error import URLError
 
 import pytest
+from conftest import ROOT
 from robustness_helpers import NEIGHBORS, SST2, BagOfWords, skip_module_without
 
 from alignattn.errors import AlignAttnError
@@ -116,6 +119,7 @@ def test_without_network_the_options_are_named(
     monkeypatch: pytest.MonkeyPatch,
     wrapper: BagOfWords,
     resources: Resources,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def unreachable(*args: Any, **kwargs: Any) -> None:
         raise URLError("no network")
@@ -128,3 +132,42 @@ def test_without_network_the_options_are_named(
     with pytest.raises(AlignAttnError, match=message) as error:
         build_attack(recipe, wrapper, replace(resources, **original))
     assert "\n" not in str(error.value)
+    assert "fetching" not in capfd.readouterr().err
+
+
+def test_without_tensorflow_the_line_installs_the_extra_from_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = 'pip install -c constraints.txt -e ".[use]"'
+    assert command in (ROOT / "README.md").read_text()
+    monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
+    with pytest.raises(AlignAttnError, match=re.escape(command)):
+        originals.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
+
+
+def announced(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], endpoint: str, cache: Path) -> str:
+    """What is said before bert-base-uncased is loaded from a Hub and a cache."""
+    from huggingface_hub import constants
+
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    originals.announce_bert()
+    return capfd.readouterr().err
+
+
+def test_bert_is_announced_where_the_hub_is_about_to_send_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "offline"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "no network"
+    with served(b"HTTP/1.0 200 OK\r\nETag: abc\r\nContent-Length: 7\r\n\r\n") as address:
+        said = announced(monkeypatch, capfd, address.removesuffix("/vectors.zip"), tmp_path)
+    assert said == f"fetching bert-base-uncased (440 MB) to {tmp_path}\n"
+    repository = tmp_path / "models--bert-base-uncased"
+    for file, content in {"refs/main": "abc", "snapshots/abc/model.safetensors": "weights"}.items():
+        (repository / file).parent.mkdir(parents=True)
+        (repository / file).write_text(content)
+    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "cached"

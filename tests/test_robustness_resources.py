@@ -112,6 +112,21 @@ def test_resources_are_described_by_their_content(tmp_path: Path, resources: Res
     assert Resources().describe("bae")["masked_language_model"] == "bert-base-uncased"
 
 
+def test_the_vectors_of_the_word_distance_are_those_of_the_swaps(tmp_path: Path) -> None:
+    def distance(resources: Resources) -> str:
+        described = resources.describe("textfooler")
+        assert described["word_swaps"] == f"nearest neighbours by cosine in {described['word_distance']}"
+        return described["word_distance"]
+
+    assert distance(Resources()) == "the counter-fitted vectors of Mrkšić et al. (2016)"
+    given = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path in given:
+        path.write_text(f"{path.stem} 1.0 0.0\n")
+    one, two = (distance(Resources(word_vectors=path)) for path in given)
+    assert one.startswith("one.txt (sha256 ")
+    assert one != two.replace("two", "one")
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipes_description_does_not_change_with_what_it_does_not_use(recipe: str, resources: Resources) -> None:
     unused = {"textfooler": {"mlm": None}, "textbugger": {"mlm": None}, "bae": {"neighbors": None}}[recipe]

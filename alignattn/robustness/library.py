@@ -37,7 +37,10 @@ from alignattn.errors import AlignAttnError
 from alignattn.robustness.nltk_data import prepare_nltk
 
 VERSION = "0.3.11"
-INSTALL = f"run `make attack`, or: pip install 'alignattn[attack]' && pip install --no-deps textattack=={VERSION}"
+INSTALL = (
+    "in a clone of alignattn run `make attack`, or in your own environment: "
+    f'pip install -c constraints.txt -e ".[attack]" && pip install --no-deps textattack=={VERSION}'
+)
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
 DEFAULT_CACHE = "~/.cache/textattack"
@@ -58,6 +61,21 @@ LOGGER = "textattack.shared.utils.install"
 """The one logger of TextAttack, and the module that knows its cache."""
 
 
+def check_textattack() -> None:
+    """Check that TextAttack is there, without importing it: to be known before a model is loaded.
+
+    Raises:
+        AlignAttnError: it is missing, or of another version.
+    """
+    if "textattack" not in sys.modules and find_spec("textattack") is None:
+        raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
+    if version("textattack") != VERSION:
+        raise AlignAttnError(
+            f"TextAttack {version('textattack')} is installed, and attacks are those of {VERSION}: "
+            f"pip install --no-deps textattack=={VERSION}"
+        )
+
+
 def load_textattack(nltk_data: Path | None = None) -> ModuleType:
     """Import TextAttack, and leave environment variables and loggers as they were.
 
@@ -68,13 +86,7 @@ def load_textattack(nltk_data: Path | None = None) -> ModuleType:
         AlignAttnError: TextAttack, a package it needs or NLTK's stop words are missing; it is of another version; its
             cache cannot be written.
     """
-    if "textattack" not in sys.modules and find_spec("textattack") is None:
-        raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
-    if version("textattack") != VERSION:
-        raise AlignAttnError(
-            f"TextAttack {version('textattack')} is installed, and attacks are those of {VERSION}: "
-            f"pip install --no-deps textattack=={VERSION}"
-        )
+    check_textattack()
     try:
         prepare_nltk(nltk_data, ("stopwords",))
         if "textattack" not in sys.modules:

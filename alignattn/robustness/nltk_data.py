@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, one_line
 
 PACKAGES = {
     "stopwords": ("corpora", "a few kB"),
@@ -62,7 +63,11 @@ def _download(packages: list[str]) -> None:
     sizes = ", ".join(f"{name} ({PACKAGES[name][1]})" for name in packages)
     print(f"fetching NLTK's {sizes} to {folder}", file=sys.stderr)
     for name in packages:
-        if not nltk.download(name, download_dir=folder, quiet=True):
+        try:
+            # Quiet or not, it prints what it then raises.
+            nltk.download(name, download_dir=folder, quiet=True, raise_on_error=True, print_error_to=StringIO())
+        except (OSError, ValueError) as error:
             raise AlignAttnError(
-                f"NLTK's {name} could not be downloaded: give a folder that holds {places(packages)} with --nltk_data"
-            )
+                f"NLTK's {name} could not be downloaded ({one_line(error)}): "
+                f"give a folder that holds {places(packages)} with --nltk_data"
+            ) from error

@@ -60,7 +60,7 @@ def universal_sentence_encoder(url: str) -> Any:
     except ImportError as error:
         raise AlignAttnError(
             f"the Universal Sentence Encoder needs tensorflow and tensorflow_hub ({error}): "
-            f"pip install 'alignattn[use]', or {choice}"
+            f'in a clone of alignattn run: pip install -c constraints.txt -e ".[use]", or {choice}'
         ) from error
     place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
     print(f"loading the Universal Sentence Encoder, {ENCODER_SIZE} if it must be fetched, to {place}", file=sys.stderr)
@@ -71,11 +71,17 @@ def universal_sentence_encoder(url: str) -> Any:
 
 
 def announce_bert() -> None:
-    """Say that bert-base-uncased is about to be fetched, where it is not in the Hub's cache."""
-    from huggingface_hub import constants, try_to_load_from_cache
+    """Say that bert-base-uncased is about to be fetched, where it is not in the Hub's cache and the Hub answers."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 
-    if not isinstance(try_to_load_from_cache(BERT, "model.safetensors"), str):
-        print(f"fetching {BERT} ({BERT_SIZE}) to {constants.HF_HUB_CACHE}", file=sys.stderr)
+    weights = constants.SAFETENSORS_SINGLE_FILE
+    if isinstance(try_to_load_from_cache(BERT, weights), str):
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(BERT, weights))
+    except Exception:  # offline mode, no network, a refusal: of no common class, and named when the model is loaded
+        return
+    print(f"fetching {BERT} ({BERT_SIZE}) to {constants.HF_HUB_CACHE}", file=sys.stderr)
 
 
 def _cache_folder() -> Path:

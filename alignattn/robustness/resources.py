@@ -17,6 +17,7 @@ from alignattn.robustness.nltk_data import PACKAGES
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"
 BERT = "bert-base-uncased"
+COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"
 DIGEST_LENGTH = 8
 
 USERS = {
@@ -106,19 +107,22 @@ class Resources:
         }
 
     def _describe_words(self) -> str:
-        if self.word_vectors is not None:
-            return f"nearest neighbours by cosine in {_named_file(self.word_vectors)}"
         if self.neighbors is not None:
             longest = max(len(words) for words in read_neighbors(self.neighbors).values())
             return f"neighbour lists of at most {longest} words, {_named_file(self.neighbors)}"
         if self.synonyms is not None:
             return "WordNet synonyms"
-        return "nearest neighbours by cosine in the counter-fitted vectors of Mrkšić et al. (2016)"
+        return f"nearest neighbours by cosine in {self._vectors}"
 
     def _describe_word_distance(self) -> str:
         if self.has_vectors:
-            return "counter-fitted or given vectors"
+            return self._vectors
         return "left out (no vectors), so TextFooler's limit of 0.5 on the cosine of two words does not hold"
+
+    @cached_property
+    def _vectors(self) -> str:
+        """The word vectors: their digest, of a large file, is taken once."""
+        return COUNTER_FITTED if self.word_vectors is None else _named_file(self.word_vectors)
 
     def _describe_encoder(self) -> str:
         if self.encoder_folder is None:
