@@ -14,6 +14,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def install_extra(extra: str) -> str:
+    """Return how an extra of this package is installed, for the end of a message."""
+    return f'in a clone of alignattn run: pip install -c constraints.txt -e ".[{extra}]"'
+
+
 def reason_of(error: OSError) -> str:
     """Return what the system refused, on one line: a full disk, a folder that may not be written."""
     return f"cannot use {error.filename or 'the disk'}: {error.strerror or one_line(error)}"

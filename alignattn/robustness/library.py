@@ -33,14 +33,11 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NoReturn
 
-from alignattn.errors import AlignAttnError
+from alignattn.errors import AlignAttnError, install_extra
 from alignattn.robustness.nltk_data import prepare_nltk
 
 VERSION = "0.3.11"
-INSTALL = (
-    "in a clone of alignattn run `make attack`, or in your own environment: "
-    f'pip install -c constraints.txt -e ".[attack]" && pip install --no-deps textattack=={VERSION}'
-)
+INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION} (`make attack` does both)"
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
 DEFAULT_CACHE = "~/.cache/textattack"

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError, one_line
+from alignattn.errors import AlignAttnError, install_extra, one_line
 from alignattn.files import replacing
 from alignattn.robustness.resources import BERT
 
@@ -60,7 +60,7 @@ def universal_sentence_encoder(url: str) -> Any:
     except ImportError as error:
         raise AlignAttnError(
             f"the Universal Sentence Encoder needs tensorflow and tensorflow_hub ({error}): "
-            f'in a clone of alignattn run: pip install -c constraints.txt -e ".[use]", or {choice}'
+            f"{install_extra('use')}, or {choice}"
         ) from error
     place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
     print(f"loading the Universal Sentence Encoder, {ENCODER_SIZE} if it must be fetched, to {place}", file=sys.stderr)

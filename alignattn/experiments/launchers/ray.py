@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError, one_line
+from alignattn.errors import AlignAttnError, install_extra, one_line
 from alignattn.experiments.launchers.worker import FAILED, run_in_process
 from alignattn.experiments.tables.folder import record_failure
 
@@ -26,7 +26,7 @@ class RayLauncher:
         try:
             import ray
         except ImportError as error:
-            raise AlignAttnError('--launcher ray needs Ray: pip install "alignattn[ray]"') from error
+            raise AlignAttnError(f"--launcher ray needs Ray: {install_extra('ray')}") from error
         self.ray, self.processes, self.address = ray, processes, address
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
