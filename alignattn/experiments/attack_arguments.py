@@ -76,7 +76,8 @@ class AttackArguments:
         Raises:
             AlignAttnError: if a file or folder is missing or will not do.
         """
-        paths = {name: value and Path(value) for name, value in vars(self).items() if name in RESOURCE_FILES}
+        given = {name: getattr(self, name) for name in RESOURCE_FILES}
+        paths = {name: None if value is None else Path(value) for name, value in given.items()}
         resources = Resources(**paths, synonyms=self.synonyms, sentence_encoder=self.sentence_encoder)
         resources.check()
         return resources

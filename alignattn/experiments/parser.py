@@ -1,5 +1,6 @@
 """The parser that every command shares: a mistake is one line, not a page of usage."""
 
+import argparse
 import difflib
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,8 @@ from alignattn.errors import AlignAttnError
 class OneLineErrorParser(HfArgumentParser):
     """Options from dataclasses, as `transformers.HfArgumentParser` makes them; mistakes raise `AlignAttnError`.
 
+    No option takes an empty text: as a path it would be the current folder.
+
     Args:
         groups: dataclasses whose fields are the options.
         **kwargs: as for `argparse.ArgumentParser`.
@@ -24,9 +27,16 @@ class OneLineErrorParser(HfArgumentParser):
         self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, and remember the words for the message of a mistake."""
+        """Parse as argparse does, and remember the words for the message of a mistake.
+
+        Raises:
+            AlignAttnError: if an option is unknown, missing, of the wrong type or empty.
+        """
         self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        parsed, others = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            _check_not_empty(action, getattr(parsed, action.dest, None))
+        return parsed, others
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -44,6 +54,15 @@ class OneLineErrorParser(HfArgumentParser):
 
     def _knows(self, option: str) -> bool:
         return option.partition("=")[0] in self._option_string_actions
+
+
+def _check_not_empty(action: argparse.Action, value: Any) -> None:
+    values = value if isinstance(value, list) else [value]
+    if "" not in values:
+        return
+    name = next(iter(action.option_strings), action.metavar or action.dest)
+    which = name if len(values) == 1 else f"a value of {name}"
+    raise AlignAttnError(f"{which} is empty: give a value{'' if action.required else ', or leave it out'}")
 
 
 def _is_option(word: str) -> bool:
