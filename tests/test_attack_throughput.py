@@ -130,7 +130,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ("--num_examples 0", "--num_examples must be at least 1"),
+            ("--num_examples 0", "--num_examples 0 must be at least 1"),
+            ("--min_words -1", "--min_words -1 must be at least 0"),
             ("--min_words 5000", "of --min_words 5000 right: there is nothing to attack"),
             ("--recipes pwws", "unknown recipe 'pwws'"),
             ("--shard 1/2", "unrecognized arguments: --shard"),

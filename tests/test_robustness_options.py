@@ -71,3 +71,12 @@ def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys) ->
 def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
     with pytest.raises(AlignAttnError, match=f"--{option}"):
         AttackArguments(**{option: ""}).resources()
+
+
+@pytest.mark.parametrize("command", ["", "throughput"])
+@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_number_below_one_is_refused_at_once(command, option, number, empty_folder, capsys) -> None:
+    words = f"robustness {command} {ATTACK} --{option} {number}".split()
+    assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
+    assert not list(empty_folder.iterdir())

@@ -27,7 +27,7 @@ from alignattn.errors import AlignAttnError
 from alignattn.experiments.attack_arguments import PROG, AttackArguments
 from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.attack_throughput_report import THROUGHPUT_FILE, PairedAttack, TimedAttack, render, summarise
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import check_free, write_csv
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
@@ -51,8 +51,7 @@ class ThroughputArguments(AttackArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_examples < 1 or self.min_words < 0:
-            raise AlignAttnError("--num_examples must be at least 1, --min_words at least 0")
+        check_range(self, "min_words", 0)
 
 
 class MeteredWrapper:

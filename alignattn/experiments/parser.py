@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -73,3 +74,21 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint at the known word that is most like an unknown one, for the end of a sentence; or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f": did you mean {close[0]!r}?" if close else ""
+
+
+def check_range(options: Any, name: str, low: float, high: float = math.inf) -> None:
+    """Check that a numeric option lies within its range.
+
+    Args:
+        options: dataclass that has it.
+        name: of the option.
+        low: the least value that it may have.
+        high: the largest.
+
+    Raises:
+        AlignAttnError: if it is out of the range.
+    """
+    value = getattr(options, name)
+    if not low <= value <= high:
+        limit = f" and at most {high}" if math.isfinite(high) else ""
+        raise AlignAttnError(f"--{name} {value} must be at least {low}{limit}")
