@@ -3,17 +3,21 @@
 Nothing here needs TextAttack or any data: the options are refused before either is asked for.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
-from alignattn.cli import main
+from alignattn.cli import COMMANDS, main
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.attack_arguments import AttackArguments
+from alignattn.experiments.robustness import SUBCOMMANDS
 
 ATTACK = "--run missing"
 TRAIN_MLM = "--model missing --text missing.txt --output_dir out"
 ATTACK_PATHS = ("model", "data_dir", "word_vectors", "neighbors", "sentence_encoder", "mlm", "nltk_data", "output_dir")
+HELPS = [[name] for name in COMMANDS] + [["robustness", name] for name in SUBCOMMANDS]
+TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
 
 
 @pytest.fixture
@@ -80,3 +84,23 @@ def test_a_number_below_one_is_refused_at_once(command, option, number, empty_fo
     words = f"robustness {command} {ATTACK} --{option} {number}".split()
     assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
     assert not list(empty_folder.iterdir())
+
+
+@pytest.mark.parametrize("command", HELPS, ids="-".join)
+def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--output" in text or "--html" in text
+    assert TWO_DEFAULTS.search(text) is None
+    assert "(default: None)" not in text
+
+
+def test_the_help_gives_defaults_that_are_values(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["robustness", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Seed of the attacks. (default: 42)" in text
+    assert "bae (default: all)." in text
+    assert "Most tokens that the model reads of a row. (default: 512)" in text

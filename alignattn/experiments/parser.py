@@ -12,6 +12,15 @@ from transformers import HfArgumentParser
 from alignattn.errors import AlignAttnError
 
 
+class DefaultOnceFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that gives each default once, and no None: what that stands for is the help's own to say."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or "(default" in (action.help or ""):
+            return action.help
+        return super()._get_help_string(action)
+
+
 class OneLineErrorParser(HfArgumentParser):
     """Options from dataclasses, as `transformers.HfArgumentParser` makes them; mistakes raise `AlignAttnError`.
 
@@ -24,7 +33,7 @@ class OneLineErrorParser(HfArgumentParser):
 
     def __init__(self, groups: Sequence[type[Any]], **kwargs: Any) -> None:
         options: Any = groups
-        super().__init__(options, allow_abbrev=False, **kwargs)
+        super().__init__(options, allow_abbrev=False, formatter_class=DefaultOnceFormatter, **kwargs)
         self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
