@@ -142,6 +142,19 @@ class TestCommand:
         assert main(words) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
 
+    def test_the_resources_are_looked_up_once(self, options, tmp_path, monkeypatch) -> None:
+        look_up, found = attack_throughput.ThroughputArguments.resources, []
+
+        def count(arguments):
+            found.append(look_up(arguments))
+            return found[-1]
+
+        monkeypatch.setattr(attack_throughput.ThroughputArguments, "resources", count)
+        words = [*options, "--num_examples", "1", "--output_dir", str(tmp_path)]
+        assert main(["robustness", "throughput", *words]) == 0
+        assert len(lines_of(tmp_path)) == 2  # one by each recipe
+        assert len(found) == 1
+
     def test_a_result_is_not_overwritten(self, options, tmp_path, capsys) -> None:
         (tmp_path / "throughput.csv").write_text("mine")
         assert main(["robustness", "throughput", *options, "--output_dir", str(tmp_path)]) == 2
