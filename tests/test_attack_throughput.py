@@ -130,7 +130,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ("--num_examples 0", "--num_examples must be at least 1"),
+            ("--num_examples 0", "--num_examples 0 must be at least 1"),
+            ("--min_words -1", "--min_words -1 must be at least 0"),
             ("--min_words 5000", "of --min_words 5000 right: there is nothing to attack"),
             ("--recipes pwws", "unknown recipe 'pwws'"),
             ("--shard 1/2", "unrecognized arguments: --shard"),
@@ -140,6 +141,19 @@ class TestCommand:
         words = ["robustness", "throughput", *options, *changes.split(), "--output_dir", str(tmp_path / "out")]
         assert main(words) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
+
+    def test_the_resources_are_looked_up_once(self, options, tmp_path, monkeypatch) -> None:
+        look_up, found = attack_throughput.ThroughputArguments.resources, []
+
+        def count(arguments):
+            found.append(look_up(arguments))
+            return found[-1]
+
+        monkeypatch.setattr(attack_throughput.ThroughputArguments, "resources", count)
+        words = [*options, "--num_examples", "1", "--output_dir", str(tmp_path)]
+        assert main(["robustness", "throughput", *words]) == 0
+        assert len(lines_of(tmp_path)) == 2  # one by each recipe
+        assert len(found) == 1
 
     def test_a_result_is_not_overwritten(self, options, tmp_path, capsys) -> None:
         (tmp_path / "throughput.csv").write_text("mine")

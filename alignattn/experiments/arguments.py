@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
 from alignattn.config import PLAIN_ATTENTION, PRESETS, SLOTS, AttentionConfig
 from alignattn.errors import AlignAttnError, one_line
-from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
+from alignattn.experiments.parser import OneLineErrorParser, check_range, did_you_mean
 from alignattn.experiments.results import seed_folder
 from alignattn.files import read_text
 from alignattn.models import BASELINE_TRAINING, BASELINES
@@ -245,15 +244,10 @@ def check_training_options(args: TrainingArguments) -> None:
     Raises:
         AlignAttnError: if a number is out of its range.
     """
-    for name, low, high in (
-        ("seed", 0, LARGEST_SEED),
-        ("learning_rate", 0, math.inf),
-        ("per_device_train_batch_size", 1, math.inf),
-        ("per_device_eval_batch_size", 1, math.inf),
-    ):
-        if not low <= getattr(args, name) <= high:
-            limit = f" and at most {high}" if math.isfinite(high) else ""
-            raise AlignAttnError(f"--{name} {getattr(args, name)} must be at least {low}{limit}")
+    check_range(args, "seed", 0, LARGEST_SEED)
+    check_range(args, "learning_rate", 0)
+    check_range(args, "per_device_train_batch_size", 1)
+    check_range(args, "per_device_eval_batch_size", 1)
     if args.device.type == "cpu":
         # Pinning serves the copy to an accelerator; without one torch warns at every loader.
         args.dataloader_pin_memory = False

@@ -7,6 +7,7 @@ import torch
 
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.arguments import LARGEST_SEED
+from alignattn.experiments.parser import check_range
 from alignattn.robustness.recipes import RECIPES, check_recipe
 from alignattn.robustness.resources import UNIVERSAL_SENTENCE_ENCODER, WORDNET, Resources
 
@@ -63,6 +64,10 @@ class AttackArguments:
     def __post_init__(self) -> None:
         if self.half_precision and not torch.cuda.is_available():
             raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
+        check_range(self, "num_examples", 1)
+        check_range(self, "max_length", 1)
+        if self.batch_size is not None:
+            check_range(self, "batch_size", 1)
         if not 0 <= self.seed <= LARGEST_SEED:
             raise AlignAttnError(f"--seed {self.seed} must lie between 0 and {LARGEST_SEED}")
         for recipe in self.recipes:
@@ -76,7 +81,8 @@ class AttackArguments:
         Raises:
             AlignAttnError: if a file or folder is missing or will not do.
         """
-        paths = {name: value and Path(value) for name, value in vars(self).items() if name in RESOURCE_FILES}
+        given = {name: getattr(self, name) for name in RESOURCE_FILES}
+        paths = {name: None if value is None else Path(value) for name, value in given.items()}
         resources = Resources(**paths, synonyms=self.synonyms, sentence_encoder=self.sentence_encoder)
         resources.check()
         return resources

@@ -27,12 +27,13 @@ from alignattn.errors import AlignAttnError
 from alignattn.experiments.attack_arguments import PROG, AttackArguments
 from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.attack_throughput_report import THROUGHPUT_FILE, PairedAttack, TimedAttack, render, summarise
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import check_free, write_csv
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
+from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
 
 SUBCOMMAND = f"{PROG} throughput"
@@ -51,8 +52,7 @@ class ThroughputArguments(AttackArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_examples < 1 or self.min_words < 0:
-            raise AlignAttnError("--num_examples must be at least 1, --min_words at least 0")
+        check_range(self, "min_words", 0)
 
 
 class MeteredWrapper:
@@ -148,9 +148,10 @@ def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
     with tqdm(total=len(arguments.recipes) * len(rows), desc="pairs of attacks") as bar:
         for recipe in arguments.recipes:
             settings = target.settings(recipe, arguments, resources.describe(recipe))
-            with_ours = _metered(recipe, ours, arguments)
+            with_ours = _metered(recipe, ours, resources, arguments)
             hand_over_whole_steps(with_ours.attack)
-            with_textattacks = _metered(recipe, _textattack_wrapper(target, arguments), arguments)
+            textattacks = _textattack_wrapper(target, resources, arguments)
+            with_textattacks = _metered(recipe, textattacks, resources, arguments)
             for row in rows:
                 is_second = len(pairs) % 2 == 1
                 pairs.append(attack_twice(with_ours, with_textattacks, row, settings, textattack_first=is_second))
@@ -195,17 +196,15 @@ def attack_twice(
     )
 
 
-def _metered(recipe: str, wrapper: Any, arguments: ThroughputArguments) -> MeteredAttack:
+def _metered(recipe: str, wrapper: Any, resources: Resources, arguments: ThroughputArguments) -> MeteredAttack:
     meter = MeteredWrapper(wrapper)
-    attack = build_attack(
-        recipe, meter, arguments.resources(), arguments.attack_columns, half_precision=arguments.half_precision
-    )
+    attack = build_attack(recipe, meter, resources, arguments.attack_columns, half_precision=arguments.half_precision)
     return MeteredAttack(attack, meter)
 
 
-def _textattack_wrapper(target: Target, arguments: ThroughputArguments) -> Any:
+def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputArguments) -> Any:
     """TextAttack's own wrapper of the same model; it cuts and pads texts to the length that the tokenizer names."""
-    library = load_textattack(arguments.resources().nltk_data)
+    library = load_textattack(resources.nltk_data)
     tokenizer = copy.deepcopy(target.tokenizer)
     tokenizer.model_max_length = arguments.max_length
     return library.models.wrappers.HuggingFaceModelWrapper(target.model, tokenizer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import write_text
 from alignattn.robustness.examples import (
     Kind,
@@ -52,8 +52,8 @@ class ShowOptions:
     labels: list[str] | None = field(default=None, metadata={"help": "Names of the classes 0, 1 and so on."})
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise AlignAttnError(f"--limit {self.limit} must be at least 1")
+        if self.limit is not None:
+            check_range(self, "limit", 1)
         if self.outcome is not None and self.outcome not in OUTCOMES:
             raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
 

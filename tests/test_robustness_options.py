@@ -1,0 +1,106 @@
+"""Options of `alignattn robustness` and its subcommands that cannot be: one line before anything is read; and the help.
+
+Nothing here needs TextAttack or any data: the options are refused before either is asked for.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from alignattn.cli import COMMANDS, main
+from alignattn.errors import AlignAttnError
+from alignattn.experiments.attack_arguments import AttackArguments
+from alignattn.experiments.robustness import SUBCOMMANDS
+
+ATTACK = "--run missing"
+TRAIN_MLM = "--model missing --text missing.txt --output_dir out"
+ATTACK_PATHS = ("model", "data_dir", "word_vectors", "neighbors", "sentence_encoder", "mlm", "nltk_data", "output_dir")
+HELPS = [[name] for name in COMMANDS] + [["robustness", name] for name in SUBCOMMANDS]
+TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder; what a command wrote by an empty name would lie here."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("alignattn: ")
+
+
+@pytest.mark.parametrize("option", ["run", *ATTACK_PATHS])
+@pytest.mark.parametrize("command", ["", "throughput"])
+def test_an_empty_value_of_an_attack_is_refused_at_once(command, option, empty_folder, capsys) -> None:
+    words = f"robustness {command} {ATTACK}".split()
+    expected = f"--{option} is empty: give a value, or leave it out"
+    assert refusal([*words, f"--{option}", ""], capsys) == expected
+    assert refusal([*words, f"--{option}="], capsys) == expected
+    assert not list(empty_folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train-mlm", *TRAIN_MLM.split(), "--output_dir", ""], "--output_dir is empty: give a value, or leave it out"),
+        (["train-mlm", *TRAIN_MLM.split(), "--text", ""], "--text is empty: give a value"),
+        (["train-mlm", *TRAIN_MLM.split(), "--text", "a", ""], "a value of --text is empty: give a value"),
+        (["show", "missing.jsonl", "--html", ""], "--html is empty: give a value, or leave it out"),
+        (["show", ""], "RESULTS is empty: give a value"),
+        (["--run", "missing", ""], "a value of --run is empty: give a value, or leave it out"),
+        (["--merge", "--output_dir", ""], "--output_dir is empty: give a value, or leave it out"),
+    ],
+)
+def test_an_empty_value_of_any_subcommand_is_refused_at_once(words, expected, empty_folder, capsys) -> None:
+    assert refusal(["robustness", *words], capsys) == expected
+    assert not list(empty_folder.iterdir())
+
+
+def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys) -> None:
+    words = ["finetune", "--model", "missing", "--task", "sst2", "--output_dir", "out", "--config"]
+    assert refusal([*words, ""], capsys) == "--config is empty: give a value, or leave it out"
+    config = empty_folder / "config.yaml"
+    config.write_text("data_dir: ''\n")
+    assert refusal([*words, str(config)], capsys) == "--data_dir is empty: give a value, or leave it out"
+
+
+@pytest.mark.parametrize("option", ["word_vectors", "neighbors", "mlm"])
+def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
+    with pytest.raises(AlignAttnError, match=f"--{option}"):
+        AttackArguments(**{option: ""}).resources()
+
+
+@pytest.mark.parametrize("command", ["", "throughput"])
+@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_number_below_one_is_refused_at_once(command, option, number, empty_folder, capsys) -> None:
+    words = f"robustness {command} {ATTACK} --{option} {number}".split()
+    assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
+    assert not list(empty_folder.iterdir())
+
+
+@pytest.mark.parametrize("command", HELPS, ids="-".join)
+def test_the_help_gives_a_default_once_and_none_that_is_none(command, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--output" in text or "--html" in text
+    assert TWO_DEFAULTS.search(text) is None
+    assert "(default: None)" not in text
+
+
+def test_the_help_gives_defaults_that_are_values(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["robustness", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Seed of the attacks. (default: 42)" in text
+    assert "bae (default: all)." in text
+    assert "Most tokens that the model reads of a row. (default: 512)" in text
