@@ -286,7 +286,7 @@ def test_called_from_python(tmp_path: Path) -> None:
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),
         ("{good} --num_bins 0", "--num_bins 0 must be at least 1"),
         ("{good} --resamples 0", "--resamples 0 must be at least 1"),
-        ("{good} --seed -1", "--seed -1 must not be negative"),
+        ("{good} --seed -1", "--seed -1 must be at least 0"),
         ("{good} --colour red", "--colour"),
         ("--num_bins 5", "PREDICTIONS"),
     ],

@@ -194,11 +194,11 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
         ("--shard 3/2", "there is no shard 3/2"),
         ("--model somewhere --task sst2", "--run names model and task"),
         ("--run .", "is no run folder of"),
-        ("--num_examples 0", "nothing to attack"),
+        ("--num_examples 0", "--num_examples 0 must be at least 1"),
         ("--max_length 9999", "9999"),
         ("--merge", "--merge takes --output_dir alone: leave --max_length and --mlm and"),
         ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
-        ("--seed 99999999999999999999", "--seed 99999999999999999999 must lie between 0 and 4294967295"),
+        ("--seed 99999999999999999999", "--seed 99999999999999999999 must be at least 0 and at most 4294967295"),
         pytest.param(
             "--half_precision",
             "--half_precision is for CUDA",

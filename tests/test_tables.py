@@ -203,6 +203,7 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
         (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table3", "--neighbors", ""], "--neighbors is empty"),
         (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
         (["table1", "--attention", "qvi"], "--attention is what tells"),
         (["table3", "--recipes", "bae"], "--recipes is what tells"),

@@ -191,11 +191,8 @@ class DataArguments:
         Raises:
             AlignAttnError: if a value is out of range.
         """
-        for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
-        if (self.preprocessing_num_workers or 1) < 1:
-            raise AlignAttnError(f"--preprocessing_num_workers {self.preprocessing_num_workers} must be at least 1")
+        for name in ("n_best_size", "max_answer_length", "preprocessing_num_workers"):
+            check_range(self, name, 1)
         return TaskOptions(
             max_length=task.max_length if self.max_length is None else self.max_length,
             doc_stride=self.doc_stride,

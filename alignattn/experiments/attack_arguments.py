@@ -64,12 +64,9 @@ class AttackArguments:
     def __post_init__(self) -> None:
         if self.half_precision and not torch.cuda.is_available():
             raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
-        check_range(self, "num_examples", 1)
-        check_range(self, "max_length", 1)
-        if self.batch_size is not None:
-            check_range(self, "batch_size", 1)
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise AlignAttnError(f"--seed {self.seed} must lie between 0 and {LARGEST_SEED}")
+        for name in ("num_examples", "max_length", "batch_size"):
+            check_range(self, name, 1)
+        check_range(self, "seed", 0, LARGEST_SEED)
         for recipe in self.recipes:
             check_recipe(recipe)
         if len(set(self.recipes)) < len(self.recipes):

@@ -29,7 +29,7 @@ from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.attack_throughput_report import THROUGHPUT_FILE, PairedAttack, TimedAttack, render, summarise
 from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import check_free, write_csv
-from alignattn.robustness.library import load_textattack
+from alignattn.robustness.library import check_textattack, load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
@@ -136,6 +136,7 @@ def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
     Raises:
         AlignAttnError: for every mistake a user can mend.
     """
+    check_textattack()
     folder, resources = Path(arguments.output_dir), arguments.resources()
     check_free(folder, [THROUGHPUT_FILE])
     loaders = target_loaders(arguments)

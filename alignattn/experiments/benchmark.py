@@ -38,7 +38,7 @@ from alignattn.experiments.measuring import (
     make_batch,
     measure,
 )
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import check_free
 
 
@@ -106,9 +106,7 @@ class BenchmarkArguments:
 
     def __post_init__(self) -> None:
         for name, least in (("rows", 1), ("repeats", 1), ("warmup", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise AlignAttnError(f"--{name} {value} must be at least {least}")
+            check_range(self, name, least)
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise AlignAttnError(f"--dropout {self.dropout} must lie between 0 and 1")
         for attention in self.attentions:

@@ -22,7 +22,7 @@ from alignattn.calibration import (
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.figures import ReliabilityPanel, plot_reliability
 from alignattn.files import check_free, write_json
 from alignattn.tables import render_table
@@ -63,10 +63,8 @@ class CalibrationOptions:
 
     def __post_init__(self) -> None:
         for name in ("num_bins", "resamples"):
-            if getattr(self, name) < 1:
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
-        if self.seed < 0:
-            raise AlignAttnError(f"--seed {self.seed} must not be negative")
+            check_range(self, name, 1)
+        check_range(self, "seed", 0)
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser, did_you_mean
+from alignattn.experiments.parser import OneLineErrorParser, check_range, did_you_mean
 from alignattn.experiments.run_figures import (
     Runs,
     draw_attention,
@@ -52,8 +52,7 @@ class FigureOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("num_rows", 1), ("max_tokens", FEWEST_TOKENS), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least {least}")
+            check_range(self, name, least)
         if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
             raise AlignAttnError("--text takes one text or two, none of them empty")
         if Path(self.output).suffix.lower() not in ENDINGS:

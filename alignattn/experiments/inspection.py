@@ -33,7 +33,7 @@ from alignattn.experiments.inspection_report import (
     render,
     write_table,
 )
-from alignattn.experiments.parser import OneLineErrorParser
+from alignattn.experiments.parser import OneLineErrorParser, check_range
 from alignattn.files import check_free, read_text
 from alignattn.head_study import RareTokens, Sample, study_heads
 from alignattn.models import BASELINES
@@ -78,8 +78,7 @@ class InspectionArguments:
 
     def __post_init__(self) -> None:
         for name in ("max_samples", "batch_size"):
-            if getattr(self, name) < 1:
-                raise AlignAttnError(f"--{name} {getattr(self, name)} must be at least 1")
+            check_range(self, name, 1)
         if self.compare == self.model:
             raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
 

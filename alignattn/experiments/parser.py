@@ -86,7 +86,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def check_range(options: Any, name: str, low: float, high: float = math.inf) -> None:
-    """Check that a numeric option lies within its range.
+    """Check that a numeric option lies within its range; None, where it may be left out, does.
 
     Args:
         options: dataclass that has it.
@@ -98,6 +98,6 @@ def check_range(options: Any, name: str, low: float, high: float = math.inf) -> 
         AlignAttnError: if it is out of the range.
     """
     value = getattr(options, name)
-    if not low <= value <= high:
+    if value is not None and not low <= value <= high:
         limit = f" and at most {high}" if math.isfinite(high) else ""
         raise AlignAttnError(f"--{name} {value} must be at least {low}{limit}")

@@ -80,7 +80,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
     """Return options that are for other commands, by name, in the one form that equal values have.
 
     Raises:
-        AlignAttnError: if a word is no option and belongs to none.
+        AlignAttnError: if a word is no option and belongs to none, or an option is empty.
     """
     given: dict[str, list[str]] = {}
     name = None
@@ -92,6 +92,9 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
             raise AlignAttnError(f"{word!r} is no option: {PROG} takes the name of one table (see --help)")
         else:
             given[name].append(word)
+    for name, values in given.items():
+        if "" in values:
+            raise AlignAttnError(f"--{name} is empty: give a value, or leave it out")
     return {name: _value(name, words) for name, words in given.items()}
 
 

@@ -16,6 +16,7 @@ from alignattn.experiments.attack_arguments import PROG, AttackArguments
 from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import package_versions
+from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import WHOLE, AttackRun, Shard, read_header, read_run
@@ -90,6 +91,7 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
     Raises:
         AlignAttnError: for every mistake a user can mend.
     """
+    check_textattack()
     resources, loaders = arguments.resources(), target_loaders(arguments)
     # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
     for load in loaders[1:]:

@@ -52,8 +52,7 @@ class ShowOptions:
     labels: list[str] | None = field(default=None, metadata={"help": "Names of the classes 0, 1 and so on."})
 
     def __post_init__(self) -> None:
-        if self.limit is not None:
-            check_range(self, "limit", 1)
+        check_range(self, "limit", 1)
         if self.outcome is not None and self.outcome not in OUTCOMES:
             raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
 
