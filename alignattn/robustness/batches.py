@@ -49,10 +49,11 @@ def padded_batches(
     encoded: Any = tokenizer(
         *columns, truncation=True, max_length=max_length, padding=True, return_attention_mask=True, return_tensors="pt"
     )
-    lengths = encoded["attention_mask"].sum(dim=1)
-    if len(lengths) <= (batch_size or rows_at_once(device, encoded["input_ids"].shape[1])):
-        yield torch.arange(len(lengths)), dict(encoded.to(device))
+    count, longest = encoded["input_ids"].shape
+    if count <= (batch_size or rows_at_once(device, longest)):
+        yield torch.arange(count), dict(encoded.to(device))
         return
+    lengths = encoded["attention_mask"].sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
     sorted_lengths = lengths[order].tolist()
     start = 0

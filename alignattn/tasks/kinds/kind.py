@@ -40,7 +40,8 @@ class Evaluation:
 
     Attributes:
         metrics: fractions, by name.
-        predictions: a table of one line a row: its number from 0, its label and what was predicted.
+        predictions: a table of one line a row: its number from 0 among those that are evaluated, its label and what was
+            predicted.
         thresholds: limits that some of the metrics were tuned to on the very same rows, by the metric's name.
     """
 
