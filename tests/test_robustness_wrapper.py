@@ -46,6 +46,19 @@ def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
     torch.testing.assert_close(wrapped(texts).float(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+)
+def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint: Path, device: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    texts = random_texts(23)
+    expected = _reference(_model(tiny_checkpoint), tokenizer, texts)
+    wrapper = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, device=device, half_precision=True)
+    assert wrapper.model.dtype == (torch.float16 if device == "cuda" else torch.float32)
+    torch.testing.assert_close(wrapper(texts).float(), expected, rtol=0, atol=0.02 if device == "cuda" else 1e-6)
+
+
 def test_pairs_are_scored_as_pairs_and_cut_as_in_training(wrapped: TaskModelWrapper) -> None:
     pairs = list(zip(random_texts(11), random_texts(11, seed=1), strict=True))
     pairs.append((" ".join(WORDS * 3), "the cat sees the dog"))
