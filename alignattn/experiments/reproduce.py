@@ -167,7 +167,7 @@ def render_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
         total = sum(estimated) / SECONDS_A_MINUTE
         unknown = len(missing) - len(estimated)
         summary += f"; the others take about {total:.0f} min one after another" if estimated else ""
-        summary += f"; of {unknown} nothing like it has run yet" if unknown else ""
+        summary += f"; {unknown} cannot be estimated: nothing like them has run yet" if unknown else ""
     return f"{render_table(['run', 'folder', 'state', 'time'], lines)}\n{summary}"
 
 
