@@ -15,7 +15,8 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, toy_attack, toy_ro
 
 from alignattn.errors import AlignAttnError
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.records import AttackRecord, AttackRun, header_path
+from alignattn.robustness.record_files import header_path
+from alignattn.robustness.records import AttackRecord, AttackRun
 
 pytest_plugins = ["robustness_fixtures"]
 

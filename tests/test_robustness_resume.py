@@ -15,7 +15,8 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_byte
 
 from alignattn.errors import AlignAttnError
 from alignattn.robustness.loop import AttackJob, attack_rows
-from alignattn.robustness.records import WHOLE, AttackRun, Shard, header_path, read_run
+from alignattn.robustness.record_files import header_path, read_run
+from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.summary import summarise, tabulate
 
 pytest_plugins = ["robustness_fixtures"]

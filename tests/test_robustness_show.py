@@ -14,8 +14,8 @@ import pytest
 from alignattn.errors import AlignAttnError
 from alignattn.experiments.show_attacks import main, render_terminal
 from alignattn.robustness.examples import changed_words, summary_line
+from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.show_page import render_page
-from alignattn.robustness.shown_records import read_shown
 
 VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"

@@ -18,7 +18,8 @@ from alignattn.experiments.tables.filling import fill
 from alignattn.experiments.tables.folder import RunFolder
 from alignattn.experiments.tables.render import to_text
 from alignattn.experiments.tables.table import load_table
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings, write_header
+from alignattn.robustness.record_files import write_header
+from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
 from alignattn.robustness.summary import summarise as summarise_attacks
 from alignattn.robustness.summary import tabulate, write_tables
 

@@ -19,7 +19,8 @@ from alignattn.experiments.results import package_versions
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.records import WHOLE, AttackRun, Shard, read_header, read_run
+from alignattn.robustness.record_files import read_header, read_run
+from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.summary import summarise, tabulate, write_tables
 

@@ -18,9 +18,9 @@ from alignattn.robustness.examples import (
     summary_line,
     visible,
 )
+from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import OUTCOMES, AttackRecord
 from alignattn.robustness.show_page import render_page
-from alignattn.robustness.shown_records import read_shown
 
 DEFAULT_LIMIT = 20
 """Examples that the terminal shows; a page holds all."""

@@ -21,19 +21,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from alignattn.errors import AlignAttnError, one_line
 from alignattn.files import write_text
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.records import (
-    WHOLE,
-    AttackHeader,
-    AttackRecord,
-    AttackRun,
-    AttackSettings,
-    Outcome,
-    Shard,
-    cut_torn_line,
-    header_path,
-    read_run,
-    write_header,
-)
+from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
+from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings, Outcome, Shard
 
 ROWS_SCORED_AT_ONCE = 256
 NUMPY_SEEDS = 2**32

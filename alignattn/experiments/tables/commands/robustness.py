@@ -16,7 +16,8 @@ from alignattn.experiments.tables.commands.finetune import Finetune
 from alignattn.experiments.tables.example_scores import ExampleScores
 from alignattn.experiments.tables.examples import attack_examples
 from alignattn.experiments.tables.experiment import Experiment
-from alignattn.robustness.records import AttackRun, read_run
+from alignattn.robustness.record_files import read_run
+from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
 
 
