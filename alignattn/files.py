@@ -87,14 +87,23 @@ def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def check_output_folder(folder: Path) -> None:
+    """Refuse an output folder that is a file.
+
+    Raises:
+        AlignAttnError: if it is one.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
+
+
 def check_free(folder: Path, names: Iterable[str]) -> None:
     """Refuse an output folder in which a file of one of these names would be overwritten.
 
     Raises:
         AlignAttnError: if there is one, or the folder is a file.
     """
-    if folder.exists() and not folder.is_dir():
-        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
+    check_output_folder(folder)
     for name in names:
         if (folder / name).exists():
             raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")

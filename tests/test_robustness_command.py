@@ -54,6 +54,14 @@ def words(run_folder: Path, mlm: Path, minilm: str) -> list[str]:
     ).split()
 
 
+def _another_model(run: Path, folder: Path, lines: int = 1) -> Path:
+    """A copy of a run whose files are those of another model, by their digest: they end in more empty lines."""
+    shutil.copytree(run, folder)
+    with (folder / "tokenizer.json").open("a") as file:
+        file.write("\n" * lines)
+    return folder
+
+
 def table_of(folder: Path) -> list[dict]:
     (table,) = json.loads((folder / "robustness.json").read_text())["tables"]
     return table["summaries"]
@@ -98,12 +106,15 @@ def test_a_merge_says_what_is_missing(words, tmp_path, capsys) -> None:
     folder = tmp_path / "out"
     merge = ["robustness", "--merge", "--output_dir", str(folder)]
     assert main(merge) == 2
-    assert "holds no records of attacks" in capsys.readouterr().err
+    assert "holds no finished attacks" in capsys.readouterr().err
     assert main([*words, "--recipes", "textbugger", "--output_dir", str(folder)]) == 0
     records = folder / "sst2-aa-ct" / "textbugger.jsonl"
     drop_last_line(records)
+    capsys.readouterr()
     assert main(merge) == 2
-    assert "rows: start it again to finish it" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "rows: start it again to finish it" in printed.out
+    assert "holds no finished attacks" in printed.err
 
 
 def test_what_is_wrong_with_the_last_run_is_known_before_the_first_attack(words, run_folder, tmp_path, capsys) -> None:
@@ -134,7 +145,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     rows = sentence_rows(texts, [*labels, 7])
     made_of = resources.describe(recipe)
     settings = AttackSettings(
-        "run", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
+        "run", "12ab", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
     )
     records = attack_rows(attack, AttackJob(rows, tmp_path / f"{recipe}.jsonl", settings), show_progress=False).records
     assert [record.error for record in records[:-1]] == [None] * len(STRANGE_TEXTS)
@@ -147,8 +158,8 @@ def test_runs_make_one_table_and_keep_their_records_whichever_share_the_call(
     words, run_folder, tmp_path, capsys
 ) -> None:
     runs = [tmp_path / name / "seed-1" for name in ("soft", "aa-ct")]
-    for run in runs:
-        shutil.copytree(run_folder, run)
+    for lines, run in enumerate(runs, 1):
+        _another_model(run_folder, run, lines)
     options, folder = [*words[3:], "--recipes", "textbugger"], tmp_path / "out"
     assert main(["robustness", "--run", *map(str, runs), *options, "--output_dir", str(folder)]) == 0
     assert [summary["settings"]["run"] for summary in table_of(folder)] == [named_model(run) for run in runs]
@@ -178,8 +189,8 @@ def test_the_folder_of_several_seeds_is_told_from_that_of_one(words, run_folder,
 
 def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
     runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
-    for run in runs:
-        shutil.copytree(run_folder, run)
+    for lines, run in enumerate(runs, 1):
+        _another_model(run_folder, run, lines)
     loaders = target_loaders(AttackArguments(run=[str(run) for run in runs]))
     assert [load().name for load in loaders] == ["old-mrpc-seed-1", "new-mrpc-seed-1"]
 
@@ -257,20 +268,8 @@ def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_
 
 
 def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path) -> None:
-    alike = tmp_path / "other" / run_folder.parent.name / run_folder.name
-    shutil.copytree(run_folder, alike)
-    with (alike / "tokenizer.json").open("a") as file:
-        file.write("\n")  # another model, by its digest
-    start = words.index("--run")
-    rest = [
-        *words[start + 2 :],
-        "--num_examples",
-        "1",
-        "--recipes",
-        "textbugger",
-        "--output_dir",
-        str(tmp_path / "out"),
-    ]
+    alike = _another_model(run_folder, tmp_path / "other" / run_folder.parent.name / run_folder.name)
+    rest = [*words[3:], "--num_examples", "1", "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
     assert main(["robustness", "--run", str(run_folder), *rest]) == 0
     (first,) = (tmp_path / "out").glob("*/textbugger.jsonl")
     before = first.stat().st_mtime_ns
@@ -279,3 +278,31 @@ def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, r
     assert len(list((tmp_path / "out").glob("*/textbugger.jsonl"))) == 2
     assert len({summary["settings"]["run"] for summary in table_of(tmp_path / "out")}) == 2
     assert len(table_of(tmp_path / "out")) == 2
+
+
+def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_path, capsys) -> None:
+    copies = [shutil.copytree(run_folder, tmp_path / machine / "run") for machine in ("one", "two")]
+    folder = tmp_path / "out"
+    options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
+    for number, run in enumerate(copies, 1):
+        assert main(["robustness", "--run", str(run), *options, "--shard", f"{number}/2"]) == 0
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.jsonl").write_text("{}\n")
+    capsys.readouterr()
+    assert main(["robustness", "--merge", "--output_dir", str(folder)]) == 0
+    assert "not in the table: " in capsys.readouterr().out
+    (before,) = table_of(folder)
+    moved = shutil.move(copies[0], tmp_path / "elsewhere")
+    records = next(folder.glob("*/textbugger.jsonl"))
+    written = records.stat().st_mtime_ns
+    assert main(["robustness", "--run", str(moved), *options]) == 0
+    assert table_of(folder) == [before]
+    assert records.stat().st_mtime_ns == written
+    assert main(["robustness", "--run", str(moved), str(copies[1]), *options]) == 2
+    assert f"--run {moved} and --run {copies[1]} are the same model" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_output_folder_that_is_a_file_is_known_first(words, tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main([*words, "--output_dir", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.strip() == f"alignattn: {tmp_path / 'file'} is a file: give a folder as --output_dir"

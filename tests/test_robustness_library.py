@@ -95,8 +95,8 @@ attack = textattack.Attack(
     textattack.goal_functions.UntargetedClassification(Model()), [], Other(), textattack.search_methods.GreedySearch()
 )
 settings = AttackSettings(
-    run="toy", task="sst2", split="validation", attention="soft", recipe="toy", attack_columns=("sentence",),
-    max_length=64, seed=0, num_examples=1, precision="float32", resources={},
+    run="toy", model="toy", task="sst2", split="validation", attention="soft", recipe="toy",
+    attack_columns=("sentence",), max_length=64, seed=0, num_examples=1, precision="float32", resources={},
 )
 print(attack_row(attack, AttackRow(0, {"sentence": "1234 !!"}, 1), settings))
 textattack.loggers.CSVLogger(sys.argv[1]).log_attack_result(attack.attack("1234 !!", 1))

@@ -97,7 +97,7 @@ def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_chec
         ({"seed": 8}, "seed 7 and 8"),
         ({"recipe": "bae"}, "recipe 'toy' and 'bae'"),
         ({"resources": {"words": "ten"}}, "resources"),
-        ({"run": "another"}, "run 'toy' and 'another'"),
+        ({"run": "another", "model": "34cd"}, "run 'toy' and 'another'; name both runs in one call"),
     ],
 )
 def test_a_run_of_other_settings_is_not_continued(

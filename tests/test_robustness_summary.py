@@ -17,7 +17,14 @@ ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
 
 
 def _settings(**fields: Any) -> AttackSettings:
-    given = {"run": "runs/a", "task": "sst2", "split": "validation", "attention": "soft", "recipe": "textfooler"}
+    given = {
+        "run": "runs/a",
+        "model": "a",
+        "task": "sst2",
+        "split": "validation",
+        "attention": "soft",
+        "recipe": "textfooler",
+    }
     given |= {"attack_columns": ("sentence",), "max_length": 512, "seed": 1, "num_examples": 10, "precision": "float32"}
     given |= {"resources": LOCAL}
     return AttackSettings(**given | fields)
@@ -191,10 +198,16 @@ def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
 
 def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> None:
     runs = [summarise(_run(*MIXED)), summarise(_run(*MIXED, resources=ORIGINAL))]
-    (tmp_path / "robustness-notes.csv").write_text("mine")
-    for some, names in ((runs[:1], ["robustness.csv"]), (runs, ["robustness-1.csv", "robustness-2.csv"])):
-        write_tables(tmp_path, tabulate(some))
-        assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, "robustness-notes.csv"])
+    mine = ["robustness-7.csv", "robustness-notes.csv"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
+    for count, names in (
+        (1, ["robustness.csv"]),
+        (2, ["robustness-1.csv", "robustness-2.csv"]),
+        (1, ["robustness.csv"]),
+    ):
+        write_tables(tmp_path, tabulate(runs[:count]))
+        assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, *mine])
 
 
 def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
@@ -215,6 +228,6 @@ def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_cell_stay_apart() -> None:
-    twice = [summarise(_run(*MIXED)), summarise(replace(_run(*MIXED, run="runs/b")))]
+    twice = [summarise(_run(*MIXED)), summarise(replace(_run(*MIXED, run="runs/b", model="b")))]
     [table] = tabulate(twice)
     assert [line.split()[-1] for line in table.render().splitlines()[3:]] == ["runs/a", "runs/b"]

@@ -30,6 +30,7 @@ def write_attacks(folder, outcomes):
     """The files of a finished run of attacks with these outcomes, row by row."""
     settings = AttackSettings(
         "model",
+        "12ab",
         "sst2",
         "validation",
         "soft",

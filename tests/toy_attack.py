@@ -29,6 +29,7 @@ NUM_EXAMPLES = 8
 
 SETTINGS = AttackSettings(
     run="toy",
+    model="toy",
     task="sst2",
     split="validation",
     attention="soft",

@@ -24,7 +24,7 @@ from alignattn.robustness.encoders import load_pretrained
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
-from alignattn.robustness.resources import named_model
+from alignattn.robustness.resources import model_digest, named_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
@@ -36,7 +36,8 @@ class Target:
 
     Attributes:
         name: of its folder in the results.
-        run: what tells it from others.
+        run: its folder and digest, or its Hub id, in words.
+        digest: what tells it from other models.
         model: in evaluation mode.
         tokenizer: its own.
         task: that it was fine-tuned on.
@@ -47,6 +48,7 @@ class Target:
 
     name: str
     run: str
+    digest: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: TextClassification
@@ -86,6 +88,7 @@ class Target:
         """
         return AttackSettings(
             run=self.run,
+            model=self.digest,
             task=self.task.name,
             split=self.split,
             attention=self.attention,
@@ -111,11 +114,21 @@ def target_loaders(arguments: AttackArguments) -> list[Callable[[], Target]]:
         folders = [Path(run) for run in arguments.run]
         for folder in folders:
             check_run_folder(folder, "--run")
+        _check_distinct(folders)
         names = _record_folders(folders)
         return [partial(_target_of_run, folder, names[folder], arguments) for folder in folders]
     if arguments.model is None or arguments.task is None:
         raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
     return [partial(_target_of_model, arguments)]
+
+
+def _check_distinct(runs: Sequence[Path]) -> None:
+    """Refuse copies of one run, whose attacks would be one."""
+    known: dict[str, Path] = {}
+    for run in runs:
+        other = known.setdefault(model_digest(run), run)
+        if other is not run:
+            raise AlignAttnError(f"--run {other} and --run {run} are the same model: leave one of them out")
 
 
 def _record_folders(runs: Sequence[Path]) -> Mapping[Path, str]:
@@ -181,6 +194,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
         AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
         for number, row in rows.numbered(split)
     ]
-    run = named_model(Path(model)) if Path(model).is_dir() else model
+    folder = Path(model)
+    run, digest = (named_model(folder), model_digest(folder)) if folder.is_dir() else (model, model)
     left_out = tuple(sorted(rows.left_out.get(split, ())))
-    return Target(name, run, loaded.eval(), tokenizer, task, split, attacked, left_out)
+    return Target(name, run, digest, loaded.eval(), tokenizer, task, split, attacked, left_out)

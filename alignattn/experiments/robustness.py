@@ -16,6 +16,7 @@ from alignattn.experiments.attack_arguments import PROG, AttackArguments
 from alignattn.experiments.attack_targets import Target, target_loaders
 from alignattn.experiments.parser import OneLineErrorParser
 from alignattn.experiments.results import package_versions
+from alignattn.files import check_output_folder
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
@@ -41,12 +42,18 @@ class RobustnessArguments(AttackArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        Shard.parse(self.shard)
         if not self.merge:
             return
         defaults = vars(RobustnessArguments())
         others = [name for name in defaults.keys() - {"merge", "output_dir"} if vars(self)[name] != defaults[name]]
         if others:
             raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
+
+    @property
+    def part(self) -> Shard:
+        """The shard that is asked for."""
+        return Shard.parse(self.shard)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -73,13 +80,17 @@ def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
         AlignAttnError: for every mistake a user can mend.
     """
     folder = Path(arguments.output_dir)
+    check_output_folder(folder)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
     for run in runs:
         print(_describe(run))
-    if not arguments.merge and Shard.parse(arguments.shard) != WHOLE:
-        print(f"shard {arguments.shard} is done: gather all in {folder} and run {PROG} --merge --output_dir {folder}")
+    if arguments.part != WHOLE:
+        print(f"shard {arguments.part} is done: gather all in {folder} and run {PROG} --merge --output_dir {folder}")
         return runs
-    tables = tabulate([summarise(run) for run in [*runs, *_others(folder, runs)]])
+    finished = [*runs, *_others(folder, runs)]
+    if not finished:
+        raise AlignAttnError(f"{folder} holds no finished attacks: give the --output_dir of the shards")
+    tables = tabulate([summarise(run) for run in finished])
     written = write_tables(folder, tables)
     print("\n\n".join(table.render() for table in tables))
     print(f"written to {', '.join(map(str, written))}")
@@ -114,12 +125,11 @@ def _jobs(target: Target, arguments: RobustnessArguments, resources: Resources) 
         attack = build_attack(
             recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision
         )
-        shard = Shard.parse(arguments.shard)
         job = AttackJob(
             target.rows,
-            records_path(folder, recipe, shard),
+            records_path(folder, recipe, arguments.part),
             target.settings(recipe, arguments, resources.describe(recipe)),
-            shard,
+            arguments.part,
             target.left_out,
             package_versions(ATTACK_PACKAGES),
         )
@@ -131,20 +141,20 @@ def _jobs(target: Target, arguments: RobustnessArguments, resources: Resources) 
 def _records_folder(output_dir: Path, target: Target) -> Path:
     """The folder of the records of a model's attacks: that which has some already, or one of the model's name.
 
-    So attacks go on, and no run stands in a table twice, although another call gave runs beside it whose names are
-    alike.
+    So attacks go on, and no model stands in a table twice, although another call gave runs beside it whose names are
+    alike, or its folder was moved.
     """
     named = output_dir / target.name
     others = {path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named}
-    return next((folder for folder in (named, *sorted(others)) if target.run in _attacked_runs(folder)), named)
+    return next((folder for folder in (named, *sorted(others)) if target.digest in _attacked_models(folder)), named)
 
 
-def _attacked_runs(folder: Path) -> Iterator[str]:
-    """The runs whose attacks are recorded in a folder."""
+def _attacked_models(folder: Path) -> Iterator[str]:
+    """The digests of the models whose attacks are recorded in a folder."""
     for path in folder.glob(f"*{RECORDS_SUFFIX}"):
         # Whatever else lies there is said where it is read.
         with suppress(AlignAttnError):
-            yield read_header(path).settings.run
+            yield read_header(path).settings.model
 
 
 def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
@@ -154,46 +164,33 @@ def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
-    """Merge the shards below a folder, and return all whole runs there.
+    """Merge the shards below a folder, and return the runs that they make.
 
     Raises:
-        AlignAttnError: if there are none, one is unfinished, or the shards do not make up a run or another one than is
-            there.
+        AlignAttnError: if one is unfinished, or the shards do not make up a run or another one than is there.
     """
     shards: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
         match = SHARD_FILE.fullmatch(path.name)
         if match:
             shards.setdefault(path.with_name(match["whole"] + RECORDS_SUFFIX), []).append(path)
-    for whole, parts in shards.items():
-        merge(parts, whole)
-    paths = _whole_files(folder)
-    if not paths:
-        raise AlignAttnError(f"{folder} holds no records of attacks: give the --output_dir of the shards")
-    runs = [read_run(path) for path in paths]
-    for run in runs:
-        check_finished(run)
-    return runs
-
-
-def _whole_files(folder: Path) -> list[Path]:
-    """The files of records below a folder that are of no shard."""
-    return [path for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")) if not SHARD_FILE.fullmatch(path.name)]
+    return [merge(parts, whole) for whole, parts in shards.items()]
 
 
 def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
     """The finished runs of earlier calls: the table of a folder is of all that it holds."""
     called = {run.path for run in runs}
     others = []
-    for path in _whole_files(folder):
-        if path not in called:
-            try:
-                run = read_run(path)
-                check_finished(run)
-            except AlignAttnError as error:
-                print(f"not in the table: {error}")
-                continue
-            others.append(run)
+    for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
+        if path in called or SHARD_FILE.fullmatch(path.name):
+            continue
+        try:
+            run = read_run(path)
+            check_finished(run)
+        except AlignAttnError as error:
+            print(f"not in the table: {error}")
+            continue
+        others.append(run)
     return others
 
 

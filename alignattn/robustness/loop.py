@@ -8,7 +8,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,9 +108,10 @@ class AttackJob:
         header = replace(run.header, settings=replace(run.header.settings, num_examples=wanted))
         here = self.header(run.header.rows)
         if header != here:
-            difference = _difference(header, here)
+            both = "name both runs in one call, " if header.settings.model != here.settings.model else ""
             raise AlignAttnError(
-                f"{run.path} is of another run: {difference}; give another --output_dir, or move it away"
+                f"{run.path} is of another run: {_difference(header, here)}; {both}give another --output_dir, or move "
+                "it away"
             )
         if there > wanted:
             raise AlignAttnError(
@@ -361,8 +362,11 @@ def _in_words(value: Any) -> str:
 
 
 def _facts(header: AttackHeader, other: AttackHeader) -> Iterator[tuple[str, Any, Any]]:
-    for name in vars(header.settings):
-        yield name, getattr(header.settings, name), getattr(other.settings, name)
+    if header.settings.model != other.settings.model:
+        yield "run", header.settings.run, other.settings.run
+    for setting in fields(AttackSettings):
+        if setting.compare:
+            yield setting.name, getattr(header.settings, setting.name), getattr(other.settings, setting.name)
     yield "rows available", header.rows_available, other.rows_available
     yield "rows left out", header.left_out, other.left_out
     yield "SHA-256 of the rows", header.rows_digest, other.rows_digest

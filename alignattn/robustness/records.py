@@ -64,7 +64,8 @@ class AttackSettings:
     """What makes records comparable: records of other settings are never continued, merged or counted together.
 
     Attributes:
-        run: the attacked model, in words that tell it from others.
+        run: the attacked model in words; where its folder lies makes no difference.
+        model: what tells it from others: the start of its SHA-256, or its Hub id.
         task: the task's name.
         split: the split that the rows are of.
         attention: the preset's name.
@@ -77,7 +78,8 @@ class AttackSettings:
         resources: what the recipe's parts were made of, by part.
     """
 
-    run: str
+    run: str = field(compare=False)
+    model: str
     task: str
     split: str
     attention: str
@@ -101,7 +103,7 @@ class AttackHeader:
         rows_available: how many there are.
         left_out: the numbers of the split's rows that cannot be used and are not among them, from 0.
         rows_digest: SHA-256 of the numbers, texts and labels of those there are.
-        versions: of the packages that the attacks began with, by name; headers that differ in them alone are equal.
+        versions: of the packages when the header was written, by name; headers that differ in them alone are equal.
     """
 
     settings: AttackSettings
@@ -287,6 +289,7 @@ _SHARD_VALUES: Mapping[str, Callable[[Any], bool]] = {"number": _is_int, "count"
 
 _SETTINGS_VALUES: Mapping[str, Callable[[Any], bool]] = {
     "run": _is_text,
+    "model": _is_text,
     "task": _is_text,
     "split": _is_text,
     "attention": _is_text,

@@ -180,21 +180,21 @@ def _check_model(option: str, folder: Path, choices: str) -> None:
         raise AlignAttnError(f"{option} {folder} holds no weights as safetensors; other weights are never unpickled")
 
 
+def model_digest(folder: Path) -> str:
+    """Return the start of the SHA-256 of a model's folder: of its configuration, weights and tokenizer."""
+    return _digest(file for pattern in MODEL_FILES for file in folder.glob(pattern))
+
+
 def named_model(folder: Path) -> str:
     """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256.
 
     The last part alone says little: `model`, or the `seed-1` of a run.
     """
-    name = Path(*folder.resolve().parts[-2:]).as_posix()
-    return _named(name, [file for pattern in MODEL_FILES for file in folder.glob(pattern)])
+    return f"{Path(*folder.resolve().parts[-2:]).as_posix()} (sha256 {model_digest(folder)})"
 
 
 def _named_file(path: Path) -> str:
-    return _named(path.resolve().name, [path])
-
-
-def _named(name: str, files: Iterable[Path]) -> str:
-    return f"{name} (sha256 {_digest(files)})"
+    return f"{path.resolve().name} (sha256 {_digest([path])})"
 
 
 def _nltk_digest(folder: Path) -> str:

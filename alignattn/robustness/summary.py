@@ -1,6 +1,6 @@
 """How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
 
-import re
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,6 @@ from alignattn.tables import render_table
 from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
 
 TABLE_NAME = "robustness"
-CSV_NAME = re.compile(rf"{TABLE_NAME}(-\d+)?\.csv")
 NOTHING = "-"
 """What stands in a table for the share of nothing."""
 
@@ -180,21 +179,33 @@ def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
 def write_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
     """Write `robustness.txt`, `.json` and `.csv` to `folder`; of several sets, one numbered CSV file each.
 
+    CSV files of an earlier call, which had more tables or fewer, are removed.
+
     Returns:
         The files written.
     """
     text, content = folder / f"{TABLE_NAME}.txt", folder / f"{TABLE_NAME}.json"
+    earlier, paths = _csv_paths(folder, _count_tables(content)), _csv_paths(folder, len(tables))
     write_text(text, "\n\n".join(table.render() for table in tables) + "\n")
     write_json(content, {"tables": [table.to_dict() for table in tables]})
-    written = [text, content]
-    for number, table in enumerate(tables, 1):
-        path = folder / (f"{TABLE_NAME}.csv" if len(tables) == 1 else f"{TABLE_NAME}-{number}.csv")
+    for path, table in zip(paths, tables, strict=True):
         write_csv(path, table.lines())
-        written.append(path)
-    for path in folder.glob(f"{TABLE_NAME}*.csv"):
-        if CSV_NAME.fullmatch(path.name) and path not in written:
-            path.unlink()  # an earlier call's, of which there were more or fewer
-    return written
+    for path in set(earlier) - set(paths):
+        path.unlink(missing_ok=True)
+    return [text, content, *paths]
+
+
+def _csv_paths(folder: Path, count: int) -> list[Path]:
+    names = [TABLE_NAME] if count == 1 else [f"{TABLE_NAME}-{number}" for number in range(1, count + 1)]
+    return [folder / f"{name}.csv" for name in names]
+
+
+def _count_tables(path: Path) -> int:
+    """How many tables an earlier call wrote; none where the file is missing or somebody else's."""
+    try:
+        return len(json.loads(path.read_text(encoding="utf-8"))["tables"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
 
 
 def _are_alike(settings: AttackSettings, other: AttackSettings) -> bool:

@@ -139,7 +139,7 @@ def wrap_model(
     # Below the special tokens and a token of each text the tokenizer does not cut at all, and does not say so.
     smallest = tokenizer.num_special_tokens_to_add(pair=True) + MOST_TEXTS
     if max_length < smallest:
-        raise AlignAttnError(f"max_length {max_length} is no good: give at least {smallest} tokens")
+        raise AlignAttnError(f"--max_length {max_length} must be at least {smallest} tokens")
     longest = most_tokens(model, tokenizer)
     if max_length > longest:
         raise AlignAttnError(f"--max_length {max_length}: the model takes at most {longest} tokens")
