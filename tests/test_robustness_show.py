@@ -15,6 +15,7 @@ from alignattn.errors import AlignAttnError
 from alignattn.experiments.show_attacks import main, render_terminal
 from alignattn.robustness.examples import changed_words, summary_line
 from alignattn.robustness.record_files import read_shown
+from alignattn.robustness.records import AttackRecord
 from alignattn.robustness.show_page import render_page
 
 VOID = {"meta", "input"}
@@ -262,6 +263,20 @@ def test_a_torn_last_line_is_left_out_and_said(tmp_path, capsys):
     assert "2 example(s)" in captured.out
     assert "last line" in captured.err
     assert path.read_bytes() == before
+
+
+def test_whole_lines_that_come_while_a_file_is_read_are_not_called_torn(tmp_path, monkeypatch, capsys):
+    path = save(tmp_path, line(0))
+    from_line = AttackRecord.from_line
+
+    def read_while_it_grows(text):
+        with path.open("a") as file:
+            file.write(json.dumps(line(1)) + "\n")
+        return from_line(text)
+
+    monkeypatch.setattr(AttackRecord, "from_line", read_while_it_grows)
+    assert len(read_shown(path)) == 1
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from alignattn.robustness.encoders import load_pretrained
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
-from alignattn.robustness.resources import model_digest, named_model
+from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
@@ -195,6 +195,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
         for number, row in rows.numbered(split)
     ]
     folder = Path(model)
-    run, digest = (named_model(folder), model_digest(folder)) if folder.is_dir() else (model, model)
+    digest = model_digest(folder) if folder.is_dir() else model
+    run = label_model(folder, digest) if folder.is_dir() else model
     left_out = tuple(sorted(rows.left_out.get(split, ())))
     return Target(name, run, digest, loaded.eval(), tokenizer, task, split, attacked, left_out)

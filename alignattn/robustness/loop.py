@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,9 +84,16 @@ class AttackJob:
             rows_walked,
             len(self.rows),
             self.left_out,
-            _digest(self.rows),
+            self._rows_digest,
             self.versions,
         )
+
+    @cached_property
+    def _rows_digest(self) -> str:
+        total = hashlib.sha256()
+        for row in self.rows:
+            total.update(json.dumps([row.index, list(row.texts.items()), row.label]).encode())
+        return total.hexdigest()
 
     def earlier(self) -> AttackRun | None:
         """Return what is recorded already, if anything is.
@@ -313,13 +321,6 @@ def _predictions(model: Any, rows: Sequence[AttackRow]) -> list[int | None]:
         raise
     except Exception:
         return [None] if len(rows) == 1 else [_predictions(model, [row])[0] for row in rows]
-
-
-def _digest(rows: Sequence[AttackRow]) -> str:
-    total = hashlib.sha256()
-    for row in rows:
-        total.update(json.dumps([row.index, list(row.texts.items()), row.label]).encode())
-    return total.hexdigest()
 
 
 def _with_result(record: AttackRecord, result: Any, results: ModuleType) -> AttackRecord:

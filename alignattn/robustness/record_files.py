@@ -60,10 +60,10 @@ def cut_torn_line(records_path: Path) -> None:
     Raises:
         AlignAttnError: if another line is damaged.
     """
-    _, length = read_records(records_path, AWAY)
-    if records_path.exists() and records_path.stat().st_size > length:
+    _, torn = read_records(records_path, AWAY)
+    if torn:
         with records_path.open("r+b") as file:
-            file.truncate(length)
+            file.truncate(records_path.stat().st_size - torn)
             os.fsync(file.fileno())
 
 
@@ -75,7 +75,7 @@ def read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
         advice: what to do if it is no such file.
 
     Returns:
-        The records, and the number of bytes that hold them.
+        The records, and the number of bytes behind them: of a last line without its end.
 
     Raises:
         AlignAttnError: if a line is no record.
@@ -90,7 +90,7 @@ def read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
         except ValueError as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else one_line(error)
             raise AlignAttnError(f"{path}, line {number} is no attacked example ({reason}): {advice}") from error
-    return records, length
+    return records, len(content) - length
 
 
 def read_shown(path: Path) -> list[AttackRecord]:
@@ -103,8 +103,8 @@ def read_shown(path: Path) -> list[AttackRecord]:
         AlignAttnError: if there is no such file, no whole line, or a line is no attacked example.
     """
     check_file(path, OTHER_FILE)
-    records, length = read_records(path, OTHER_FILE)
-    if path.stat().st_size > length:
+    records, torn = read_records(path, OTHER_FILE)
+    if torn:
         print(f"the last line of {path} is not whole and left out", file=sys.stderr)
     if not records:
         raise AlignAttnError(f"{path} holds no example: let the attack run on")

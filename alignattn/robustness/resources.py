@@ -186,11 +186,16 @@ def model_digest(folder: Path) -> str:
 
 
 def named_model(folder: Path) -> str:
-    """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256.
+    """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256."""
+    return label_model(folder, model_digest(folder))
 
-    The last part alone says little: `model`, or the `seed-1` of a run.
+
+def label_model(folder: Path, digest: str) -> str:
+    """Return the words for a model's folder whose digest is known.
+
+    The last part of its path alone says little: `model`, or the `seed-1` of a run.
     """
-    return f"{Path(*folder.resolve().parts[-2:]).as_posix()} (sha256 {model_digest(folder)})"
+    return f"{Path(*folder.resolve().parts[-2:]).as_posix()} (sha256 {digest})"
 
 
 def _named_file(path: Path) -> str:
