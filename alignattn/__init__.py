@@ -7,25 +7,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignattn.checkpoints import from_pretrained
-    from alignattn.collector import LayerRecord, Recording
-    from alignattn.config import PRESETS, AttentionConfig
-    from alignattn.errors import AlignAttnError
+    from alignattn.attention.config import PRESETS, AttentionConfig
     from alignattn.patching import collect, is_patched, patch, patch_alignment, patch_qvi, unpatch
-    from alignattn.trainer import AlignmentTrainer, AlignmentTrainingArguments
+    from alignattn.patching.checkpoints import from_pretrained
+    from alignattn.patching.recording import LayerRecord, Recording
+    from alignattn.support.errors import AlignAttnError
+    from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AlignAttnError": "errors",
-    "AlignmentTrainer": "trainer",
-    "AlignmentTrainingArguments": "trainer",
-    "AttentionConfig": "config",
-    "LayerRecord": "collector",
-    "PRESETS": "config",
-    "Recording": "collector",
+    "AlignAttnError": "support.errors",
+    "AlignmentTrainer": "training",
+    "AlignmentTrainingArguments": "training",
+    "AttentionConfig": "attention.config",
+    "LayerRecord": "patching.recording",
+    "PRESETS": "attention.config",
+    "Recording": "patching.recording",
     "collect": "patching",
-    "from_pretrained": "checkpoints",
+    "from_pretrained": "patching.checkpoints",
     "is_patched": "patching",
     "patch": "patching",
     "patch_alignment": "patching",

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from alignattn import __version__
-from alignattn.errors import AlignAttnError, reason_of
+from alignattn.support.errors import AlignAttnError, reason_of
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -28,56 +28,56 @@ commands:
 
 
 def _finetune(argv: Sequence[str]) -> None:
-    from alignattn.experiments.arguments import parse_run_options
-    from alignattn.experiments.finetune import finetune
+    from alignattn.runs.options import parse_run_options
+    from alignattn.runs.run import finetune
 
     finetune(parse_run_options(argv, prog="alignattn finetune"))
 
 
 def _domain_shift(argv: Sequence[str]) -> None:
-    from alignattn.experiments.domain_shift import main
+    from alignattn.commands.domain_shift.command import main
 
     main(argv)
 
 
 def _robustness(argv: Sequence[str]) -> None:
-    from alignattn.experiments.robustness import main
+    from alignattn.commands.robustness.command import main
 
     main(argv)
 
 
 def _inspect(argv: Sequence[str]) -> None:
-    from alignattn.experiments.inspection import main
+    from alignattn.commands.inspect.command import main
 
     main(argv)
 
 
 def _calibrate(argv: Sequence[str]) -> None:
-    from alignattn.experiments.calibrate import main
+    from alignattn.commands.calibrate.command import main
 
     main(argv)
 
 
 def _figure(argv: Sequence[str]) -> None:
-    from alignattn.experiments.figure import main
+    from alignattn.commands.figure.command import main
 
     main(argv)
 
 
 def _reproduce(argv: Sequence[str]) -> None:
-    from alignattn.experiments.reproduce import main
+    from alignattn.commands.reproduce.command import main
 
     main(argv)
 
 
 def _benchmark(argv: Sequence[str]) -> None:
-    from alignattn.experiments.benchmark import main
+    from alignattn.commands.benchmark.command import main
 
     main(argv)
 
 
 def _demo(argv: Sequence[str]) -> None:
-    from alignattn.experiments.demo import main
+    from alignattn.commands.demo.command import main
 
     main(argv)
 

@@ -11,7 +11,7 @@ from alignattn.attention.alignment.base import HeadReduction
 from alignattn.attention.normalizers import NORMALIZERS
 from alignattn.attention.scores import SCORES
 from alignattn.attention.values import VALUES
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""

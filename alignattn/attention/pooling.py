@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.values import VALUES
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 
 class AdditiveAttentionPooling(nn.Module):

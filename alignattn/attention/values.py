@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.slot import Slot
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 Init = Literal["pretrained", "paper"]
 

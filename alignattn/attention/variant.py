@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.alignment import ALIGNMENTS, Alignment
+from alignattn.attention.config import AttentionConfig
 from alignattn.attention.normalizers import NORMALIZERS
 from alignattn.attention.scores import SCORES, DotProduct
 from alignattn.attention.values import VALUES, Identity
-from alignattn.config import AttentionConfig
 
 
 class AttentionVariant(nn.Module):

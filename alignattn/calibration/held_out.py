@@ -12,7 +12,7 @@ from alignattn.calibration.measures import negative_log_likelihood
 from alignattn.calibration.predictions import Predictions, all_splits
 from alignattn.calibration.rows import log_probabilities
 from alignattn.calibration.temperature import apply_temperature, fit_temperature, is_at_bound
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 FEWEST_TO_HALVE = 2
 BOUND_NOTE = " (the end of the search: these rows tell no temperature)"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.calibration.rows import checked_rows, log_probabilities
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 ECE_BINS = 10
 """As in Desai & Durrett 2020 and Zhang et al. 2021."""

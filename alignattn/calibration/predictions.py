@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from alignattn.bad_rows import BadRow, list_bad_rows
 from alignattn.calibration.rows import find_bad_rows
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import check_file
+from alignattn.support.bad_rows import BadRow, list_bad_rows
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file
 
 SPLIT_COLUMN = "split"
 

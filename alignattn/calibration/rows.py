@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 SUM_TOLERANCE = 1e-3
 """How far the probabilities of a row may miss 1 by: those of a model in half precision do."""

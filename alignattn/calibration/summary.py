@@ -16,7 +16,7 @@ from alignattn.calibration.measures import (
     equal_width_error,
     largest_error,
 )
-from alignattn.uncertainty import FEWEST_ROWS, RESAMPLES, SEED, Interval, IntervalMethod, bootstrap_interval
+from alignattn.statistics.intervals import FEWEST_ROWS, RESAMPLES, SEED, Interval, IntervalMethod, bootstrap_interval
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from alignattn.calibration.rows import find_bad_rows, log_probabilities
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 TEMPERATURE_RANGE = (0.01, 100.0)
 """Where a temperature is looked for: it would run away on rows that are all right, or no better than chance."""

@@ -9,11 +9,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerFast
 
-from alignattn.errors import AlignAttnError, one_line
 from alignattn.models.decomposable_attention import DecomposableAttentionForSequenceClassification
 from alignattn.models.esim import EsimForSequenceClassification
 from alignattn.models.sentence_pair import SentencePairClassifier, SentencePairConfig
 from alignattn.models.words import Embeddings, build_tokenizer, embedding_matrix, read_embeddings
+from alignattn.support.errors import AlignAttnError, one_line
 
 BASELINES: dict[str, type[SentencePairClassifier]] = {
     "da": DecomposableAttentionForSequenceClassification,

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 
 @strict

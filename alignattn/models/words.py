@@ -15,8 +15,8 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import check_file
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file
 
 Vector = NDArray[np.float32]
 

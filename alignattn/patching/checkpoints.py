@@ -15,9 +15,9 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 import alignattn.models  # noqa: F401  # makes transformers know the models that are ours
-from alignattn.config import AttentionConfig
-from alignattn.errors import AlignAttnError, one_line
+from alignattn.attention.config import AttentionConfig
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
+from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 """What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""

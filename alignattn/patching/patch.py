@@ -17,12 +17,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from alignattn.attention.config import AttentionConfig
 from alignattn.attention.scores import SCORES
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
-from alignattn.collector import Collector, LayerRecord, Recording
-from alignattn.config import AttentionConfig
-from alignattn.errors import AlignAttnError
-from alignattn.projections import FUSED, AttentionModule, ProjectionTap, TappedLinear, attention_modules
+from alignattn.patching.projections import FUSED, AttentionModule, ProjectionTap, TappedLinear, attention_modules
+from alignattn.patching.recording import Collector, LayerRecord, Recording
+from alignattn.support.errors import AlignAttnError
 
 CHILD_NAME = "alignattn"
 """Attribute of an attention module that holds its slots, and of a model and its config that tells of the patch."""

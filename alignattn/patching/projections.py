@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from alignattn.attention.config import GradientScope
 from alignattn.attention.projection import forked_linear
-from alignattn.collector import Collector
-from alignattn.config import GradientScope
+from alignattn.patching.recording import Collector
 
 FUSED = "fused"
 

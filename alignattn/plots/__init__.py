@@ -1,13 +1,13 @@
 """Pictures of results: what is drawn is given as numbers by name, and a path's ending chooses the format."""
 
-from alignattn.figures.bars import BarPanel, Spread, plot_bars, plot_comparison
-from alignattn.figures.curves import CurvePanel, draw_curves
-from alignattn.figures.drawing import COLOURS, MARKERS, svg_text, write_figure
-from alignattn.figures.growth import LinePanel, plot_growth
-from alignattn.figures.heat_maps import HeatMapPanel, draw_heat_maps, plot_heat_maps
-from alignattn.figures.points import PointPanel, draw_points
-from alignattn.figures.reliability import ReliabilityPanel, draw_reliability, plot_reliability
-from alignattn.figures.token_maps import TokenMapPanel, draw_token_maps
+from alignattn.plots.bars import BarPanel, Spread, plot_bars, plot_comparison
+from alignattn.plots.curves import CurvePanel, draw_curves
+from alignattn.plots.drawing import COLOURS, MARKERS, svg_text, write_figure
+from alignattn.plots.growth import LinePanel, plot_growth
+from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps, plot_heat_maps
+from alignattn.plots.points import PointPanel, draw_points
+from alignattn.plots.reliability import ReliabilityPanel, draw_reliability, plot_reliability
+from alignattn.plots.token_maps import TokenMapPanel, draw_token_maps
 
 __all__ = [
     "COLOURS",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.figures.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
+from alignattn.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
 
 MIN_WIDTH = 6.0
 """In inches, so the next."""

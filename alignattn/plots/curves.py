@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.figures.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finish_axes, new_figure
+from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finish_axes, new_figure
 
 CURVE_PANELS_ABREAST = 3
 MARKER_POINTS = 3.5

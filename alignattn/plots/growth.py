@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.figures.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
+from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
 
 SMALLEST_SHOWN = 2**-14
 """Share of a panel's largest value below which a logarithmic axis ends."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.figures.drawing import HEAT_COLOURS, new_figure, write_figure
+from alignattn.plots.drawing import HEAT_COLOURS, new_figure, write_figure
 
 HEAT_PANELS_ABREAST = 4
 CELL_INCHES = 0.2

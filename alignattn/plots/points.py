@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.figures.drawing import COLOURS, cycled, finish_axes, new_figure
+from alignattn.plots.drawing import COLOURS, cycled, finish_axes, new_figure
 
 POINT_PANEL_INCHES = (4.2, 4.4)
 """Width and height."""

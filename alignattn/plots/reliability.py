@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.figures.drawing import COLOURS, finish_axes, new_figure, write_figure
+from alignattn.plots.drawing import COLOURS, finish_axes, new_figure, write_figure
 
 RELIABILITY_HEIGHTS = (3.0, 1.0)
 """Of a reliability diagram and of the counts below it, in proportion."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.figures.drawing import HEAT_COLOURS, new_figure
+from alignattn.plots.drawing import HEAT_COLOURS, new_figure
 
 TOKEN_INCHES = 0.2
 """Of a token's row and column, unless there are too many."""

@@ -10,9 +10,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.checkpoints import load_with_missing, unloadable
-from alignattn.errors import AlignAttnError
+from alignattn.patching.checkpoints import load_with_missing, unloadable
 from alignattn.robustness.batches import padded_batches
+from alignattn.support.errors import AlignAttnError
 
 CACHE_SIZE = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""

@@ -33,8 +33,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, NoReturn
 
-from alignattn.errors import AlignAttnError, install_extra
 from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.support.errors import AlignAttnError, install_extra
 
 VERSION = "0.3.11"
 INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION} (`make attack` does both)"

@@ -19,11 +19,11 @@ import torch
 from filelock import FileLock, Timeout
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import write_text
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings, Outcome, Shard
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import write_text
 
 ROWS_SCORED_AT_ONCE = 256
 NUMPY_SEEDS = 2**32

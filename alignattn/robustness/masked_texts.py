@@ -10,9 +10,9 @@ from typing import Any
 import datasets
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
-from alignattn.files import read_text
 from alignattn.robustness.masked_head import masked_positions
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import read_text
 from alignattn.tasks.sources import read_file
 
 HELD_OUT_SHARE = 0.05

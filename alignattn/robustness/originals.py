@@ -14,9 +14,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError, install_extra, one_line
-from alignattn.files import replacing
 from alignattn.robustness.resources import BERT
+from alignattn.support.errors import AlignAttnError, install_extra, one_line
+from alignattn.support.files import replacing
 
 VECTORS_URL = (
     "https://raw.githubusercontent.com/nmrksic/counter-fitting/master/word_vectors/counter-fitted-vectors.txt.zip"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.library import load_textattack, replaced
 from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.robustness.resources import BERT, Resources, read_neighbors
+from alignattn.support.errors import AlignAttnError
 
 CLASSES = {"textfooler": "TextFoolerJin2019", "textbugger": "TextBuggerLi2018", "bae": "BAEGarg2019"}
 """For each recipe, the class of TextAttack that builds it."""

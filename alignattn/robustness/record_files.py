@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import check_file, write_json
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file, write_json
 
 AWAY = "move the file away to run again"
 OTHER_FILE = "give the JSON lines that an attack wrote"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from alignattn.bad_rows import numbers_without
-from alignattn.errors import AlignAttnError
+from alignattn.support.bad_rows import numbers_without
+from alignattn.support.errors import AlignAttnError
 
 Outcome = Literal["failed", "succeeded", "skipped"]
 """The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""

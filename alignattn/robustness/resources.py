@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import check_file
 from alignattn.robustness.nltk_data import PACKAGES
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"

@@ -6,7 +6,7 @@ from html import escape
 
 from alignattn.robustness.examples import Kind, Piece, changed_columns, heading, predictions, summary_line, visible
 from alignattn.robustness.records import OUTCOMES, AttackRecord
-from alignattn.web_page import render_document
+from alignattn.support.html import render_document
 
 ALL = "all"
 

@@ -14,11 +14,11 @@ from nltk.tag import PerceptronTagger, map_tag
 from numpy.typing import NDArray
 from torch import Tensor
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.batches import padded_batches
 from alignattn.robustness.encoders import CachedEncoder, longest_input
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.masked_head import logits_at
+from alignattn.support.errors import AlignAttnError
 
 load_textattack()
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from alignattn.files import write_csv, write_json, write_text
 from alignattn.robustness.records import OUTCOMES, AttackRun, AttackSettings
-from alignattn.tables import render_table
-from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.support.files import write_csv, write_json, write_text
+from alignattn.support.text_tables import render_table
 
 TABLE_NAME = "robustness"
 NOTHING = "-"

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.batches import padded_batches
 from alignattn.robustness.encoders import most_tokens
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import MOST_TEXTS
 
 CACHE_SIZE = 2**16

@@ -1,1 +1,1 @@
-"""What the commands do: one run to `results.json`, many runs to a table."""
+"""A run: its options, its rows and model, its training, and what it leaves in its folder."""

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from huggingface_hub import HfApi
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.experiments.arguments import RunOptions
-from alignattn.experiments.model_card import model_card, write_model_card
-from alignattn.experiments.results import RunResult
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.runs.options import RunOptions
+from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.results import RunResult
 
 LEFT_OUT = ["_*", f"{PREFIX_CHECKPOINT_DIR}-*"]
 """What `Trainer.push_to_hub` leaves out, too."""

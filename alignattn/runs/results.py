@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from alignattn.errors import AlignAttnError
-from alignattn.files import write_json
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_json
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"

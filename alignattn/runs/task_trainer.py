@@ -7,10 +7,10 @@ from typing import Any
 
 from transformers import EvalPrediction
 
-from alignattn.experiments.hub import NOT_OPENED, hub_errors
+from alignattn.runs.hub import NOT_OPENED, hub_errors
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
-from alignattn.trainer import AlignmentTrainer
+from alignattn.training import AlignmentTrainer
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.experiments.tables.paired_tests import (
+from alignattn.statistics.example_scores import ExampleScores
+from alignattn.statistics.intervals import FEWEST_ROWS, SEED, Interval
+from alignattn.statistics.paired_tests import (
     PairedScores,
     bootstrap_difference,
     mcnemar,
     sign_flip_p_value,
     t_interval,
 )
-from alignattn.uncertainty import FEWEST_ROWS, SEED, Interval
+from alignattn.support.errors import AlignAttnError
 
 SIGNIFICANCE_LEVEL = 0.05
 

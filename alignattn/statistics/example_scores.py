@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.calibration.measures import ECE_BINS, RowScores, equal_width_error
-from alignattn.errors import AlignAttnError
-from alignattn.uncertainty import IntervalMethod
+from alignattn.statistics.intervals import IntervalMethod
+from alignattn.support.errors import AlignAttnError
 
 Statistic = Callable[..., NDArray[np.float64]]
 """Of one sample or many at once: takes arrays `[..., N]` and returns `[...]`."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import bootstrap
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 CONFIDENCE_LEVEL = 0.95
 RESAMPLES = 1000

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.uncertainty import BATCH_NUMBERS, CONFIDENCE_LEVEL, Interval
+from alignattn.statistics.example_scores import ExampleScores
+from alignattn.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_LEVEL, Interval
+from alignattn.support.errors import AlignAttnError
 
 ROUNDING = 1e-12
 """Differences that are smaller are none: sums of the same numbers in another order."""

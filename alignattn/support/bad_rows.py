@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 
 @dataclass(frozen=True)

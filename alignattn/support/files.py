@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 
 class DefaultOnceFormatter(argparse.ArgumentDefaultsHelpFormatter):

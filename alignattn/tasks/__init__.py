@@ -3,11 +3,11 @@
 This package imports nothing heavy; `rows`, `metrics` and `kinds` do, and are imported where they are used.
 """
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.answers.tasks import QUESTION_ANSWERING_TASKS
+from alignattn.tasks.choices.tasks import MULTIPLE_CHOICE_TASKS
 from alignattn.tasks.demo import DEMO_TASK
-from alignattn.tasks.glue import GLUE_TASKS
-from alignattn.tasks.multiple_choice import MULTIPLE_CHOICE_TASKS
-from alignattn.tasks.question_answering import QUESTION_ANSWERING_TASKS
+from alignattn.tasks.tags.tasks import TOKEN_CLASSIFICATION_TASKS
 from alignattn.tasks.task import (
     LabelledTask,
     MultipleChoice,
@@ -16,8 +16,8 @@ from alignattn.tasks.task import (
     TextClassification,
     TokenClassification,
 )
-from alignattn.tasks.text_classification import TEXT_CLASSIFICATION_TASKS
-from alignattn.tasks.token_classification import TOKEN_CLASSIFICATION_TASKS
+from alignattn.tasks.texts.glue import GLUE_TASKS
+from alignattn.tasks.texts.tasks import TEXT_CLASSIFICATION_TASKS
 
 __all__ = [
     "TASKS",

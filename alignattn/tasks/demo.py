@@ -1,6 +1,6 @@
 """The demo's task: generated sentence pairs in two genres, trained on one and evaluated on both."""
 
-from alignattn.demo_data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, TASK_FOLDER
+from alignattn.commands.demo.data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, TASK_FOLDER
 from alignattn.tasks.task import TextClassification
 
 DEMO_TASK = TextClassification(

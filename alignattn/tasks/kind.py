@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import Task, TaskOptions
 from alignattn.tasks.wording import shown
 

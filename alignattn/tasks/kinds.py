@@ -7,11 +7,10 @@ package takes seconds (transformers, evaluate): import it where a run begins.
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind
-from alignattn.tasks.kinds.multiple_choice import MultipleChoiceKind
-from alignattn.tasks.kinds.question_answering import QuestionAnsweringKind
-from alignattn.tasks.kinds.text_classification import TextClassificationKind
-from alignattn.tasks.kinds.token_classification import TokenClassificationKind
+from alignattn.tasks.answers.kind import QuestionAnsweringKind
+from alignattn.tasks.choices.kind import MultipleChoiceKind
+from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
+from alignattn.tasks.tags.kind import TokenClassificationKind
 from alignattn.tasks.task import (
     MultipleChoice,
     QuestionAnswering,
@@ -20,6 +19,7 @@ from alignattn.tasks.task import (
     TextClassification,
     TokenClassification,
 )
+from alignattn.tasks.texts.kind import TextClassificationKind
 
 __all__ = ["KINDS", "EncodedSplit", "Evaluation", "TaskKind", "TaskOptions", "kind_of"]
 

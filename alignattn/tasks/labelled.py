@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import softmax
 
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
+from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.labels import has_label, label_numbers
 from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.task import LabelledTask

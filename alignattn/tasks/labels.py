@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import LabelledTask, MetricName, TextClassification
 from alignattn.tasks.wording import listing, shown
 

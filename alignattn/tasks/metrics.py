@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.task import LabelledTask, MetricName
 

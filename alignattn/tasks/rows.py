@@ -11,13 +11,13 @@ from typing import Any, Generic, TypeVar
 import datasets
 import numpy as np
 
-from alignattn.bad_rows import BadRow, list_bad_rows, numbers_without
-from alignattn.errors import AlignAttnError
+from alignattn.support.bad_rows import BadRow, list_bad_rows, numbers_without
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.kinds.text_classification import text_problems
 from alignattn.tasks.labels import UserLabel, parse_user_labels, user_label_numbers, user_task
 from alignattn.tasks.sources import hub_origin, read_file, read_hub, split_path
 from alignattn.tasks.task import MOST_TEXTS, Task, TextClassification, TokenClassification
+from alignattn.tasks.texts.kind import text_problems
 
 TRAIN = "train"
 VALIDATION = "validation"

@@ -14,9 +14,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.files import check_file
-from alignattn.tasks.conll import read_conll
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file
+from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import Task
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"

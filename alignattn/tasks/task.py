@@ -105,7 +105,7 @@ class TokenClassification(Task):
     """Tags of words, such as those of named entities.
 
     Attributes:
-        metrics: Of `alignattn.tasks.entities.entity_scores`.
+        metrics: Of `alignattn.tasks.tags.entities.entity_scores`.
         tokens_column: The column of lists of words.
         tags_column: The column of lists of as many tags, strings or class numbers.
         labels: The tags in the order of their numbers; empty until the training rows tell.
@@ -122,7 +122,7 @@ class QuestionAnswering(Task):
     """Extraction of the answer to a question from a context: columns `id`, `question`, `context` and `answers`.
 
     Attributes:
-        metrics: Of `alignattn.tasks.squad_metric.squad_scores`.
+        metrics: Of `alignattn.tasks.answers.squad_metric.squad_scores`.
         has_unanswerable: Whether some questions have no answer in their context (SQuAD 2.0).
     """
 

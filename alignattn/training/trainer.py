@@ -14,9 +14,9 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from alignattn.collector import Collector, Recording
-from alignattn.errors import AlignAttnError
 from alignattn.patching import alignment_parameters, is_patched, patch_of
+from alignattn.patching.recording import Collector, Recording
+from alignattn.support.errors import AlignAttnError
 
 ALIGNMENT_LEARNING_RATE = 1e-3
 """Adversaries and navigators are new networks: at a pretrained model's learning rate they stay at chance."""

@@ -11,7 +11,7 @@ from alignattn.attention.alignment import ALIGNMENTS, CTAlignment, GANAlignment,
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
 from alignattn.attention.projection import forked_linear
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
 REAL_TOKENS = (6, 4, 3)

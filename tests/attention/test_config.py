@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from alignattn.config import PRESETS, AttentionConfig
-from alignattn.errors import AlignAttnError
+from alignattn.attention.config import PRESETS, AttentionConfig
+from alignattn.support.errors import AlignAttnError
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -5,7 +5,7 @@ import torch
 
 from alignattn.attention.pooling import AdditiveAttentionPooling
 from alignattn.attention.values import VALUES
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
 INTERACTING = ("interaction", "sum", "qvi")

@@ -24,7 +24,7 @@ from alignattn.calibration import (
     reliability,
 )
 from alignattn.calibration.metric import CalibrationError
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 BINNED = (expected_calibration_error, adaptive_calibration_error, maximum_calibration_error)
 ALL = (*BINNED, brier_score, negative_log_likelihood)

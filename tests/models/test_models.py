@@ -2,17 +2,17 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from conftest import ROOT
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.demo_data import IN_DOMAIN, generate
+from alignattn.commands.demo.data import IN_DOMAIN, generate
 from alignattn.models import BASELINE_TRAINING, BASELINES, build_baseline
 from alignattn.models.sentence_pair import masked_softmax, split_pair
 
@@ -327,7 +327,7 @@ def test_embeddings_are_where_transformers_looks_for_them(name):
 
 def test_the_package_does_not_import_the_models():
     code = "import alignattn, sys; sys.exit('alignattn.models' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 # Building

@@ -9,8 +9,8 @@ from conftest import ALIGNED, FAMILIES, tiny_batch, tiny_model
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
-from alignattn.errors import AlignAttnError
 from alignattn.patching import alignment_parameters
+from alignattn.support.errors import AlignAttnError
 
 TRASTUZUMAB = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRY"

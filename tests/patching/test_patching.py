@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 import alignattn
 from alignattn.attention.alignment import ALIGNMENTS
-from alignattn.collector import Recording
-from alignattn.errors import AlignAttnError
 from alignattn.patching import alignment_parameters
+from alignattn.patching.recording import Recording
+from alignattn.support.errors import AlignAttnError
 
 NAMED_PROJECTIONS = ("query", "key", "q_lin", "k_lin", "Wqkv")
 

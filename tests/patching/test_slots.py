@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
+from alignattn.attention.config import PRESETS, SLOTS, AttentionConfig
 from alignattn.attention.variant import values_mask
-from alignattn.config import PRESETS, SLOTS, AttentionConfig
-from alignattn.errors import AlignAttnError
 from alignattn.patching import LOADING_HINT, function_parameters
+from alignattn.support.errors import AlignAttnError
 
 CHOICES = [
     "dot",

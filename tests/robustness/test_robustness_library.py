@@ -16,9 +16,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from robustness_helpers import NLTK_DATA, needs_files, needs_textattack
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness import library
 from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.support.errors import AlignAttnError
 
 needs_nltk_data = needs_files(NLTK_DATA)
 

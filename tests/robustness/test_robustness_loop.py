@@ -13,10 +13,10 @@ import pytest
 import torch
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, toy_attack, toy_rows
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path
 from alignattn.robustness.records import AttackRecord, AttackRun
+from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
 

@@ -17,10 +17,10 @@ import pytest
 from conftest import ROOT
 from robustness_helpers import NEIGHBORS, SST2, BagOfWords, skip_module_without
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness import originals
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.resources import Resources
+from alignattn.support.errors import AlignAttnError
 
 skip_module_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

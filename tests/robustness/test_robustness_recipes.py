@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, skip_module_without
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness import library
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
 from alignattn.robustness.resources import Resources, read_neighbors
+from alignattn.support.errors import AlignAttnError
 
 skip_module_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

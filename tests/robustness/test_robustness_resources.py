@@ -11,9 +11,9 @@ import pytest
 from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints, skip_module_without
 from safetensors.torch import load_file, save_file
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.resources import Resources, named_model
+from alignattn.support.errors import AlignAttnError
 
 skip_module_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

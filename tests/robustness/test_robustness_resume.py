@@ -13,18 +13,18 @@ import pytest
 from conftest import ROOT
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.summary import summarise, tabulate
+from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "toy.jsonl"
-    script = ROOT / "tests" / "attack_and_die.py"
+    script = ROOT / "tests" / "robustness" / "attack_and_die.py"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *sys.path])}
     command = [sys.executable, str(script), str(tiny_checkpoint), str(path), "60"]
     killed = subprocess.run(command, env=environment, capture_output=True, check=False)

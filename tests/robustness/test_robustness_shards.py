@@ -7,10 +7,10 @@ import pytest
 from robustness_helpers import drop_last_line
 from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attack, toy_rows
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.loop import AttackJob, attack_rows, merge
 from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun, Shard
+from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
 

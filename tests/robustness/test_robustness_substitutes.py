@@ -9,8 +9,8 @@ import torch
 import transformers
 from robustness_helpers import NEIGHBORS, NLTK_DATA, skip_module_without
 
-from alignattn.errors import AlignAttnError
 from alignattn.robustness.resources import Resources
+from alignattn.support.errors import AlignAttnError
 
 skip_module_without(NEIGHBORS, NLTK_DATA)
 pytest_plugins = ["robustness_fixtures"]

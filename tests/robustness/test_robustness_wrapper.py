@@ -10,9 +10,9 @@ from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
-from alignattn.errors import AlignAttnError
 from alignattn.models import build_baseline
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
+from alignattn.support.errors import AlignAttnError
 
 MAX_LENGTH = 32
 BATCHES = 5

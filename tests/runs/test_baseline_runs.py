@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
-from alignattn.experiments.arguments import parse_run_options
+from alignattn.runs.options import parse_run_options
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 

@@ -15,9 +15,9 @@ from huggingface_hub import HfApi, ModelCard
 
 import alignattn
 from alignattn.cli import main
-from alignattn.experiments.arguments import parse_run_options
-from alignattn.experiments.model_card import model_card, write_model_card
-from alignattn.experiments.results import RunResult
+from alignattn.runs.options import parse_run_options
+from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.results import RunResult
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 TOKEN = "hf_a-secret-that-nobody-may-read"

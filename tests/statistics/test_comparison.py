@@ -11,17 +11,17 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.calibration import expected_calibration_error
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.comparison import Comparison, can_test_over_seeds, compare, correct, holm
-from alignattn.experiments.tables.example_scores import (
+from alignattn.statistics.comparison import Comparison, can_test_over_seeds, compare, correct, holm
+from alignattn.statistics.example_scores import (
     ExampleScores,
     calibration_scores,
     example_scores,
     mean_scores,
     ratio_scores,
 )
-from alignattn.experiments.tables.paired_tests import PairedScores
-from alignattn.uncertainty import Interval
+from alignattn.statistics.intervals import Interval
+from alignattn.statistics.paired_tests import PairedScores
+from alignattn.support.errors import AlignAttnError
 
 DARWIN = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]) / 8
 """Heights of crossed minus self-fertilised maize, in inches (Darwin 1876), on which Fisher (1935) tried all signs."""

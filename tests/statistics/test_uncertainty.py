@@ -9,8 +9,8 @@ from scipy import stats
 
 from alignattn.calibration import FIGURES, summarise
 from alignattn.calibration.measures import RowScores, equal_mass_error, equal_width_error, largest_error
-from alignattn.errors import AlignAttnError
-from alignattn.uncertainty import Interval, bootstrap_interval
+from alignattn.statistics.intervals import Interval, bootstrap_interval
+from alignattn.support.errors import AlignAttnError
 
 MOST_SECONDS = 10
 

@@ -18,13 +18,13 @@ from transformers import (
 
 import alignattn
 from alignattn.cli import main
-from alignattn.experiments.attack_arguments import AttackArguments
-from alignattn.experiments.attack_targets import target_loaders
+from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.targets import target_loaders
 from alignattn.tasks import TASKS
-from alignattn.tasks.entities import entity_scores
+from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.kinds import KINDS, kind_of
 from alignattn.tasks.rows import load_task_files
-from alignattn.tasks.squad_metric import squad_scores
+from alignattn.tasks.tags.entities import entity_scores
 
 ROWS = 24
 DRAW = random.Random(0)

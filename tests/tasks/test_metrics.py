@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, LabelledTask
 from alignattn.tasks.metrics import METRICS, compute_metrics
 from alignattn.tasks.task import MetricName

@@ -13,12 +13,13 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import SHARED
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, Task, TextClassification
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, max_samples
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED_DATA = SHARED / "data"
 needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}")
 
 # Train and evaluation rows by shared/data/README.md.
@@ -226,7 +227,7 @@ def test_hub_split_that_is_missing(toy_dir: Callable[..., Path], cache_dir: str)
 
 def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
     code = (
-        "from alignattn.errors import AlignAttnError\n"
+        "from alignattn.support.errors import AlignAttnError\n"
         "from alignattn.tasks import TASKS\n"
         "from alignattn.tasks.rows import load_rows\n"
         "try:\n    load_rows(TASKS['mrpc'])\nexcept AlignAttnError as error:\n    print(error)"

@@ -11,10 +11,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, TextClassification, get_task
-from alignattn.tasks.glue import GLUE_TASKS
 from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.texts.glue import GLUE_TASKS
 
 GLUE = {task.name: task for task in GLUE_TASKS}
 

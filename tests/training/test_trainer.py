@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import alignattn
-from alignattn.errors import AlignAttnError
 from alignattn.patching import alignment_parameters
-from alignattn.trainer import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
+from alignattn.support.errors import AlignAttnError
+from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
 
 ROWS = 16
 LENGTH = 9
@@ -334,7 +334,7 @@ class TestResume:
             assert logged(resumed, name) == pytest.approx(logged(whole, name)), name
 
     def test_a_killed_process_resumes_to_the_same_weights(self, tmp_path):
-        script = ROOT / "tests" / "train_and_die.py"
+        script = ROOT / "tests" / "training" / "train_and_die.py"
 
         def run(folder, kill_at):
             return subprocess.run(
@@ -385,7 +385,7 @@ class TestLastWholeCheckpoint:
 @pytest.mark.parametrize("variant", ["soft", "aa-gan", "aa-ct"])
 def test_two_processes_equal_one(variant, tmp_path):
     """Two processes of four rows each against one of eight, by SGD; the world's size is asserted in them."""
-    script = ROOT / "tests" / "train_distributed.py"
+    script = ROOT / "tests" / "training" / "train_distributed.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
     for launcher, name in (
         ([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"),

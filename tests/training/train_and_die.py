@@ -11,7 +11,7 @@ from conftest import tiny_model
 from test_trainer import TinyRows, arguments
 
 import alignattn
-from alignattn.trainer import AlignmentTrainer, last_whole_checkpoint
+from alignattn.training import AlignmentTrainer, last_whole_checkpoint
 
 
 class KillAt(transformers.TrainerCallback):

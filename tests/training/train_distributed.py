@@ -9,7 +9,7 @@ from conftest import tiny_model
 from test_trainer import TinyRows, arguments, without_dropout
 
 import alignattn
-from alignattn.trainer import AlignmentTrainer
+from alignattn.training import AlignmentTrainer
 
 TOTAL_BATCH = 8
 

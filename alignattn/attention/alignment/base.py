@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.blocks import Block, BlockLoss, by_autograd, loss_in_blocks
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 HeadReduction = Literal["sum", "mean"]
 

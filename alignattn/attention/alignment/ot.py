@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
 

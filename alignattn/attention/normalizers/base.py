@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.slot import Slot
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 MASKED_SCORE = -1e9
 """What a masked position scores: below any real score by far, and its square is finite."""

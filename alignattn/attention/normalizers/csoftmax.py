@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 DEFAULT_BOUND = 0.5
 SUM_TOLERANCE = 1e-5

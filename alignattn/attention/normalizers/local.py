@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.normalizers.base import Normalizer, invalid, normalize
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 LocalKind = Literal["monotonic", "predictive"]
 

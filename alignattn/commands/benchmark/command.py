@@ -13,10 +13,18 @@ from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from alignattn.checkpoints import unloadable
-from alignattn.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.benchmark_report import (
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.commands.benchmark.measuring import (
+    MEMORY_METHODS,
+    PHASES,
+    Cell,
+    Setting,
+    Shape,
+    Subject,
+    make_batch,
+    measure,
+)
+from alignattn.commands.benchmark.report import (
     FILES,
     GROWTH_FILE,
     RATIOS_FILE,
@@ -28,18 +36,10 @@ from alignattn.experiments.benchmark_report import (
     summarise,
     write_tables,
 )
-from alignattn.experiments.measuring import (
-    MEMORY_METHODS,
-    PHASES,
-    Cell,
-    Setting,
-    Shape,
-    Subject,
-    make_batch,
-    measure,
-)
-from alignattn.experiments.parser import OneLineErrorParser, check_range
-from alignattn.files import check_free
+from alignattn.patching.checkpoints import unloadable
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free
+from alignattn.support.parser import OneLineErrorParser, check_range
 
 
 class BareSize(NamedTuple):

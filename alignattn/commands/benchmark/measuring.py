@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from alignattn.collector import Recording
-from alignattn.config import PLAIN_ATTENTION
-from alignattn.errors import AlignAttnError
+from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.patching import patch, patch_of
+from alignattn.patching.recording import Recording
+from alignattn.support.errors import AlignAttnError
 
 Phase = Literal["training", "evaluation"]
 PHASES: tuple[Phase, ...] = get_args(Phase)

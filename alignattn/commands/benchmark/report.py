@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.config import PLAIN_ATTENTION
-from alignattn.experiments.measuring import PHASES, Cell, Phase, Shape
-from alignattn.figures import BarPanel, LinePanel, Spread, plot_bars, plot_growth
-from alignattn.files import write_csv
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.benchmark.measuring import PHASES, Cell, Phase, Shape
+from alignattn.plots import BarPanel, LinePanel, Spread, plot_bars, plot_growth
+from alignattn.support.files import write_csv
 
 BYTES_A_MEBIBYTE = 2**20
 

@@ -21,12 +21,12 @@ from alignattn.calibration import (
 )
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser, check_range
-from alignattn.figures import ReliabilityPanel, plot_reliability
-from alignattn.files import check_free, write_json
-from alignattn.tables import render_table
-from alignattn.uncertainty import CONFIDENCE_LEVEL, RESAMPLES, SEED
+from alignattn.plots import ReliabilityPanel, plot_reliability
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES, SEED
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, write_json
+from alignattn.support.parser import OneLineErrorParser, check_range
+from alignattn.support.text_tables import render_table
 
 RESULTS_FILE = "calibration.json"
 

@@ -7,8 +7,8 @@ speak of the same people and, unless they name different times, of the same mome
 * 1, neutral: where the premise is true, the hypothesis may be true or false;
 * 2, contradiction: where the premise is true, the hypothesis is false.
 
-The labels are computed from what the sentences mean, in `alignattn.demo_grammar`. The two genres share that
-grammar and differ in their words (`alignattn.demo_vocabulary`): training on one and testing on the other
+The labels are computed from what the sentences mean, in `alignattn.commands.demo.grammar`. The two genres share that
+grammar and differ in their words (`alignattn.commands.demo.vocabulary`): training on one and testing on the other
 shows domain shift.
 
 Rows are drawn hypothesis first: only hypotheses for which a premise of every label turns up are used,
@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from alignattn.demo_grammar import CONTRADICTION, ENTAILMENT, NEUTRAL, Statement
-from alignattn.demo_vocabulary import GENRES, Genre
-from alignattn.errors import AlignAttnError
-from alignattn.files import replacing
+from alignattn.commands.demo.grammar import CONTRADICTION, ENTAILMENT, NEUTRAL, Statement
+from alignattn.commands.demo.vocabulary import GENRES, Genre
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import replacing
 
 LABEL_NAMES = {ENTAILMENT: "entailment", NEUTRAL: "neutral", CONTRADICTION: "contradiction"}
 IN_DOMAIN, OUT_OF_DOMAIN = "fiction", "business"

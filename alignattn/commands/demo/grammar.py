@@ -3,7 +3,7 @@
 No rule guesses a label. A sentence denotes the set of possible worlds in which it is true, each kind of
 sentence below says what its worlds are, and `relation` reads the label off the two sets. Hypernyms,
 modifiers, places, negation, quantifiers and numbers, and the monotonicity that negation and quantifiers turn
-round, all follow from that; the words, and what is assumed of them, are in `alignattn.demo_vocabulary`.
+round, all follow from that; the words, and what is assumed of them, are in `alignattn.commands.demo.vocabulary`.
 """
 
 import random
@@ -13,7 +13,7 @@ from functools import cache
 from itertools import combinations, product
 from typing import Any, Protocol, Self, TypeVar
 
-from alignattn.demo_vocabulary import Genre, Verb, members_of, step_up_or_down, terms
+from alignattn.commands.demo.vocabulary import Genre, Verb, members_of, step_up_or_down, terms
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 

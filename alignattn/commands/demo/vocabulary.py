@@ -1,6 +1,6 @@
 """The words of the demo's sentence-pair task: two genres and their small taxonomies.
 
-The labels of `alignattn.demo_data` are only as right as these tables, so each keeps to these rules:
+The labels of `alignattn.commands.demo.data` are only as right as these tables, so each keeps to these rules:
 
 * a `Taxon`'s narrow terms are kinds of its broad term, always (every harpist is a musician);
 * two activities of a genre are never done at once by one person: each takes both hands, and in the business

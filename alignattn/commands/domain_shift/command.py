@@ -18,7 +18,6 @@ from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
 from transformers import AutoTokenizer
 
-from alignattn.bad_rows import BadRow, as_json
 from alignattn.calibration import (
     ECE_BINS,
     apply_temperature,
@@ -27,13 +26,9 @@ from alignattn.calibration import (
     negative_log_likelihood,
     summarise,
 )
-from alignattn.checkpoints import from_pretrained
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import RunOptions, parse_run_options
-from alignattn.experiments.calibrate import reliability_panels
-from alignattn.experiments.data_loading import encode_split, load_evaluation_rows
-from alignattn.experiments.domain_pair import parse_pair
-from alignattn.experiments.domain_shift_report import (
+from alignattn.commands.calibrate.command import reliability_panels
+from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
     DomainShiftResult,
@@ -43,11 +38,16 @@ from alignattn.experiments.domain_shift_report import (
     render,
     write_seed_table,
 )
-from alignattn.experiments.finetune import check_output_dir, finetune_one, with_split, write_predictions
-from alignattn.experiments.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
-from alignattn.experiments.task_trainer import TaskTrainer
-from alignattn.figures import plot_reliability
-from alignattn.files import write_json, write_text
+from alignattn.patching.checkpoints import from_pretrained
+from alignattn.plots import plot_reliability
+from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
+from alignattn.runs.rows import encode_split, load_evaluation_rows
+from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.support.bad_rows import BadRow, as_json
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_json, write_text
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples

@@ -1,6 +1,6 @@
 """Two tasks of the same labels: one to train on, the other to shift to."""
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, LabelledTask, Task, get_task
 
 

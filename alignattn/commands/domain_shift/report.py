@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.calibration import Estimate
-from alignattn.experiments.calibrate import HEADINGS
-from alignattn.experiments.results import RESULTS_FILE, over_seeds, read_finished, with_deviation
-from alignattn.files import write_json
-from alignattn.tables import render_table
-from alignattn.uncertainty import CONFIDENCE_LEVEL, Interval
+from alignattn.commands.calibrate.command import HEADINGS
+from alignattn.runs.results import RESULTS_FILE, over_seeds, read_finished, with_deviation
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.support.files import write_json
+from alignattn.support.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 TABLE_FIGURES = ("accuracy", "expected_calibration_error")

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser, check_range, did_you_mean
-from alignattn.experiments.run_figures import (
+from alignattn.commands.figure.heads import PROG, choose_examples
+from alignattn.commands.figure.pictures import (
     Runs,
     draw_attention,
     draw_distance,
@@ -16,9 +15,10 @@ from alignattn.experiments.run_figures import (
     draw_training,
     draw_tsne,
 )
-from alignattn.experiments.run_folders import check_run_folder, short_names
-from alignattn.experiments.run_heads import PROG, choose_examples
-from alignattn.figures import write_figure
+from alignattn.plots import write_figure
+from alignattn.runs.folders import check_run_folder, short_names
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.parser import OneLineErrorParser, check_range, did_you_mean
 from alignattn.tasks.task import MOST_TEXTS
 
 ENDINGS = (".png", ".svg", ".pdf")

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import DataArguments
-from alignattn.experiments.inspection import LoadedModel, load_model
-from alignattn.experiments.run_folders import load_run_evaluation, read_run_options
+from alignattn.commands.inspect.command import LoadedModel, load_model
 from alignattn.patching import collect, patch_of
+from alignattn.runs.folders import load_run_evaluation, read_run_options
+from alignattn.runs.options import DataArguments
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
 from alignattn.tasks.kinds import TaskOptions, kind_of
 from alignattn.tasks.rows import max_samples

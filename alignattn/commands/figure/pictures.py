@@ -14,14 +14,9 @@ from numpy.typing import NDArray
 from alignattn.attention.distance import sliced_wasserstein
 from alignattn.calibration import ECE_BINS, Estimate, expected_calibration_error
 from alignattn.calibration.predictions import Predictions, read_predictions
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.experiments.calibrate import reliability_panels
-from alignattn.experiments.distance_callback import DISTANCE_NAME
-from alignattn.experiments.results import PREDICTIONS_FILE
-from alignattn.experiments.run_folders import read_log_history
-from alignattn.experiments.run_heads import Examples, HeadView, view_head
-from alignattn.experiments.training_curves import X_LABEL, Y_LABELS, curve_panels, curves_of
-from alignattn.figures import (
+from alignattn.commands.calibrate.command import reliability_panels
+from alignattn.commands.figure.heads import Examples, HeadView, view_head
+from alignattn.plots import (
     CurvePanel,
     PointPanel,
     ReliabilityPanel,
@@ -32,6 +27,11 @@ from alignattn.figures import (
     draw_token_maps,
     svg_text,
 )
+from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
+from alignattn.runs.distance import DISTANCE_NAME
+from alignattn.runs.folders import read_log_history
+from alignattn.runs.results import PREDICTIONS_FILE
+from alignattn.support.errors import AlignAttnError, one_line
 
 PERPLEXITY = 30.0
 """Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""

@@ -20,10 +20,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.checkpoints import from_pretrained, unloadable
-from alignattn.collector import LayerRecord
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.inspection_report import (
+from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
+from alignattn.commands.inspect.report import (
     FILES,
     PICTURE_FILE,
     TABLE_FILE,
@@ -33,11 +31,13 @@ from alignattn.experiments.inspection_report import (
     render,
     write_table,
 )
-from alignattn.experiments.parser import OneLineErrorParser, check_range
-from alignattn.files import check_free, read_text
-from alignattn.head_study import RareTokens, Sample, study_heads
 from alignattn.models import BASELINES
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.patching.checkpoints import from_pretrained, unloadable
+from alignattn.patching.recording import LayerRecord
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, read_text
+from alignattn.support.parser import OneLineErrorParser, check_range
 from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task
 from alignattn.tasks.kinds import TaskOptions, kind_of
 from alignattn.tasks.rows import load_rows

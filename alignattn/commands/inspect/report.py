@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.figures import HeatMapPanel, plot_heat_maps
-from alignattn.files import write_csv
-from alignattn.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
-from alignattn.tables import render_table
+from alignattn.commands.inspect.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
+from alignattn.plots import HeatMapPanel, plot_heat_maps
+from alignattn.support.files import write_csv
+from alignattn.support.text_tables import render_table
 
 TABLE_FILE = "heads.csv"
 PICTURE_FILE = "heads.png"

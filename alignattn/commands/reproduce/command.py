@@ -12,16 +12,16 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.launchers import LAUNCHERS, Launcher, make_launcher
-from alignattn.experiments.launchers.worker import BUSY
-from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.experiments.tables.experiment import Experiment
-from alignattn.experiments.tables.filling import fill
-from alignattn.experiments.tables.folder import LOG_FILE, RunFolder
-from alignattn.experiments.tables.render import to_text, write_table
-from alignattn.experiments.tables.table import Table, load_table, table_names
-from alignattn.tables import render_table
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.filling import fill
+from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
+from alignattn.commands.reproduce.launchers import LAUNCHERS, Launcher, make_launcher
+from alignattn.commands.reproduce.launchers.worker import BUSY
+from alignattn.commands.reproduce.render import to_text, write_table
+from alignattn.commands.reproduce.table import Table, load_table, table_names
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.parser import OneLineErrorParser
+from alignattn.support.text_tables import render_table
 
 PROG = "alignattn reproduce"
 POLL_SECONDS = 2.0

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.experiments.tables.example_scores import (
+from alignattn.robustness.records import AttackRun
+from alignattn.statistics.example_scores import (
     ExampleScores,
     calibration_scores,
     example_scores,
     mean_scores,
     ratio_scores,
 )
-from alignattn.robustness.records import AttackRun
+from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.metrics import METRICS
-from alignattn.tasks.squad_metric import SquadVersion, exact_match, f1
 
 NO_ANSWER_COLUMN = "no_answer_score"
 """A column of the predictions of question answering alone."""

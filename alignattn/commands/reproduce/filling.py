@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.experiments.run_figures import reliability_svg
-from alignattn.experiments.tables.commands import RunReport
-from alignattn.experiments.tables.comparison import Comparison, compare, correct
-from alignattn.experiments.tables.experiment import Experiment, model_label
-from alignattn.experiments.tables.filled import Entry, FilledTable, RunDetails
-from alignattn.experiments.tables.folder import RunFolder, Status
-from alignattn.experiments.tables.paired_tests import PairedScores
-from alignattn.experiments.tables.table import MODEL, SEED, Cell, Measure, Table
-from alignattn.experiments.training_curves import training_curves_svg
+from alignattn.commands.figure.pictures import reliability_svg
+from alignattn.commands.reproduce.experiment import Experiment, model_label
+from alignattn.commands.reproduce.filled import Entry, FilledTable, RunDetails
+from alignattn.commands.reproduce.fillers import RunReport
+from alignattn.commands.reproduce.folder import RunFolder, Status
+from alignattn.commands.reproduce.table import MODEL, SEED, Cell, Measure, Table
+from alignattn.runs.curves import training_curves_svg
+from alignattn.statistics.comparison import Comparison, compare, correct
+from alignattn.statistics.paired_tests import PairedScores
+from alignattn.support.errors import AlignAttnError, one_line
 
 Place = tuple[Cell, Measure]
 """Where a row meets one of the numbers below a column."""

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.tables.commands import COMMANDS, Command
-from alignattn.experiments.tables.experiment import Experiment
-from alignattn.experiments.tables.filled import State
-from alignattn.files import write_json, write_text
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.filled import State
+from alignattn.commands.reproduce.fillers import COMMANDS, Command
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_json, write_text
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"

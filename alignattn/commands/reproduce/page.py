@@ -4,10 +4,9 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from alignattn.experiments.tables.comparison import Comparison
-from alignattn.experiments.tables.filled import FilledTable, MeasureHeading, RunDetails, State
-from alignattn.experiments.tables.page_style import SCRIPT, STYLE
-from alignattn.experiments.tables.wording import (
+from alignattn.commands.reproduce.filled import FilledTable, MeasureHeading, RunDetails, State
+from alignattn.commands.reproduce.page_style import SCRIPT, STYLE
+from alignattn.commands.reproduce.wording import (
     DIFFERENCE_HEADINGS,
     DIFFERENCE_WORDS,
     Place,
@@ -21,7 +20,8 @@ from alignattn.experiments.tables.wording import (
     places,
     summary,
 )
-from alignattn.web_page import render_document
+from alignattn.statistics.comparison import Comparison
+from alignattn.support.html import render_document
 
 TABLE_ID = "table"
 STATE_MARKS: Mapping[State, str] = {"done": "✓ done", "missing": "○ missing", "failed": "✕ failed"}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.experiments.tables.filled import FilledTable
-from alignattn.experiments.tables.page import to_html
-from alignattn.experiments.tables.wording import (
+from alignattn.commands.reproduce.filled import FilledTable
+from alignattn.commands.reproduce.page import to_html
+from alignattn.commands.reproduce.wording import (
     DIFFERENCE_HEADINGS,
     DIFFERENCE_WORDS,
     Place,
@@ -19,8 +19,8 @@ from alignattn.experiments.tables.wording import (
     number_failures,
     places,
 )
-from alignattn.files import write_text
-from alignattn.tables import render_table
+from alignattn.support.files import write_text
+from alignattn.support.text_tables import render_table
 
 IN_BRACKETS = "In brackets"
 

@@ -27,13 +27,13 @@ from typing import Any
 
 import yaml
 
-from alignattn.config import PLAIN_ATTENTION
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import did_you_mean
-from alignattn.experiments.tables.commands import COMMANDS, Command
-from alignattn.experiments.tables.experiment import Experiment, model_label
-from alignattn.experiments.tables.filled import ColumnHeading, Heading, MeasureHeading
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.reproduce.experiment import Experiment, model_label
+from alignattn.commands.reproduce.filled import ColumnHeading, Heading, MeasureHeading
+from alignattn.commands.reproduce.fillers import COMMANDS, Command
 from alignattn.models import BASELINES
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.parser import did_you_mean
 from alignattn.tasks import plain_name
 
 ATTENTION, MODEL, SEED = "attention", "model", "seed"
@@ -50,7 +50,8 @@ DISPLACED: Mapping[str, Sequence[str]] = {
 OF_BASELINES = ("embeddings",)
 """Options that a user gives for models that are not pretrained; others do not take them."""
 
-_ROOT = resources.files("alignattn.experiments.tables")
+_ROOT = resources.files("alignattn.commands.reproduce")
+_CONFIGS = resources.files("alignattn.configs")
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class Table:
 
 def table_names() -> list[str]:
     """Return the names of the tables that there are."""
-    return sorted(path.name.removesuffix(".yaml") for path in (_ROOT / "data").iterdir())
+    return sorted(path.name.removesuffix(".yaml") for path in (_ROOT / "tables").iterdir())
 
 
 def load_table(name: str) -> Table:
@@ -258,7 +259,7 @@ def load_table(name: str) -> Table:
     """
     if name not in table_names():
         raise AlignAttnError(f"unknown table {name!r}: choose one of {', '.join(table_names())}")
-    return parse_table(name, (_ROOT / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_table(name, (_ROOT / "tables" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
@@ -294,9 +295,7 @@ def is_baseline(row: Row) -> bool:
 
 
 def _parse_column(content: Mapping[str, Any]) -> Column:
-    config = (
-        yaml.safe_load((_ROOT / "configs" / f"{content['config']}.yaml").read_text()) if "config" in content else {}
-    )
+    config = yaml.safe_load((_CONFIGS / f"{content['config']}.yaml").read_text()) if "config" in content else {}
     measures = [
         Measure(
             MeasureHeading(entry["path"], entry["label"], **{k: entry[k] for k in ("unit", "is_better") if k in entry}),

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from alignattn.experiments.results import with_deviation
-from alignattn.experiments.tables.comparison import SIGNIFICANCE_LEVEL, Comparison
-from alignattn.experiments.tables.filled import ColumnHeading, Entry, FilledTable, Heading, MeasureHeading, Unit
+from alignattn.commands.reproduce.filled import ColumnHeading, Entry, FilledTable, Heading, MeasureHeading, Unit
+from alignattn.runs.results import with_deviation
+from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison
 
 NOTHING = "–"
 FAILED = "failed"

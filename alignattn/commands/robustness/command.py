@@ -11,12 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.attack_arguments import PROG, AttackArguments
-from alignattn.experiments.attack_targets import Target, target_loaders
-from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.experiments.results import package_versions
-from alignattn.files import check_output_folder
+from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
@@ -24,6 +20,10 @@ from alignattn.robustness.record_files import read_header, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.summary import summarise, tabulate, write_tables
+from alignattn.runs.results import package_versions
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_output_folder
+from alignattn.support.parser import OneLineErrorParser
 
 ATTACK_PACKAGES = ("textattack", "nltk")
 RECORDS_SUFFIX = ".jsonl"
@@ -210,19 +210,19 @@ def _describe(run: AttackRun) -> str:
 
 
 def _show(argv: Sequence[str]) -> None:
-    from alignattn.experiments.show_attacks import main as show
+    from alignattn.commands.robustness.show import main as show
 
     show(argv)
 
 
 def _throughput(argv: Sequence[str]) -> None:
-    from alignattn.experiments.attack_throughput import main as throughput
+    from alignattn.commands.robustness.throughput import main as throughput
 
     throughput(argv)
 
 
 def _train_mlm(argv: Sequence[str]) -> None:
-    from alignattn.experiments.train_mlm import main as train_mlm
+    from alignattn.commands.robustness.train_mlm import main as train_mlm
 
     train_mlm(argv)
 

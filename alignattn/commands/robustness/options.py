@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import LARGEST_SEED
-from alignattn.experiments.parser import check_range
 from alignattn.robustness.recipes import RECIPES, check_recipe
 from alignattn.robustness.resources import UNIVERSAL_SENTENCE_ENCODER, WORDNET, Resources
+from alignattn.runs.options import LARGEST_SEED
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.parser import check_range
 
 PROG = "alignattn robustness"
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")

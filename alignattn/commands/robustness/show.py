@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.parser import OneLineErrorParser, check_range
-from alignattn.files import write_text
 from alignattn.robustness.examples import (
     Kind,
     Piece,
@@ -21,6 +18,9 @@ from alignattn.robustness.examples import (
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import OUTCOMES, AttackRecord
 from alignattn.robustness.show_page import render_page
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_text
+from alignattn.support.parser import OneLineErrorParser, check_range
 
 DEFAULT_LIMIT = 20
 """Examples that the terminal shows; a page holds all."""

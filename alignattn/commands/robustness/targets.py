@@ -8,17 +8,8 @@ from typing import Any
 
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.config import PLAIN_ATTENTION
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.arguments import RunOptions
-from alignattn.experiments.attack_arguments import PROG, AttackArguments
-from alignattn.experiments.results import is_seed_folder
-from alignattn.experiments.run_folders import (
-    check_run_folder,
-    load_run_evaluation,
-    read_run_options,
-    short_names,
-)
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.robustness.options import PROG, AttackArguments
 from alignattn.patching import is_patched, patch_of
 from alignattn.robustness.encoders import load_pretrained
 from alignattn.robustness.loop import AttackRow
@@ -26,6 +17,15 @@ from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
+from alignattn.runs.folders import (
+    check_run_folder,
+    load_run_evaluation,
+    read_run_options,
+    short_names,
+)
+from alignattn.runs.options import RunOptions
+from alignattn.runs.results import is_seed_folder
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
 

@@ -23,18 +23,24 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.attack_arguments import PROG, AttackArguments
-from alignattn.experiments.attack_targets import Target, target_loaders
-from alignattn.experiments.attack_throughput_report import THROUGHPUT_FILE, PairedAttack, TimedAttack, render, summarise
-from alignattn.experiments.parser import OneLineErrorParser, check_range
-from alignattn.files import check_free, write_csv
+from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.targets import Target, target_loaders
+from alignattn.commands.robustness.throughput_report import (
+    THROUGHPUT_FILE,
+    PairedAttack,
+    TimedAttack,
+    render,
+    summarise,
+)
 from alignattn.robustness.library import check_textattack, load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, write_csv
+from alignattn.support.parser import OneLineErrorParser, check_range
 
 SUBCOMMAND = f"{PROG} throughput"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.figures import Spread
+from alignattn.plots import Spread
 from alignattn.robustness.records import AttackRecord
-from alignattn.tables import render_table
+from alignattn.support.text_tables import render_table
 
 THROUGHPUT_FILE = "throughput.csv"
 ALL_RECIPES = "all"

@@ -26,12 +26,7 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from alignattn.checkpoints import unloadable
-from alignattn.errors import AlignAttnError, one_line
-from alignattn.experiments.arguments import RunOptions, check_training_options
-from alignattn.experiments.parser import OneLineErrorParser
-from alignattn.experiments.results import RESULTS_FILE, device_name, package_versions
-from alignattn.files import check_free, write_json
+from alignattn.patching.checkpoints import unloadable
 from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
 from alignattn.robustness.masked_head import MaskedLanguageTrainer, masked_logits, masked_positions
 from alignattn.robustness.masked_texts import (
@@ -42,7 +37,12 @@ from alignattn.robustness.masked_texts import (
     read_texts,
     split_texts,
 )
-from alignattn.trainer import refuse_data_parallel
+from alignattn.runs.options import RunOptions, check_training_options
+from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_free, write_json
+from alignattn.support.parser import OneLineErrorParser
+from alignattn.training.trainer import refuse_data_parallel
 
 
 @dataclass

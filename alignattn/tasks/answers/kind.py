@@ -11,12 +11,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.kinds.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
-from alignattn.tasks.spans import best_answers
-from alignattn.tasks.squad_metric import final_answers, squad_scores
-from alignattn.tasks.squad_rows import qa_problem
+from alignattn.tasks.answers.spans import best_answers
+from alignattn.tasks.answers.squad_metric import final_answers, squad_scores
+from alignattn.tasks.answers.squad_rows import qa_problem
+from alignattn.tasks.answers.windows import encode_windows
+from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.task import QuestionAnswering, TaskOptions
-from alignattn.tasks.windows import encode_windows
 
 
 class QuestionAnsweringKind(TaskKind[QuestionAnswering]):

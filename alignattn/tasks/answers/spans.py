@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alignattn.tasks.answers.windows import NULL_POSITION, OUTSIDE
 from alignattn.tasks.outputs import check_finite
-from alignattn.tasks.windows import NULL_POSITION, OUTSIDE
 
 _WINDOWS_AT_ONCE = 1024  # with 20 × 20 pairs a window, some 10 MB
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 SquadVersion = Literal["1.1", "2.0"]
 

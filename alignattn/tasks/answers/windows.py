@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut (as in BERT's `run_squad.py`)."""

@@ -11,8 +11,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.kinds.kind import check_max_length, encode_rows, text_problem
-from alignattn.tasks.kinds.labelled import LabelledKind
+from alignattn.tasks.kind import check_max_length, encode_rows, text_problem
+from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.labels import label_problems
 from alignattn.tasks.task import MOST_TEXTS, MultipleChoice, TaskOptions
 from alignattn.tasks.wording import shown

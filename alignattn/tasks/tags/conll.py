@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from alignattn.errors import AlignAttnError
-from alignattn.files import read_text
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import read_text
 
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns that a file is read into."""

@@ -15,8 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.entities import TOKEN_ACCURACY, entity_scores
-from alignattn.tasks.kinds.kind import (
+from alignattn.tasks.kind import (
     EncodedSplit,
     Evaluation,
     TaskKind,
@@ -24,7 +23,8 @@ from alignattn.tasks.kinds.kind import (
     name_classes,
     row_numbers,
 )
-from alignattn.tasks.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
+from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
+from alignattn.tasks.tags.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
 from alignattn.tasks.task import TaskOptions, TokenClassification
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
-from alignattn.tasks.entities import OUTSIDE
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.outputs import check_finite
+from alignattn.tasks.tags.entities import OUTSIDE
 from alignattn.tasks.wording import listing, shown
 
 IGNORED = -100

@@ -12,8 +12,8 @@ import alignattn
 from alignattn.attention.alignment import transport
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.experiments.benchmark import load_model, main
-from alignattn.experiments.measuring import (
+from alignattn.commands.benchmark.command import load_model, main
+from alignattn.commands.benchmark.measuring import (
     PHASES,
     Cell,
     Phase,

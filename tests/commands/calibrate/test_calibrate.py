@@ -21,8 +21,8 @@ from alignattn.calibration import (
 )
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.experiments.calibrate import CalibrationArguments, calibrate
-from alignattn.figures import ReliabilityPanel, draw_reliability
+from alignattn.commands.calibrate.command import CalibrationArguments, calibrate
+from alignattn.plots import ReliabilityPanel, draw_reliability
 
 PNG_SIGNATURE = b"\x89PNG"
 FEW = ["--resamples", "20"]

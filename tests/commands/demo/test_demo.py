@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.cli import main
-from alignattn.demo_data import IN_DOMAIN, OUT_OF_DOMAIN
-from alignattn.tables import render_table
+from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN
+from alignattn.support.text_tables import render_table
 
 
 def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):

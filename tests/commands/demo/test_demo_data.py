@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.demo_data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, Row, generate, write_demo_data
-from alignattn.demo_vocabulary import GENRES, Genre, Taxon
-from alignattn.errors import AlignAttnError
+from alignattn.commands.demo.data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, Row, generate, write_demo_data
+from alignattn.commands.demo.vocabulary import GENRES, Genre, Taxon
+from alignattn.support.errors import AlignAttnError
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 CROWDS_TRIED = 4000

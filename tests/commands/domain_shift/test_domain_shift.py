@@ -18,8 +18,8 @@ from sklearn.metrics import accuracy_score
 
 from alignattn.calibration import apply_temperature, expected_calibration_error, fit_temperature, log_probabilities
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.experiments.domain_pair import parse_pair
-from alignattn.experiments.domain_shift import PUBLISHED_TRAINING, halves, parse_domain_shift_options
+from alignattn.commands.domain_shift.command import PUBLISHED_TRAINING, halves, parse_domain_shift_options
+from alignattn.commands.domain_shift.pair import parse_pair
 
 TRAIN_ROWS = 48
 SNLI_ROWS, UNLABELLED = 31, 2

@@ -17,10 +17,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from alignattn.attention.distance import sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.experiments.distance_callback import DISTANCE_NAME
-from alignattn.experiments.figure import FigureOptions, make_figure
-from alignattn.experiments.run_figures import reliability_svg
-from alignattn.experiments.training_curves import training_curves_svg
+from alignattn.commands.figure.command import FigureOptions, make_figure
+from alignattn.commands.figure.pictures import reliability_svg
+from alignattn.runs.curves import training_curves_svg
+from alignattn.runs.distance import DISTANCE_NAME
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2

@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.cli import COMMANDS, main
-from alignattn.experiments.arguments import parse_run_options
+from alignattn.runs.options import parse_run_options
 
 
 @pytest.fixture(scope="session")

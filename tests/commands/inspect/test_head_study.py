@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.distance import energy_distance
-from alignattn.head_study import MEASURES, NO_ROLE, ROLE_FACTOR, RareTokens, Sample, attention_measures, study_heads
+from alignattn.commands.inspect.head_study import (
+    MEASURES,
+    NO_ROLE,
+    ROLE_FACTOR,
+    RareTokens,
+    Sample,
+    attention_measures,
+    study_heads,
+)
 
 LENGTH = 8
 SEPARATORS = torch.tensor([True, False, False, False, False, False, False, True])

@@ -14,10 +14,10 @@ import alignattn
 from alignattn.attention.distance import energy_distance, sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.experiments.inspection import InspectionArguments, inspect_heads
-from alignattn.experiments.inspection_report import heat_map_panels
-from alignattn.figures import draw_heat_maps
-from alignattn.head_study import MEASURES
+from alignattn.commands.inspect.command import InspectionArguments, inspect_heads
+from alignattn.commands.inspect.head_study import MEASURES
+from alignattn.commands.inspect.report import heat_map_panels
+from alignattn.plots import draw_heat_maps
 
 NUM_LAYERS = NUM_HEADS = 3
 PNG_SIGNATURE = b"\x89PNG"

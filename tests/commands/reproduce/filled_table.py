@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from alignattn.experiments.tables.comparison import Comparison
-from alignattn.experiments.tables.filled import ColumnHeading, Entry, FilledTable, Heading, MeasureHeading, RunDetails
-from alignattn.uncertainty import Interval
+from alignattn.commands.reproduce.filled import ColumnHeading, Entry, FilledTable, Heading, MeasureHeading, RunDetails
+from alignattn.statistics.comparison import Comparison
+from alignattn.statistics.intervals import Interval
 
 NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"

@@ -17,10 +17,10 @@ from conftest import ROOT, WORDS
 from filelock import FileLock
 
 from alignattn.cli import main
-from alignattn.experiments.launchers.worker import BUSY, FAILED, run_in_process, work
-from alignattn.experiments.reproduce import parse_given
-from alignattn.experiments.tables.folder import RunFolder
-from alignattn.experiments.tables.table import load_table
+from alignattn.commands.reproduce.command import parse_given
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_process, work
+from alignattn.commands.reproduce.table import load_table
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
 TIMEOUT_SECONDS = 300
@@ -228,7 +228,7 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     folder = folders_of(words, copy)[0]
     swap_experiment(folder)
     before = sorted(copy.rglob("*"))
-    command = [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder.path)]
+    command = [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder.path)]
     process = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
@@ -245,7 +245,7 @@ def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):
     folder = folders_of(words, tmp_path)[0]
     folder.prepare()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder.path)]
+    command = [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder.path)]
     process = subprocess.run(
         command, env=environment, preexec_fn=limit, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
     )

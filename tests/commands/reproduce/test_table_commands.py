@@ -10,18 +10,18 @@ import pytest
 
 from alignattn.calibration import expected_calibration_error, summarise
 from alignattn.cli import main
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.domain_shift_report import DomainShiftResult, SideResult
-from alignattn.experiments.reproduce import parse_given
-from alignattn.experiments.tables.commands import COMMANDS
-from alignattn.experiments.tables.filling import fill
-from alignattn.experiments.tables.folder import RunFolder
-from alignattn.experiments.tables.render import to_text
-from alignattn.experiments.tables.table import load_table
+from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
+from alignattn.commands.reproduce.command import parse_given
+from alignattn.commands.reproduce.fillers import COMMANDS
+from alignattn.commands.reproduce.filling import fill
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.render import to_text
+from alignattn.commands.reproduce.table import load_table
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
 from alignattn.robustness.summary import summarise as summarise_attacks
 from alignattn.robustness.summary import tabulate, write_tables
+from alignattn.support.errors import AlignAttnError
 
 ROWS = 60
 

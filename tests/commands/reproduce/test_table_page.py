@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from filled_table import ENTRIES, NASTY, filled_table
 
-from alignattn.experiments.tables.page import to_html
-from alignattn.files import write_text
+from alignattn.commands.reproduce.page import to_html
+from alignattn.support.files import write_text
 
 webdriver = pytest.importorskip("selenium.webdriver")
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from filled_table import ENTRIES, NASTY, NOISE, OUT_OF_MEMORY, SURVIVES, differs, entry, filled_table, with_entry
 
-from alignattn.experiments.tables.comparison import Comparison
-from alignattn.experiments.tables.filled import Entry, FilledTable
-from alignattn.experiments.tables.render import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
+from alignattn.commands.reproduce.filled import Entry, FilledTable
+from alignattn.commands.reproduce.render import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
+from alignattn.statistics.comparison import Comparison
 
 UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
 LATEX_MARKUP = re.compile(r"\\(?:[&%$#_{}]|[A-Za-z]+)")

@@ -9,12 +9,12 @@ import yaml
 from conftest import SHARED
 
 from alignattn.cli import main
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.reproduce import parse_given
-from alignattn.experiments.tables.commands import COMMANDS
-from alignattn.experiments.tables.experiment import Experiment
-from alignattn.experiments.tables.folder import RunFolder
-from alignattn.experiments.tables.table import load_table, table_names
+from alignattn.commands.reproduce.command import parse_given
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.fillers import COMMANDS
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.table import load_table, table_names
+from alignattn.support.errors import AlignAttnError
 
 PAPER = SHARED / "paper_tables.yaml"
 SEEDS = (1, 2)
@@ -81,7 +81,7 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
 
 @pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
 def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_path):
-    from alignattn.experiments.arguments import parse_run_options
+    from alignattn.runs.options import parse_run_options
 
     for cell in load_table(name).cells(SEEDS):
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)

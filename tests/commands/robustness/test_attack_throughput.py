@@ -12,11 +12,11 @@ from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, enlarge_weights,
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
-from alignattn.errors import AlignAttnError
-from alignattn.experiments import attack_throughput
-from alignattn.experiments.attack_throughput_report import PairedAttack, TimedAttack, render, summarise
-from alignattn.figures import Spread
+from alignattn.commands.robustness.throughput_report import PairedAttack, TimedAttack, render, summarise
+from alignattn.plots import Spread
 from alignattn.robustness.records import AttackRecord
+from alignattn.runs import attack_throughput
+from alignattn.support.errors import AlignAttnError
 
 NEEDS = [needs_textattack, needs_files(RESOURCES)]
 MAX_LENGTH = 300

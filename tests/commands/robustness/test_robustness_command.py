@@ -21,8 +21,8 @@ from robustness_helpers import (
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
-from alignattn.experiments.attack_arguments import AttackArguments
-from alignattn.experiments.attack_targets import target_loaders
+from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.targets import target_loaders
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.records import AttackSettings

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from alignattn.cli import COMMANDS, main
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.attack_arguments import AttackArguments
-from alignattn.experiments.robustness import SUBCOMMANDS
+from alignattn.commands.robustness.command import SUBCOMMANDS
+from alignattn.commands.robustness.options import AttackArguments
+from alignattn.support.errors import AlignAttnError
 
 ATTACK = "--run missing"
 TRAIN_MLM = "--model missing --text missing.txt --output_dir out"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.show_attacks import main, render_terminal
+from alignattn.commands.robustness.show import main, render_terminal
 from alignattn.robustness.examples import changed_words, summary_line
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import AttackRecord
 from alignattn.robustness.show_page import render_page
+from alignattn.support.errors import AlignAttnError
 
 VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"

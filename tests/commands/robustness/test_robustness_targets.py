@@ -20,10 +20,10 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.attack_arguments import AttackArguments
-from alignattn.experiments.attack_targets import Target, target_loaders
+from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.encoders import longest_input, most_tokens
+from alignattn.support.errors import AlignAttnError
 
 SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"], "label": [1, 0, 1, 0]}
 

@@ -12,10 +12,10 @@ from conftest import WORDS
 from robustness_helpers import pickle_weights
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.train_mlm import main, masked_accuracy
-from alignattn.files import write_csv
+from alignattn.commands.robustness.train_mlm import main, masked_accuracy
 from alignattn.robustness.masked_texts import encode_texts, masked_batches, most_frequent_token, read_texts, split_texts
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_csv
 
 LENGTHS = range(6, 16)
 FAST = ["--max_length", "20", "--disable_tqdm", "true", "--report_to", "none"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import transformers
 
-from alignattn.errors import AlignAttnError
-from alignattn.tasks.spans import AnswerCandidates, best_answers
-from alignattn.tasks.windows import OUTSIDE, encode_windows
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.answers.spans import AnswerCandidates, best_answers
+from alignattn.tasks.answers.windows import OUTSIDE, encode_windows
 
 TEXT = "abcdefghijklmnopqrstuvwxyz"
 QUESTION = 3  # tokens of [CLS] and the question in `letters`
@@ -85,7 +85,7 @@ def test_against_brute_force(n_best: int, max_answer_length: int, seed: int) -> 
 def test_windows_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     starts, ends = random_logits(3)
     whole = best_answers(ROWS, STARTS, ENDS, starts, ends, [TEXT, TEXT])
-    monkeypatch.setattr("alignattn.tasks.spans._WINDOWS_AT_ONCE", 2)
+    monkeypatch.setattr("alignattn.tasks.answers.spans._WINDOWS_AT_ONCE", 2)
     assert best_answers(ROWS, STARTS, ENDS, starts, ends, [TEXT, TEXT]) == whole
 
 

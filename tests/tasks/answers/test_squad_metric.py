@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from alignattn.errors import AlignAttnError
-from alignattn.tasks.squad_metric import (
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.answers.squad_metric import (
     NO_ANSWER_THRESHOLD,
     exact_match,
     f1,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from alignattn.errors import AlignAttnError
-from alignattn.tasks.conll import read_conll
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.tags.conll import read_conll
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from alignattn.tasks.entities import Entity, entities, entity_scores
+from alignattn.tasks.tags.entities import Entity, entities, entity_scores
 
 TWO_PEOPLE = [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
 
-from alignattn.errors import AlignAttnError
-from alignattn.tasks.entities import entity_scores
-from alignattn.tasks.tagging import (
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.tags.entities import entity_scores
+from alignattn.tasks.tags.tagging import (
     IGNORED,
     WORDS_READ,
     check_tokenizer,

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from alignattn.experiments.tables.commands.benchmark import Benchmark
-from alignattn.experiments.tables.commands.command import Command, RunReport
-from alignattn.experiments.tables.commands.domain_shift import DomainShift
-from alignattn.experiments.tables.commands.finetune import Finetune
-from alignattn.experiments.tables.commands.robustness import Robustness
+from alignattn.commands.reproduce.fillers.benchmark import Benchmark
+from alignattn.commands.reproduce.fillers.domain_shift import DomainShift
+from alignattn.commands.reproduce.fillers.filler import Command, RunReport
+from alignattn.commands.reproduce.fillers.finetune import Finetune
+from alignattn.commands.reproduce.fillers.robustness import Robustness
 
 __all__ = ["COMMANDS", "Command", "RunReport"]
 

@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.benchmark import BenchmarkArguments
-from alignattn.experiments.benchmark_report import FILES, RATIOS_FILE, SUMMARY_FILE
-from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
-from alignattn.experiments.tables.commands.files import option_names
-from alignattn.experiments.tables.experiment import Experiment
+from alignattn.commands.benchmark.command import BenchmarkArguments
+from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.fillers.files import option_names
+from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
+from alignattn.support.errors import AlignAttnError
 
 NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
 FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch")

@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.experiments.domain_pair import parse_pair
-from alignattn.experiments.domain_shift import (
+from alignattn.commands.domain_shift.command import (
     HELD_OUT,
     OPTIONS_OF_THE_PAIR,
     RUN_FOLDER,
@@ -15,9 +14,10 @@ from alignattn.experiments.domain_shift import (
     check_folder,
     parse_domain_shift_options,
 )
-from alignattn.experiments.domain_shift_report import OUT_OF_DOMAIN, read_domain_shift
-from alignattn.experiments.tables.commands.command import Command, RunReport
-from alignattn.experiments.tables.commands.files import (
+from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
+from alignattn.commands.reproduce.examples import calibration_examples, metric_examples
+from alignattn.commands.reproduce.fillers.files import (
     config,
     listed,
     log_history,
@@ -25,9 +25,9 @@ from alignattn.experiments.tables.commands.files import (
     predictions,
     probabilities,
 )
-from alignattn.experiments.tables.commands.finetune import Finetune
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.experiments.tables.examples import calibration_examples, metric_examples
+from alignattn.commands.reproduce.fillers.filler import Command, RunReport
+from alignattn.commands.reproduce.fillers.finetune import Finetune
+from alignattn.statistics.example_scores import ExampleScores
 
 
 class DomainShift(Command):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from alignattn.experiments.results import CONFIG_FILE, PREDICTIONS_FILE
-from alignattn.experiments.run_folders import STATE_FILE, read_log_history
+from alignattn.runs.folders import STATE_FILE, read_log_history
+from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE
 
 
 def config(folder: Path) -> str:

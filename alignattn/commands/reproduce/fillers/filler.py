@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.experiments.tables.experiment import Experiment
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.statistics.example_scores import ExampleScores
 
 OWN_FOLDER = "output_dir"
 """The option that says where a command writes."""

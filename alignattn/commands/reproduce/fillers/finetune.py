@@ -5,17 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.experiments.arguments import (
-    HUB_OPTIONS,
-    DataArguments,
-    ModelArguments,
-    RunArguments,
-    parse_run_options,
-)
-from alignattn.experiments.finetune import check_output_dir
-from alignattn.experiments.results import read_result
-from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
-from alignattn.experiments.tables.commands.files import (
+from alignattn.commands.reproduce.examples import metric_examples
+from alignattn.commands.reproduce.fillers.files import (
     config,
     listed,
     log_history,
@@ -24,8 +15,17 @@ from alignattn.experiments.tables.commands.files import (
     predictions,
     probabilities,
 )
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.experiments.tables.examples import metric_examples
+from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
+from alignattn.runs.options import (
+    HUB_OPTIONS,
+    DataArguments,
+    ModelArguments,
+    RunArguments,
+    parse_run_options,
+)
+from alignattn.runs.results import read_result
+from alignattn.runs.run import check_output_dir
+from alignattn.statistics.example_scores import ExampleScores
 
 
 class Finetune(Command):

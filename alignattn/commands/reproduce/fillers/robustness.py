@@ -7,18 +7,18 @@ from typing import Any
 
 import yaml
 
-from alignattn.errors import AlignAttnError
-from alignattn.experiments.results import read_finished
-from alignattn.experiments.robustness import RECORDS_SUFFIX, RobustnessArguments
-from alignattn.experiments.tables.commands.command import OWN_FOLDER, Command, RunReport
-from alignattn.experiments.tables.commands.files import option_names, percent
-from alignattn.experiments.tables.commands.finetune import Finetune
-from alignattn.experiments.tables.example_scores import ExampleScores
-from alignattn.experiments.tables.examples import attack_examples
-from alignattn.experiments.tables.experiment import Experiment
+from alignattn.commands.reproduce.examples import attack_examples
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.fillers.files import option_names, percent
+from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
+from alignattn.commands.reproduce.fillers.finetune import Finetune
+from alignattn.commands.robustness.command import RECORDS_SUFFIX, RobustnessArguments
 from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
+from alignattn.runs.results import read_finished
+from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.errors import AlignAttnError
 
 
 class Robustness(Command):

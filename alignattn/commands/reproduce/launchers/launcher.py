@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from alignattn.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError
 
 LAUNCHERS = ("local", "ray")
 
@@ -16,7 +16,7 @@ class Launcher(Protocol):
         """Run all of them, and yield each folder and the exit code of its worker as it ends, in any order.
 
         Args:
-            folders: of `alignattn.experiments.tables.folder`, prepared, on storage that every machine shares.
+            folders: of `alignattn.commands.reproduce.folder`, prepared, on storage that every machine shares.
         """
         ...
 
@@ -38,11 +38,11 @@ def make_launcher(name: str, *, processes: int | None = None, ray_address: str |
     if name == "local":
         if ray_address is not None:
             raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
-        from alignattn.experiments.launchers.local import LocalLauncher
+        from alignattn.commands.reproduce.launchers.local import LocalLauncher
 
         return LocalLauncher(processes)
     if name == "ray":
-        from alignattn.experiments.launchers.ray import RayLauncher
+        from alignattn.commands.reproduce.launchers.ray import RayLauncher
 
         return RayLauncher(processes, ray_address)
     raise AlignAttnError(f"--launcher {name!r} is unknown: choose one of {', '.join(LAUNCHERS)}")

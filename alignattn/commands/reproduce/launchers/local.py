@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import torch
 
-from alignattn.experiments.launchers.worker import run_in_process
+from alignattn.commands.reproduce.launchers.worker import run_in_process
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignattn.errors import AlignAttnError, install_extra, one_line
-from alignattn.experiments.launchers.worker import FAILED, run_in_process
-from alignattn.experiments.tables.folder import record_failure
+from alignattn.commands.reproduce.folder import record_failure
+from alignattn.commands.reproduce.launchers.worker import FAILED, run_in_process
+from alignattn.support.errors import AlignAttnError, install_extra, one_line
 
 
 class RayLauncher:

@@ -1,4 +1,4 @@
-"""The process of one run: `python -m alignattn.experiments.launchers.worker FOLDER`.
+"""The process of one run: `python -m alignattn.commands.reproduce.launchers.worker FOLDER`.
 
 Whatever starts it, the worker itself holds the folder's lock while it works, so that a launcher which dies leaves no
 run that another launcher could start beside it.
@@ -15,8 +15,8 @@ from pathlib import Path
 from filelock import Timeout
 
 from alignattn.cli import COMMANDS
-from alignattn.errors import AlignAttnError, reason_of
-from alignattn.experiments.tables.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
+from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
+from alignattn.support.errors import AlignAttnError, reason_of
 
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
@@ -33,7 +33,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     """
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
         code = subprocess.run(  # noqa: S603  # no shell, and words of our own
-            [sys.executable, "-m", "alignattn.experiments.launchers.worker", str(folder)],
+            [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,1 @@
+"""How far a number could have been another: intervals, paired tests, corrections."""

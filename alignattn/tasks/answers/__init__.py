@@ -1,0 +1,1 @@
+"""The span of a context that answers a question."""
