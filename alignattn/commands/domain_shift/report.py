@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.calibration import FIGURES, Estimate
-from alignattn.runs.results import RESULTS_FILE, over_seeds, read_finished, with_deviation
+from alignattn.runs.results import RESULTS_FILE, read_finished
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.statistics.seeds import over_seeds, with_deviation
 from alignattn.support.files import write_json
 from alignattn.support.text_tables import render_table
 
