@@ -36,7 +36,7 @@ class RunModel:
     embeddings: EmbeddingsReport | None = None
 
 
-def load_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
+def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:

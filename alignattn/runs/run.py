@@ -17,7 +17,7 @@ from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
-from alignattn.runs.model import RunModel, load_model
+from alignattn.runs.model import RunModel, load_run_model
 from alignattn.runs.options import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
@@ -67,7 +67,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     data_args.task_options(task)
     set_seed(args.seed)
-    loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
+    loaded = load_run_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
     data = encode_rows(rows, loaded.tokenizer, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
