@@ -27,7 +27,9 @@ from alignattn.support.files import write_text
 from alignattn.patching import is_patched, patch
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
-from alignattn.tasks.kinds import EncodedSplit, TaskOptions, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.rows import load_rows
 
 ATTENTIONS = ("soft", "aa-ct")

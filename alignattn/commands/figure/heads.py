@@ -16,8 +16,9 @@ from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.runs.options import DataArguments
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
-from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
+from alignattn.tasks.task import TaskOptions
 
 PROG = "alignattn figure"
 
