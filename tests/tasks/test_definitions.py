@@ -1,12 +1,10 @@
 """Tasks as data: every shipped file, a user's own, and every mistake in one."""
 
-import json
 from pathlib import Path
 
 import pytest
 from task_rows import make_rows, write_rows
 
-from alignattn.cli import main
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import CATALOG, TASKS, get_task
 from alignattn.tasks.definitions import read_definition
@@ -111,7 +109,7 @@ def test_every_kind_says_what_is_wrong_with_its_fields(tmp_path: Path, content: 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text("kind: text-classification\nlabel: y\nmetrics: accuracy")
-    with pytest.raises(AlignAttnError, match="metrics should be .*; text_columns is missing; label is no field"):
+    with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is no field"):
         read_definition(path)
 
 
