@@ -11,7 +11,8 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented as public all the same
 
-from alignattn.attention.config import SLOTS, AttentionConfig
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.options import DataArguments, RunOptions

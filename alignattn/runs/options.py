@@ -10,11 +10,8 @@ from typing import Any
 import yaml
 from transformers import TrainingArguments
 
-from alignattn.attention.alignment import ALIGNMENTS
-from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, SLOTS, AttentionConfig
-from alignattn.attention.normalizers import NORMALIZERS
-from alignattn.attention.scores import SCORES
-from alignattn.attention.values import VALUES
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.results import seed_folder

@@ -29,7 +29,6 @@ from alignattn.runs.results import (
     package_versions,
     read_result,
     render_metrics,
-    write_seed_summary,
 )
 from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
@@ -52,23 +51,6 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
-
-
-def finetune(options: RunOptions) -> list[RunResult]:
-    """Run each seed of the call that is not finished, and write what they share.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
-    runs = options.runs()
-    for run in runs:
-        check_output_dir(run)
-    results = [finetune_one(run) for run in runs]
-    if options.values["seeds"] is not None and PartialState().is_main_process:
-        print(write_seed_summary(options.output_dir, results))
-    # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
-    PartialState().destroy_process_group()
-    return results
 
 
 def finetune_one(options: RunOptions) -> RunResult:
