@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import load_with_missing, unloadable
 from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.support.errors import AlignAttnError
@@ -131,16 +132,17 @@ def load_pretrained(
 
     Args:
         auto_class: an `AutoModel…` class.
-        name: a folder, or a Hub id.
+        name: a folder, a Hub id or a packaged model.
         lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
         choices: what a user may give instead of a checkpoint that cannot be loaded.
 
     Raises:
         AlignAttnError: there is no such model, or it lacks weights.
     """
+    source = model_source(name)
     try:
-        model, missing = load_with_missing(name, auto_class, use_safetensors=True, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        model, missing = load_with_missing(source, auto_class, use_safetensors=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except AlignAttnError:
         raise
     except LOADING_ERRORS as error:

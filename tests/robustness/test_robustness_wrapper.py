@@ -10,7 +10,8 @@ from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
-from alignattn.models import build_baseline
+from alignattn.models import MODELS
+from alignattn.models.build import build_word_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.support.errors import AlignAttnError
 
@@ -141,7 +142,8 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
 
 @pytest.mark.parametrize("name", ["da", "esim"])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
-    model, tokenizer, _ = build_baseline(name, random_texts(40), num_labels=3, embeddings=None, seed=0)
+    built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
+    model, tokenizer = built.model, built.processor
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
     pairs = [*zip(random_texts(7), random_texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
     together = wrapped(pairs)
