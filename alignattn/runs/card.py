@@ -14,24 +14,17 @@ from markupsafe import Markup
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
-from alignattn.models import BASELINES
+from alignattn.models import MODELS, traits_of
+from alignattn.models.packaged import PACKAGED
 from alignattn.runs.options import DataArguments, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
 from alignattn.support.publishing import publishable
-from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification, get_task
-from alignattn.tasks.kinds import KINDS
+from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification, get_task
+from alignattn.tasks.kinds import kind_of
 
 CARD_FILE = "README.md"
-
-HUB_TASKS: Mapping[type[Task], str] = {
-    TextClassification: "text-classification",
-    MultipleChoice: "multiple-choice",
-    TokenClassification: "token-classification",
-    QuestionAnswering: "question-answering",
-}
-"""What the Hub calls the kinds of tasks."""
 
 HUB_METRICS: Mapping[str, str] = {
     "macro_f1": "f1",
@@ -120,10 +113,9 @@ class _Card:
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = None if self.data.task is None else get_task(self.data.task)
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
-        self.hub_task = HUB_TASKS[self.kind]
-        self.is_pretrained = result.model not in BASELINES
         self.model = publishable(result.model)
-        self.base_on_hub = self.model if self.is_pretrained and _is_hub_id(options.values["model"]) else None
+        self.traits = traits_of(self.model)
+        self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
 
     def text(self, path: str) -> str:
         """Return the card of a model that is loaded from `path`."""
@@ -133,18 +125,21 @@ class _Card:
             name=self.name,
             data_name=self.data_name,
             model=self.model,
-            is_pretrained=self.is_pretrained,
+            traits=self.traits,
+            models=MODELS,
             attention=self.attention,
             description=self._description().items(),
             result=self.result,
             metrics=metrics,
             scores=[self._scores(split, metrics) for split in self.result.metrics],
             settings=self._settings().items(),
-            auto_class=KINDS[self.kind].auto_class.__name__,
+            auto_class=kind_of(self.kind).auto_class.__name__,
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
-            citations=[reference.bibtex for reference in self.attention.references],
+                *(reference.bibtex for reference in self.attention.references),
+                *filter(None, [self.traits.citation]),
+            ],
             code=_code,
         )
 
@@ -161,7 +156,7 @@ class _Card:
     @property
     def hub_data(self) -> Task | None:
         """The task, where the rows are those of a data set on the Hub."""
-        return self.task if self.task and self.task.hub_id and self.data.train_file is None else None
+        return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
 
     def _metadata(self) -> ModelCardData:
         results = list(self._eval_results())
@@ -169,9 +164,9 @@ class _Card:
         return ModelCardData(
             library_name="transformers",
             base_model=self.base_on_hub,
-            pipeline_tag=self.hub_task,
-            tags=["alignattn", *aligned, *self.result.attention.split("+"), self.hub_task],
-            datasets=None if self.hub_data is None else [self.hub_data.hub_id],
+            pipeline_tag=self.kind.kind,
+            tags=["alignattn", *aligned, *self.result.attention.split("+"), self.kind.kind],
+            datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,
             eval_results=results or None,
@@ -182,10 +177,10 @@ class _Card:
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
                 yield EvalResult(
-                    task_type=self.hub_task,
-                    dataset_type=task.hub_id if task else self.data_name,
+                    task_type=self.kind.kind,
+                    dataset_type=task.sources.hub if task else self.data_name,
                     dataset_name=self.data_name,
-                    dataset_config=(task.hub_config or None) if task else None,
+                    dataset_config=(task.sources.config or None) if task else None,
                     dataset_split=split,
                     metric_type=HUB_METRICS.get(name, name),
                     metric_name=name,
@@ -193,11 +188,14 @@ class _Card:
                 )
 
     def _description(self) -> dict[str, Any]:
-        rows: dict[str, Any] = {"task": f"{self.data_name} ({self.hub_task})", "data": self._data_source()}
-        if not self.is_pretrained:
-            return rows | {"word vectors": publishable((self.result.embeddings or {}).get("file")) or "random"}
-        place = "on the Hub" if self.base_on_hub else "a local folder"
-        rows |= {"base model": _code(self.model, f", {place}"), "attention": _code(self.result.attention)}
+        rows: dict[str, Any] = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
+        if self.traits.is_pretrained:
+            rows["base model"] = _code(self.model, f", {self._origin()}")
+        if self.traits.reads_embeddings:
+            rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
+        if not self.traits.has_attention:
+            return rows
+        rows["attention"] = _code(self.result.attention)
         loss = "" if self.attention.alignment is None else "; loss = task + λ · A(Q, K)"
         rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
         for slot, symbol in zip(SLOTS, "SNgA", strict=True):
@@ -212,10 +210,15 @@ class _Card:
         layers = self.attention.layers
         return rows | {"layers": "all" if layers is None else ", ".join(map(str, layers))}
 
+    def _origin(self) -> str:
+        if self.model in PACKAGED:
+            return f"of the Python package {PACKAGED[self.model].package}"
+        return "on the Hub" if self.base_on_hub else "a local folder"
+
     def _data_source(self) -> str:
         if self.hub_data is None:
             return "the user's own file" if self.data.train_file else "not on the Hub"
-        parts = (self.hub_data.hub_id, self.hub_data.hub_config)
+        parts = (self.hub_data.sources.hub, self.hub_data.sources.config)
         return Markup(", ").join(_code(part) for part in parts if part)
 
     def _scores(self, split: str, metrics: Sequence[str]) -> list[Any]:
@@ -250,11 +253,12 @@ def _kind_of_own_rows(data: DataArguments) -> type[Task]:
     return TextClassification if data.text_columns else TokenClassification
 
 
-def _is_hub_id(model: str) -> bool:
-    if Path(model).exists():
-        return False
+def _hub_id(model: str) -> str | None:
+    """What the Hub calls a pretrained model; None for a folder."""
+    if model in PACKAGED:
+        return PACKAGED[model].hub_id
     try:
         validate_repo_id(model)
     except HFValidationError:
-        return False
-    return True
+        return None
+    return None if Path(model).exists() else model
