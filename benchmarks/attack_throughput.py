@@ -9,29 +9,37 @@ to its longest text, and computes a text once.
 
 What was computed for one attack (scores, sentence vectors, tags) is forgotten before the next, on both sides. Within an
 attack TextAttack's goal has a cache of its own, on both sides, too. What still comes twice is answered from this
-package's cache: it counts as scored, and the share of distinct texts is reported, so that what the cache does can be
+package's cache: it counts as scored, and the share of distinct inputs is reported, so that what the cache does can be
 told from what the padding does.
+
+    python benchmarks/attack_throughput.py --run FOLDER --recipes textbugger
+
+takes the options of `alignattn robustness`; `--help` lists them.
 """
 
 import copy
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from tqdm import tqdm  # type: ignore[import-untyped]
-
-from alignattn.commands.robustness.options import PROG, AttackArguments
-from alignattn.commands.robustness.targets import Target, target_loaders
-from alignattn.commands.robustness.throughput_report import (
+from throughput_report import (
     THROUGHPUT_FILE,
     PairedAttack,
     TimedAttack,
-    render,
-    summarise,
+    summarise_throughput,
+    throughput_table,
 )
+from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
+from transformers import PreTrainedTokenizerBase
+
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.targets import Target, target_loaders
+from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
 from alignattn.robustness.loop import AttackRow, attack_row, hand_over_whole_steps
 from alignattn.robustness.recipes import build_attack
@@ -42,12 +50,12 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_csv
 from alignattn.support.parser import OneLineErrorParser, check_range
 
-SUBCOMMAND = f"{PROG} throughput"
+PROG = "attack_throughput"
 
 
 @dataclass
 class ThroughputArguments(AttackArguments):
-    """The options of `alignattn robustness throughput`."""
+    """The options of the comparison."""
 
     num_examples: int = field(
         default=20,
@@ -103,10 +111,14 @@ class MeteredAttack:
     Attributes:
         attack: a `textattack.Attack`.
         meter: its model wrapper.
+        tokenizer: the model's.
+        max_length: the most tokens that the model reads of a row.
     """
 
     attack: Any
     meter: MeteredWrapper
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
 
     def run(self, row: AttackRow, settings: AttackSettings) -> TimedAttack:
         """Attack a row, and return how long it took.
@@ -120,20 +132,23 @@ class MeteredAttack:
         seconds = time.perf_counter() - start
         if record.error is not None:
             raise AlignAttnError(f"row {row.index} cannot be attacked, so there is nothing to compare: {record.error}")
-        return TimedAttack(seconds, self.meter.seconds, tuple(self.meter.texts), record)
+        last = tuple((record.perturbed or record.original).values())
+        *inputs, last_input = self._keys([*self.meter.texts, last])
+        return TimedAttack(seconds, self.meter.seconds, tuple(inputs), record, last_input)
+
+    def _keys(self, texts: Sequence[str | tuple[str, ...]]) -> list[Hashable]:
+        columns = zip(*((text,) if isinstance(text, str) else text for text in texts), strict=True)
+        return ModelInputs.of(self.tokenizer, list(columns), self.max_length).keys()
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness throughput`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    parser = OneLineErrorParser([ThroughputArguments], prog=SUBCOMMAND)
-    throughput(ThroughputArguments(**vars(parser.parse_args(list(argv)))))
+def main(argv: Sequence[str]) -> int:
+    """Run the comparison and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
+    try:
+        throughput(ThroughputArguments(**vars(OneLineErrorParser([ThroughputArguments], prog=PROG).parse_args(argv))))
+    except AlignAttnError as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    return 0
 
 
 def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
@@ -155,16 +170,16 @@ def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
     with tqdm(total=len(arguments.recipes) * len(rows), desc="pairs of attacks") as bar:
         for recipe in arguments.recipes:
             settings = target.settings(recipe, arguments, resources.describe(recipe))
-            with_ours = _metered(recipe, ours, resources, arguments)
+            with_ours = _metered(recipe, ours, target, resources, arguments)
             hand_over_whole_steps(with_ours.attack)
             textattacks = _textattack_wrapper(target, resources, arguments)
-            with_textattacks = _metered(recipe, textattacks, resources, arguments)
+            with_textattacks = _metered(recipe, textattacks, target, resources, arguments)
             for row in rows:
                 is_second = len(pairs) % 2 == 1
                 pairs.append(attack_twice(with_ours, with_textattacks, row, settings, textattack_first=is_second))
                 write_csv(folder / THROUGHPUT_FILE, (pair.line() for pair in pairs))
                 bar.update()
-    print(render(summarise(pairs), str(target.model.device), arguments.max_length))
+    print(throughput_table(summarise_throughput(pairs), str(target.model.device), arguments.max_length))
     print(f"written to {folder / THROUGHPUT_FILE}")
     return pairs
 
@@ -203,10 +218,12 @@ def attack_twice(
     )
 
 
-def _metered(recipe: str, wrapper: Any, resources: Resources, arguments: ThroughputArguments) -> MeteredAttack:
+def _metered(
+    recipe: str, wrapper: Any, target: Target, resources: Resources, arguments: ThroughputArguments
+) -> MeteredAttack:
     meter = MeteredWrapper(wrapper)
     attack = build_attack(recipe, meter, resources, arguments.attack_columns, half_precision=arguments.half_precision)
-    return MeteredAttack(attack, meter)
+    return MeteredAttack(attack, meter, target.tokenizer, arguments.max_length)
 
 
 def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputArguments) -> Any:
@@ -215,3 +232,7 @@ def _textattack_wrapper(target: Target, resources: Resources, arguments: Through
     tokenizer = copy.deepcopy(target.tokenizer)
     tokenizer.model_max_length = arguments.max_length
     return library.models.wrappers.HuggingFaceModelWrapper(target.model, tokenizer)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

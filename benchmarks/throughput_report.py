@@ -1,6 +1,6 @@
-"""What `alignattn robustness throughput` writes: a line for each pair of attacks, and a table by recipe."""
+"""What the throughput comparison writes: a line for each pair of attacks, and a table by recipe."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ HEADINGS = (
     "ratio [quartiles]",
     "of totals",
     "distinct %",
-    "same texts",
+    "same inputs",
     "same outcome",
 )
 
@@ -38,14 +38,16 @@ class TimedAttack:
     Attributes:
         seconds: of the whole attack.
         scoring_seconds: of them, those in the wrapper.
-        texts: that the wrapper was asked to score, in order.
+        inputs: token ids of the texts that the wrapper was asked to score, in order.
         record: what came of the attack.
+        last_input: token ids of the attack's last text.
     """
 
     seconds: float
     scoring_seconds: float
-    texts: tuple[Any, ...]
+    inputs: tuple[Hashable, ...]
     record: AttackRecord
+    last_input: Hashable
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,17 @@ class PairedAttack:
 
     @property
     def is_same_outcome(self) -> bool:
-        """Whether both attacks failed, or both succeeded, with the same last text."""
-        ours, textattack = self.ours.record, self.textattack.record
-        return (ours.outcome, ours.perturbed) == (textattack.outcome, textattack.perturbed)
+        """Whether both attacks failed, or both succeeded, with the same last input.
+
+        Of two texts that are one input it hangs on rounding which TextAttack's wrapper finds better.
+        """
+        ours, textattack = self.ours, self.textattack
+        return (ours.record.outcome, ours.last_input) == (textattack.record.outcome, textattack.last_input)
 
     @property
-    def is_same_texts(self) -> bool:
-        """Whether both wrappers were asked to score the same texts in the same order."""
-        return self.ours.texts == self.textattack.texts
+    def is_same_inputs(self) -> bool:
+        """Whether both wrappers were asked to score the same inputs in the same order."""
+        return self.ours.inputs == self.textattack.inputs
 
     @property
     def attack_ratio(self) -> float:
@@ -99,10 +104,10 @@ class PairedAttack:
             "textattack_seconds": textattack.seconds,
             "scoring_seconds": ours.scoring_seconds,
             "textattack_scoring_seconds": textattack.scoring_seconds,
-            "texts": len(ours.texts),
-            "textattack_texts": len(textattack.texts),
-            "distinct_texts": len(set(ours.texts)),
-            "same_texts": self.is_same_texts,
+            "texts": len(ours.inputs),
+            "textattack_texts": len(textattack.inputs),
+            "distinct_inputs": len(set(ours.inputs)),
+            "same_inputs": self.is_same_inputs,
             "outcome": ours.record.outcome,
             "textattack_outcome": textattack.record.outcome,
             "same_outcome": self.is_same_outcome,
@@ -125,8 +130,8 @@ class ThroughputSummary:
         scoring_ratio: texts a second of this package's to those of TextAttack's, over the pairs.
         total_scoring_ratio: the same over all attacks.
         distinct_share: of the texts that this package's wrapper scored, those that were computed: the others it knew.
-        same_texts: pairs in which both scored the same texts.
-        same_outcome: pairs that ended with the same outcome and text.
+        same_inputs: pairs in which both scored the same inputs.
+        same_outcome: pairs that ended with the same outcome and input.
     """
 
     recipe: str
@@ -140,11 +145,11 @@ class ThroughputSummary:
     scoring_ratio: Spread
     total_scoring_ratio: float
     distinct_share: float
-    same_texts: int
+    same_inputs: int
     same_outcome: int
 
 
-def summarise(pairs: Sequence[PairedAttack]) -> list[ThroughputSummary]:
+def summarise_throughput(pairs: Sequence[PairedAttack]) -> list[ThroughputSummary]:
     """Return a summary of each recipe, and where there are several, one of all."""
     by_recipe: dict[str, list[PairedAttack]] = {}
     for pair in pairs:
@@ -153,7 +158,7 @@ def summarise(pairs: Sequence[PairedAttack]) -> list[ThroughputSummary]:
     return summaries if len(summaries) == 1 else [*summaries, _summary(ALL_RECIPES, pairs)]
 
 
-def render(summaries: Sequence[ThroughputSummary], device: str, max_length: int) -> str:
+def throughput_table(summaries: Sequence[ThroughputSummary], device: str, max_length: int) -> str:
     """Return a table in lines.
 
     Args:
@@ -174,7 +179,7 @@ def render(summaries: Sequence[ThroughputSummary], device: str, max_length: int)
             _cell(one.scoring_ratio),
             f"{one.total_scoring_ratio:.1f}",
             f"{100 * one.distinct_share:.0f}",
-            f"{one.same_texts}/{one.attacks}",
+            f"{one.same_inputs}/{one.attacks}",
             f"{one.same_outcome}/{one.attacks}",
         ]
         for one in summaries
@@ -198,8 +203,8 @@ def _summary(recipe: str, pairs: Sequence[PairedAttack]) -> ThroughputSummary:
         textattack_texts_per_second=textattack_rate,
         scoring_ratio=_spread([pair.scoring_ratio for pair in pairs]),
         total_scoring_ratio=rate / textattack_rate,
-        distinct_share=sum(len(set(one.texts)) for one in ours) / sum(len(one.texts) for one in ours),
-        same_texts=sum(pair.is_same_texts for pair in pairs),
+        distinct_share=sum(len(set(one.inputs)) for one in ours) / sum(len(one.inputs) for one in ours),
+        same_inputs=sum(pair.is_same_inputs for pair in pairs),
         same_outcome=sum(pair.is_same_outcome for pair in pairs),
     )
 
@@ -210,7 +215,7 @@ def _seconds(attacks: Sequence[TimedAttack]) -> float:
 
 def _rate(attacks: Sequence[TimedAttack]) -> float:
     """Texts scored a second of the time in the wrapper."""
-    return sum(len(attack.texts) for attack in attacks) / sum(attack.scoring_seconds for attack in attacks)
+    return sum(len(attack.inputs) for attack in attacks) / sum(attack.scoring_seconds for attack in attacks)
 
 
 def _spread(ratios: Sequence[float]) -> Spread:
