@@ -18,18 +18,10 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.runs.options import DataArguments, RunOptions
 from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.files import write_text
-from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification, get_task
-from alignattn.tasks.kinds import KINDS
+from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification, get_task
+from alignattn.tasks.kinds import kind_of
 
 CARD_FILE = "README.md"
-
-HUB_TASKS: Mapping[type[Task], str] = {
-    TextClassification: "text-classification",
-    MultipleChoice: "multiple-choice",
-    TokenClassification: "token-classification",
-    QuestionAnswering: "question-answering",
-}
-"""What the Hub calls the kinds of tasks."""
 
 HUB_METRICS: Mapping[str, str] = {
     "macro_f1": "f1",
@@ -164,16 +156,16 @@ class _Card:
     @property
     def hub_data(self) -> Task | None:
         """The task, where the rows are those of a data set on the Hub."""
-        return self.task if self.task and self.task.hub_id and self.data.train_file is None else None
+        return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
 
     def _metadata(self) -> ModelCardData:
         results = list(self._eval_results())
         return ModelCardData(
             library_name="transformers",
             base_model=self.base_on_hub,
-            pipeline_tag=HUB_TASKS[self.kind],
+            pipeline_tag=self.kind.kind,
             tags=self._tags(),
-            datasets=None if self.hub_data is None else [self.hub_data.hub_id],
+            datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,
             eval_results=results or None,
@@ -181,17 +173,17 @@ class _Card:
 
     def _tags(self) -> list[str]:
         aligned = [] if self.attention.alignment is None else ["alignment-attention"]
-        return ["alignattn", *aligned, *self.result.attention.split("+"), HUB_TASKS[self.kind]]
+        return ["alignattn", *aligned, *self.result.attention.split("+"), self.kind.kind]
 
     def _eval_results(self) -> Iterator[EvalResult]:
         task = self.hub_data
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
                 yield EvalResult(
-                    task_type=HUB_TASKS[self.kind],
-                    dataset_type=task.hub_id if task else self.data_name,
+                    task_type=self.kind.kind,
+                    dataset_type=task.sources.hub if task else self.data_name,
                     dataset_name=self.data_name,
-                    dataset_config=(task.hub_config or None) if task else None,
+                    dataset_config=(task.sources.config or None) if task else None,
                     dataset_split=split,
                     metric_type=HUB_METRICS.get(name, name),
                     metric_name=name,
@@ -216,7 +208,7 @@ class _Card:
         )
 
     def _description(self) -> dict[str, Any]:
-        rows = {"task": f"{self.data_name} ({HUB_TASKS[self.kind]})", "data": self._data_source()}
+        rows = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
         if self.traits.is_pretrained:
             rows["base model"] = f"`{self.result.model}`, {self._origin()}"
         if self.traits.reads_embeddings:
@@ -245,7 +237,8 @@ class _Card:
     def _data_source(self) -> str:
         if self.hub_data is None:
             return "the user's own file" if self.data.train_file else "not on the Hub"
-        return f"`{self.hub_data.hub_id}`" + (f", `{self.hub_data.hub_config}`" if self.hub_data.hub_config else "")
+        sources = self.hub_data.sources
+        return f"`{sources.hub}`" + (f", `{sources.config}`" if sources.config else "")
 
     def _results(self) -> list[str]:
         if not self.result.metrics:
@@ -273,7 +266,7 @@ class _Card:
         return rows | {"parameters": f"{self.result.parameters['total']:,}", "versions": _pairs(self.result.versions)}
 
     def _loading(self, path: str) -> list[str]:
-        head = KINDS[self.kind].auto_class.__name__
+        head = kind_of(self.kind).auto_class.__name__
         given = [f"path = {json.dumps(path, ensure_ascii=False)}", "tokenizer = AutoTokenizer.from_pretrained(path)"]
         imports = f"from transformers import {head}, AutoTokenizer"
         patched = f"model = alignattn.from_pretrained(path, {head})"

@@ -36,7 +36,8 @@ from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import Evaluation, kind_of
+from alignattn.tasks.kind import Evaluation
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.training import AlignmentTrainer, last_whole_checkpoint
 
