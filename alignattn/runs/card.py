@@ -137,9 +137,6 @@ class _Card:
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
-                *(reference.bibtex for reference in self.attention.references),
-                *filter(None, [self.traits.citation]),
-            ],
             code=_code,
         )
 
