@@ -9,11 +9,13 @@ import yaml
 from conftest import SHARED
 
 from alignattn.cli import main
+from alignattn.commands.reproduce import table_names
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.fillers import COMMANDS
+from alignattn.commands.reproduce.experiment import Experiment, all_option_names
+from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.commands.reproduce.table import load_table, table_names
+from alignattn.commands.reproduce.table import load_table
+from alignattn.runs.filler import words
 from alignattn.support.errors import AlignAttnError
 
 PAPER = SHARED / "paper_tables.yaml"
@@ -69,14 +71,13 @@ def test_table_3_holds_the_published_numbers(paper):
 def test_every_cell_has_runs_whose_options_their_commands_know(name):
     table = load_table(name)
     cells = list(table.cells(SEEDS))
-    assert len(cells) == len(table.rows) * len(table.columns)
+    assert len(cells) == len(table.rows) * sum(len(column.measures) for column in table.columns)
     for cell in cells:
-        assert len(cell.published) == len(cell.column.measures)
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert run.options.keys() <= COMMANDS[run.command].options
+                assert run.options.keys() <= filler_of(run.command).options
     wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
-    assert wanted - {"attention"} <= table.command.all_options
+    assert wanted - {"attention"} <= all_option_names(table.command)
 
 
 @pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
@@ -85,7 +86,7 @@ def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_p
 
     for cell in load_table(name).cells(SEEDS):
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
-        options = parse_run_options(RunFolder(tmp_path, cell.experiments[0]).argv, "finetune")
+        options = parse_run_options(words(RunFolder(tmp_path, cell.experiments[0]).values), "finetune")
         assert options.data().task == cell.column.name
         assert options.model().attention_config().name == cell.row.options["attention"]
         assert options.training().seed == 1
@@ -100,8 +101,8 @@ def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tm
         assert experiment.needs.options["seed"] == 7
         assert experiment.needs.options["attention"] == cell.row.options["attention"]
         by_row[cell.row.options["recipes"][0], cell.row.options["attention"]] = experiment
-        argv = RunFolder(tmp_path, experiment).argv
-        assert argv[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
+        given = words(RunFolder(tmp_path, experiment).values)
+        assert given[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
     assert len({experiment.digest for experiment in by_row.values()}) == 6
     assert by_row["bae", "soft"].needs == by_row["textfooler", "soft"].needs
     assert by_row["bae", "soft"].needs != by_row["bae", "aa-ct"].needs
@@ -133,7 +134,7 @@ def test_what_changes_nothing_of_a_run_changes_no_digest():
 
 def test_published_numbers_stand_as_they_are_printed():
     assert load_table("table1").rows[0].published[-1] == ["78.80", "82.07"]
-    assert load_table("efficiency").rows[0].published == [[None] * 4]
+    assert [cell.published for cell in load_table("efficiency").cells([1])][:4] == [None] * 4
 
 
 def test_word_vectors_are_for_the_baselines_alone():
@@ -186,7 +187,8 @@ def test_a_row_is_compared_with_the_plain_row_that_differs_in_nothing_else():
 
 def test_rows_are_named_by_what_tells_them_apart():
     table = load_table("lambda")
-    labels = [table.heading(row).label for row in table.rows]
+    labels = list(dict.fromkeys(cell.row.label for cell in table.cells([1])))
+    assert len(labels) == len(table.rows)
     assert labels[0] == "soft"
     assert labels[2] == "aa-ct, projections, λ 0.1"
     assert len(set(labels)) == len(labels)
