@@ -28,10 +28,9 @@ commands:
 
 
 def _finetune(argv: Sequence[str]) -> None:
-    from alignattn.runs.options import parse_run_options
-    from alignattn.runs.run import finetune
+    from alignattn.commands.finetune.command import main
 
-    finetune(parse_run_options(argv, prog="alignattn finetune"))
+    main(argv)
 
 
 def _domain_shift(argv: Sequence[str]) -> None:

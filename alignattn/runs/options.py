@@ -10,16 +10,13 @@ from typing import Any
 import yaml
 from transformers import TrainingArguments
 
-from alignattn.attention.alignment import ALIGNMENTS
-from alignattn.attention.normalizers import NORMALIZERS
-from alignattn.attention.scores import SCORES
-from alignattn.attention.values import VALUES
-from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, SLOTS, AttentionConfig
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.parser import OneLineErrorParser, check_range, did_you_mean
-from alignattn.runs.results import seed_folder
-from alignattn.support.files import read_text
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models import BASELINE_TRAINING, BASELINES
+from alignattn.runs.results import seed_folder
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import read_text
+from alignattn.support.parser import OneLineErrorParser, check_range, did_you_mean
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.task import TaskOptions
 from alignattn.training import AlignmentTrainingArguments

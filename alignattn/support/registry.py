@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from alignattn.support.errors import unknown
 
@@ -24,7 +24,7 @@ class Entry:
 EntryT = TypeVar("EntryT", bound=Entry)
 
 
-class Registry(Mapping[str, EntryT], Generic[EntryT]):
+class Registry(Mapping[str, EntryT]):
     """Entries by name.
 
     Args:

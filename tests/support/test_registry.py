@@ -19,5 +19,5 @@ def test_what_a_name_stands_for_is_imported_when_it_is_asked_for(monkeypatch):
 
 
 def test_an_unknown_name_is_answered_with_the_choices():
-    with pytest.raises(AlignAttnError, match="^unknown case 'lower': choose one of upper, late$"):
+    with pytest.raises(AlignAttnError, match=r"^unknown case 'lower': choose one of upper, late$"):
         REGISTRY.load("lower")

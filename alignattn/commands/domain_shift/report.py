@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.calibration import Estimate
-from alignattn.commands.calibrate.command import HEADINGS
-from alignattn.runs.results import RESULTS_FILE, read_finished
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.calibration import FIGURES, Estimate
+from alignattn.runs.results import RESULTS_FILE
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.statistics.seeds import over_seeds, with_deviation
 from alignattn.support.files import write_json
+from alignattn.support.json_records import read_record
 from alignattn.support.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
@@ -83,16 +83,8 @@ class DomainShiftResult:
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
-    """Return the result in `folder`, or None if there is none yet; raises as `read_finished` does."""
-
-    def build(content: dict[str, Any]) -> DomainShiftResult:
-        sides = {
-            side: SideResult(**values | {"figures": _read_figures(values["figures"])})
-            for side, values in content["sides"].items()
-        }
-        return DomainShiftResult(**content | {"sides": sides})
-
-    return read_finished(folder, build, "evaluate")
+    """Return the result in `folder`, or None if there is none yet; raises as `read_record` does."""
+    return read_record(folder / RESULTS_FILE, DomainShiftResult, "evaluate")
 
 
 def render(result: DomainShiftResult) -> str:
@@ -112,7 +104,7 @@ def render(result: DomainShiftResult) -> str:
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
     ]
-    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     return "\n".join([render_table(header, lines), "", *caption])
 
 
@@ -147,19 +139,9 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
         "sides": sides,
     }
     write_json(folder / RESULTS_FILE, content)
-    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     count = f"mean ± standard deviation over {len(results)} seed(s)"
     return "\n".join([render_table(header, lines), "", count])
-
-
-def _read_figures(content: Mapping[str, Mapping[str, Any]]) -> Figures:
-    return {
-        state: {
-            name: Estimate(estimate["value"], estimate["interval"] and Interval(**estimate["interval"]))
-            for name, estimate in estimates.items()
-        }
-        for state, estimates in content.items()
-    }
 
 
 def _percent_with_interval(estimate: Estimate) -> str:

@@ -1,1 +1,1 @@
-"""`alignattn finetune`: a pretrained encoder on a task, with or without alignment attention."""
+"""`alignattn finetune`."""

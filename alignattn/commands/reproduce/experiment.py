@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from alignattn.commands.reproduce.fillers import filler_of
 
@@ -51,12 +51,6 @@ class Experiment:
         needs = None if self.needs is None else self.needs.to_dict()
         return {"command": self.command, "options": dict(sorted(self.options.items())), "needs": needs}
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the run that `to_dict` made `content` of."""
-        needs = content["needs"]
-        return cls(content["command"], content["options"], None if needs is None else cls.from_dict(needs))
-
     @property
     def all_options(self) -> dict[str, Any]:
         """Its options, over those of the run on whose result it works."""
@@ -67,7 +61,7 @@ class Experiment:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
         names = ("recipes", "task", "pair", MODEL, "attention", "gradient_scope")
-        parts = [model_label(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
+        parts = [path_label(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
         words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
         words += [f"seed {whole[SEED]}"] if SEED in whole else []
@@ -91,6 +85,6 @@ def all_option_names(command: str) -> frozenset[str]:
     return filler.options | (all_option_names(filler.needs) if filler.needs else frozenset())
 
 
-def model_label(model: str) -> str:
-    """Return a model's Hub id as it is, and of a folder the last two parts, since many end in `model`."""
-    return "/".join(Path(model).parts[-2:])
+def path_label(path: str) -> str:
+    """Return a name or an id of the Hub as it is, and of a folder the last two parts, since many end in `model`."""
+    return "/".join(part for part in Path(path).parts[-2:] if part != "/")

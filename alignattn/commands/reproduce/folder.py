@@ -5,7 +5,6 @@ failure, `failure.txt` with the reason; `seconds.txt` says how long it took. A p
 system gives that up with the process, however it ends, so no run is ever made twice at once.
 """
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from alignattn.runs.filler import Filler, words
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
+from alignattn.support.json_records import read_record
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -65,11 +65,9 @@ class RunFolder:
         Raises:
             AlignAttnError: if it says nothing that can be read.
         """
-        file = path / EXPERIMENT_FILE
-        try:
-            experiment = Experiment.from_dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise AlignAttnError(f"{file} is damaged or of another version of alignattn: move {path} away") from error
+        experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
+        if experiment is None:
+            raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
         folder = cls(path.parents[1], experiment)
         if folder.path != path:
             raise AlignAttnError(f"{path} holds another run than its name says: move it away")

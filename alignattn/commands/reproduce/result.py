@@ -1,16 +1,19 @@
 """A table with its numbers: read from the runs in a results folder, and compared with plain attention."""
 
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
-from alignattn.commands.reproduce.experiment import MODEL, SEED, State, model_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, State, path_label
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
@@ -21,6 +24,8 @@ from alignattn.support.errors import AlignAttnError, one_line
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 """What reading a damaged file raises."""
+
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/+-])(?:/[\w.@+~-]+){2,}")
 
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
@@ -140,8 +145,8 @@ def read_table(table: Table, cells: Sequence[Cell], results: Path) -> TableResul
         name=table.name,
         title=table.title,
         published_source=table.published_source,
-        measured_source=_measured_source(table, cells),
-        notes=[*table.notes, *problems],
+        measured_source=_published(_measured_source(table, cells), results),
+        notes=[*table.notes, *(_published(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
     )
@@ -156,17 +161,33 @@ def _read_run(folder: RunFolder) -> TableRun:
             report = folder.filler.report(folder.output)
         except UNREADABLE as error:
             state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
+
+    def published(text: str) -> str:
+        return _published(text, folder.results, folder.values)
+
     took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
     return TableRun(
         digest=folder.experiment.digest,
         title=folder.experiment.title,
         state=state,
-        reason=reason,
-        folder=str(folder.path),
-        command=folder.command_line,
-        report=replace(report, facts={**report.facts, **took}),
+        reason=None if reason is None else published(reason),
+        folder=published(str(folder.path)),
+        command=published(folder.command_line),
+        report=replace(
+            report,
+            facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
+            config=published(report.config),
+        ),
         pictures=_pictures(report),
     )
+
+
+def _published(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
+    text = text.replace(str(results.absolute()), results.absolute().name)
+    for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
+        text = text.replace(path, path_label(path))
+    return ABSOLUTE_PATH.sub(lambda path: path_label(path[0]), text)
 
 
 def _pictures(report: RunReport) -> dict[str, str]:
@@ -256,7 +277,7 @@ def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     seeds = dict.fromkeys(
         whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
     )
-    parts = [" and ".join(model_label(model) for model in models)]
+    parts = [" and ".join(path_label(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
     given = {name: value for name, value in table.given.items() if name != MODEL}
     parts += [f"with {_listed(given)}"] if given else []

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError, model_validator
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce import TABLES, table_names
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, model_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
 from alignattn.models import BASELINES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
@@ -75,16 +75,17 @@ class Table(Definition):
     @model_validator(mode="after")
     def _check(self) -> Self:
         known = all_option_names(self.command)
-        for name in {name for part in (self, *self.rows, *self.columns) for name in part.options} - {ATTENTION}:
+        parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
+        for name in set().union(*parts) - {ATTENTION}:
             if name not in known:
                 raise ValueError(f"{self.command} has no option {name!r}{did_you_mean(name, sorted(known))}")
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
             counts = zip(row.published, measures, strict=False)
-            known = [count if numbers == [None] else len(numbers) for numbers, count in counts]
-            if row.published and (known != measures or len(known) != len(row.published)):
-                raise ValueError(f"a row has {known} published numbers, and the columns have {measures} measures")
+            published = [count if numbers == [None] else len(numbers) for numbers, count in counts]
+            if row.published and (published != measures or len(row.published) != len(measures)):
+                raise ValueError(f"a row has {published} published numbers, and the columns have {measures} measures")
         return self
 
     def narrowed(
@@ -155,6 +156,7 @@ class Table(Definition):
         """Yield the cells row by row, each with its runs and with nothing measured."""
         for row in self.rows:
             labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
+            baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
                 if is_baseline(row):
@@ -165,7 +167,7 @@ class Table(Definition):
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]
-                    yield Cell(labelled, column, measure, experiments, number, plain and self.label(plain))
+                    yield Cell(labelled, column, measure, experiments, number, baseline)
 
     def label(self, row: Row) -> str:
         """Return what a row is called: its options, without those that all rows share."""
@@ -228,10 +230,8 @@ def parse_table(name: str, text: str) -> Table:
         return Table.model_validate(content | {"name": name})
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise AlignAttnError(
-            f"table {name} is not valid: {where and f'{where}: '}{one_line(problem['msg'])}"
-        ) from error
+        place = ".".join(map(str, problem["loc"])) or "its content"
+        raise AlignAttnError(f"table {name} is not valid: {place}: {problem['msg']}") from error
     except (yaml.YAMLError, OSError, LookupError, TypeError, AttributeError) as error:
         raise AlignAttnError(f"table {name} is not valid: {one_line(error)}") from error
 
@@ -271,5 +271,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return model_label(str(value))
+        return path_label(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)

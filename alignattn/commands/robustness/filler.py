@@ -1,6 +1,7 @@
 """`alignattn robustness` as a filler of tables."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,25 @@ from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
 from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names, percent
-from alignattn.runs.results import read_finished
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_record
 
 SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
+
+
+@dataclass(frozen=True)
+class _AttackTable:
+    """What a table of attacks holds that a filler reads."""
+
+    summaries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _TablesFile:
+    """What `robustness.json` holds; of one run it is one table of one summary."""
+
+    tables: list[_AttackTable]
 
 
 class RobustnessFiller(Filler):
@@ -62,13 +77,9 @@ class RobustnessFiller(Filler):
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    def build(content: dict[str, Any]) -> dict[str, Any]:
-        summary: dict[str, Any] = content["tables"][0]["summaries"][0]
-        return summary
-
-    summary = read_finished(folder, build, "attack", f"{TABLE_NAME}.json")
-    assert summary is not None
-    return summary
+    attacked = read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
+    assert attacked is not None
+    return attacked.tables[0].summaries[0]
 
 
 def _read_attacks(folder: Path) -> AttackRun:

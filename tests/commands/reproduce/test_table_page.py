@@ -116,9 +116,7 @@ def test_each_number_leads_to_its_runs(opened: Any) -> None:
     cells = find(opened, ".results td.measured")
     assert len(cells) == len(CELLS)
     for td, cell in zip(cells, CELLS, strict=True):
-        number, *runs = (
-            link.get_dom_attribute("href") for link in td.find_elements("css selector", ":not(sup) > a")
-        )
+        number, *runs = (link.get_dom_attribute("href") for link in td.find_elements("css selector", ":not(sup) > a"))
         assert number == f"#run-{cell.digests[0]}"
         assert runs == [f"#run-{digest}" for digest in cell.digests]
 

@@ -11,7 +11,7 @@ from conftest import SHARED
 from alignattn.cli import main
 from alignattn.commands.reproduce import table_names
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.experiment import Experiment, all_option_names
+from alignattn.commands.reproduce.experiment import all_option_names
 from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
@@ -143,9 +143,11 @@ def test_word_vectors_are_for_the_baselines_alone():
     assert given == {"da": True, "esim": True, "bert-base-uncased": False, "roberta-base": False}
 
 
-def test_a_digest_survives_its_file():
+def test_a_digest_survives_its_file(tmp_path):
     (experiment,) = next(load_table("table3").cells([3])).experiments
-    assert Experiment.from_dict(experiment.to_dict()).digest == experiment.digest
+    folder = RunFolder(tmp_path, experiment)
+    folder.prepare()
+    assert RunFolder.read(folder.path).experiment.digest == experiment.digest
     assert replace(experiment, options={**experiment.options, "num_examples": 7}).digest != experiment.digest
 
 
