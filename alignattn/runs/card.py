@@ -13,22 +13,15 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
-from alignattn.models import BASELINES
+from alignattn.models import MODELS, traits_of
+from alignattn.models.packaged import PACKAGED
 from alignattn.runs.options import DataArguments, RunOptions
 from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.files import write_text
-from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification, get_task
-from alignattn.tasks.kinds import KINDS
+from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification, get_task
+from alignattn.tasks.kinds import kind_of
 
 CARD_FILE = "README.md"
-
-HUB_TASKS: Mapping[type[Task], str] = {
-    TextClassification: "text-classification",
-    MultipleChoice: "multiple-choice",
-    TokenClassification: "token-classification",
-    QuestionAnswering: "question-answering",
-}
-"""What the Hub calls the kinds of tasks."""
 
 HUB_METRICS: Mapping[str, str] = {
     "macro_f1": "f1",
@@ -131,8 +124,8 @@ class _Card:
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = None if self.data.task is None else get_task(self.data.task)
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
-        self.is_baseline = result.model in BASELINES
-        self.base_on_hub = None if self.is_baseline or not _is_hub_id(result.model) else result.model
+        self.traits = traits_of(result.model)
+        self.base_on_hub = _hub_id(result.model) if self.traits.is_pretrained else None
 
     def text(self, path: str) -> str:
         """Return the card of a model that is loaded from `path`."""
@@ -153,8 +146,7 @@ class _Card:
     @property
     def name(self) -> str:
         """Model, data and attention in one name."""
-        base = self.result.model if self.is_baseline else Path(self.result.model).name
-        return f"{base}-{self.data_name}-{self.result.attention}"
+        return f"{Path(self.result.model).name}-{self.data_name}-{self.result.attention}"
 
     @property
     def data_name(self) -> str:
@@ -164,16 +156,16 @@ class _Card:
     @property
     def hub_data(self) -> Task | None:
         """The task, where the rows are those of a data set on the Hub."""
-        return self.task if self.task and self.task.hub_id and self.data.train_file is None else None
+        return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
 
     def _metadata(self) -> ModelCardData:
         results = list(self._eval_results())
         return ModelCardData(
             library_name="transformers",
             base_model=self.base_on_hub,
-            pipeline_tag=HUB_TASKS[self.kind],
+            pipeline_tag=self.kind.kind,
             tags=self._tags(),
-            datasets=None if self.hub_data is None else [self.hub_data.hub_id],
+            datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,
             eval_results=results or None,
@@ -181,17 +173,17 @@ class _Card:
 
     def _tags(self) -> list[str]:
         aligned = [] if self.attention.alignment is None else ["alignment-attention"]
-        return ["alignattn", *aligned, *self.result.attention.split("+"), HUB_TASKS[self.kind]]
+        return ["alignattn", *aligned, *self.result.attention.split("+"), self.kind.kind]
 
     def _eval_results(self) -> Iterator[EvalResult]:
         task = self.hub_data
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
                 yield EvalResult(
-                    task_type=HUB_TASKS[self.kind],
-                    dataset_type=task.hub_id if task else self.data_name,
+                    task_type=self.kind.kind,
+                    dataset_type=task.sources.hub if task else self.data_name,
                     dataset_name=self.data_name,
-                    dataset_config=(task.hub_config or None) if task else None,
+                    dataset_config=(task.sources.config or None) if task else None,
                     dataset_split=split,
                     metric_type=HUB_METRICS.get(name, name),
                     metric_name=name,
@@ -199,9 +191,12 @@ class _Card:
                 )
 
     def _summary(self) -> str:
-        if self.is_baseline:
-            return f"`{self.result.model}`, a model that is not pretrained, trained on {self.data_name}.\n"
         start = f"`{self.result.model}` fine-tuned on {self.data_name}"
+        if not self.traits.is_pretrained:
+            description = MODELS[self.result.model].description
+            start = f"`{self.result.model}`, {description}, not pretrained, trained on {self.data_name}"
+        if not self.traits.has_attention:
+            return f"{start}.\n"
         if self.attention.changes_function:
             slots = self.attention.describe_slots()
             return f"{start} with an attention of its own ({slots}): what it computes, plain transformers cannot.\n"
@@ -213,11 +208,14 @@ class _Card:
         )
 
     def _description(self) -> dict[str, Any]:
-        rows = {"task": f"{self.data_name} ({HUB_TASKS[self.kind]})", "data": self._data_source()}
-        if self.is_baseline:
-            return rows | {"word vectors": (self.result.embeddings or {}).get("file") or "random"}
-        place = "on the Hub" if self.base_on_hub else "a local folder"
-        rows |= {"base model": f"`{self.result.model}`, {place}", "attention": f"`{self.result.attention}`"}
+        rows = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
+        if self.traits.is_pretrained:
+            rows["base model"] = f"`{self.result.model}`, {self._origin()}"
+        if self.traits.reads_embeddings:
+            rows["word vectors"] = (self.result.embeddings or {}).get("file") or "random"
+        if not self.traits.has_attention:
+            return rows
+        rows["attention"] = f"`{self.result.attention}`"
         loss = "" if self.attention.alignment is None else "; loss = task + λ · A(Q, K)"
         rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
         for slot, symbol in zip(SLOTS, ("S", "N", "g", "A"), strict=True):
@@ -231,10 +229,16 @@ class _Card:
         layers = self.attention.layers
         return rows | {"layers": "all" if layers is None else ", ".join(map(str, layers))}
 
+    def _origin(self) -> str:
+        if self.result.model in PACKAGED:
+            return f"of the Python package {PACKAGED[self.result.model].package}"
+        return "on the Hub" if self.base_on_hub else "a local folder"
+
     def _data_source(self) -> str:
         if self.hub_data is None:
             return "the user's own file" if self.data.train_file else "not on the Hub"
-        return f"`{self.hub_data.hub_id}`" + (f", `{self.hub_data.hub_config}`" if self.hub_data.hub_config else "")
+        sources = self.hub_data.sources
+        return f"`{sources.hub}`" + (f", `{sources.config}`" if sources.config else "")
 
     def _results(self) -> list[str]:
         if not self.result.metrics:
@@ -262,11 +266,11 @@ class _Card:
         return rows | {"parameters": f"{self.result.parameters['total']:,}", "versions": _pairs(self.result.versions)}
 
     def _loading(self, path: str) -> list[str]:
-        head = KINDS[self.kind].auto_class.__name__
+        head = kind_of(self.kind).auto_class.__name__
         given = [f"path = {json.dumps(path, ensure_ascii=False)}", "tokenizer = AutoTokenizer.from_pretrained(path)"]
         imports = f"from transformers import {head}, AutoTokenizer"
         patched = f"model = alignattn.from_pretrained(path, {head})"
-        if self.attention.changes_function or self.is_baseline:
+        if self.attention.changes_function or not self.traits.is_pretrained:
             return ["It needs the package `alignattn`:", "", *_python("import alignattn", imports, "", *given, patched)]
         plain = _python(imports, "", *given, f"model = {head}.from_pretrained(path)")
         if self.attention.alignment is None:
@@ -296,7 +300,7 @@ class _Card:
     def _citations(self) -> list[str]:
         aligned = [] if self.attention.alignment is None else [ALIGNMENT_CITATION]
         interacts = [] if "value" not in self.attention.filled_slots else [VALUE_CITATION]
-        entries = aligned + interacts
+        entries = aligned + interacts + ([self.traits.citation] if self.traits.citation else [])
         return ["```bibtex", *entries, "```"] if entries else []
 
 
@@ -304,14 +308,15 @@ def _kind_of_own_rows(data: DataArguments) -> type[Task]:
     return TextClassification if data.text_columns else TokenClassification
 
 
-def _is_hub_id(model: str) -> bool:
-    if Path(model).exists():
-        return False
+def _hub_id(model: str) -> str | None:
+    """What the Hub calls a pretrained model; None for a folder."""
+    if model in PACKAGED:
+        return PACKAGED[model].hub_id
     try:
         validate_repo_id(model)
     except HFValidationError:
-        return False
-    return True
+        return None
+    return None if Path(model).exists() else model
 
 
 def _capped(option: str, limit: int | None) -> str:

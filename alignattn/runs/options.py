@@ -12,7 +12,8 @@ from transformers import TrainingArguments
 
 from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
-from alignattn.models import BASELINE_TRAINING, BASELINES
+from alignattn.models import MODELS, traits_of
+from alignattn.models.packaged import PACKAGED
 from alignattn.runs.results import seed_folder
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
@@ -56,8 +57,8 @@ class ModelArguments:
 
     model: str = field(
         metadata={
-            "help": "Model folder or Hub id, such as albert-base-v2; or one that is not pretrained: "
-            f"{', '.join(BASELINES)}."
+            "help": "Model folder or Hub id, such as albert-base-v2; of an installed package: "
+            f"{', '.join(PACKAGED)}; or one that is not pretrained: {', '.join(MODELS)}."
         }
     )
     attention: str | None = field(
@@ -97,7 +98,7 @@ class ModelArguments:
     )
     embeddings: str | None = field(
         default=None,
-        metadata={"help": f"GloVe vectors (text or .npz) for {' and '.join(BASELINES)} (default: random ones)."},
+        metadata={"help": "GloVe vectors (text or .npz) for a model that reads words (default: random ones)."},
     )
     model_config: list[str] | None = field(
         default=None, metadata={"help": "Fields of the model's config, such as hidden_dropout_prob=0.1."}
@@ -117,7 +118,8 @@ class ModelArguments:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
         fills_slots = bool(given.keys() & SLOTS.keys())
-        attention = self.attention or (PLAIN_ATTENTION if fills_slots or self.model in BASELINES else DEFAULT_ATTENTION)
+        is_plain = fills_slots or not traits_of(self.model).has_attention
+        attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         return AttentionConfig.resolve(attention, **given)
@@ -330,7 +332,7 @@ def parse_run_options(
     parser = OneLineErrorParser([*more_groups, ModelArguments, DataArguments, RunArguments], prog=prog)
     parser.add_argument(CONFIG_FLAG, metavar="FILE", help="YAML file of options; the command line overrides it.")
     values = _parse(parser, argv)
-    defaults = {**BASELINE_TRAINING.get(values["model"], {}), **defaults_of_model(values["model"])}
+    defaults = {**traits_of(values["model"]).training, **defaults_of_model(values["model"])}
     if defaults:
         # The model decides the defaults, and the config file or the command line decides the model: parse again.
         parser.set_defaults(**defaults)

@@ -13,11 +13,12 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
-from alignattn.runs.model import RunModel, load_run_model
+from alignattn.runs.model import load_run_model
 from alignattn.runs.options import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
@@ -35,7 +36,8 @@ from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import Evaluation, kind_of
+from alignattn.tasks.kind import Evaluation
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.training import AlignmentTrainer, last_whole_checkpoint
 
@@ -68,11 +70,11 @@ def finetune_one(options: RunOptions) -> RunResult:
     data_args.task_options(task)
     set_seed(args.seed)
     loaded = load_run_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
-    data = encode_rows(rows, loaded.tokenizer, data_args)
+    data = encode_rows(rows, loaded.processor, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
     if args.log_query_key_distance:
-        log_distance(trainer, task, data.evaluation, loaded.tokenizer)
+        log_distance(trainer, task, data.evaluation, loaded.processor)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
@@ -92,7 +94,7 @@ def finetune_one(options: RunOptions) -> RunResult:
 def _result(
     model_args: ModelArguments,
     rows: Rows[Any],
-    loaded: RunModel,
+    loaded: BuiltModel,
     trainer: TaskTrainer,
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
@@ -163,7 +165,7 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None
     return str(checkpoint)
 
 
-def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
+def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     _choose_best_metric(args, task, list(data.evaluation))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
@@ -174,8 +176,8 @@ def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArg
             model=loaded.model,
             args=args,
             train_dataset=data.train.encoded,
-            data_collator=kind_of(task).collator(loaded.tokenizer),
-            processing_class=loaded.tokenizer,
+            data_collator=kind_of(task).collator(loaded.processor),
+            processing_class=loaded.processor,
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.

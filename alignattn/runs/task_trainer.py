@@ -9,7 +9,8 @@ from transformers import EvalPrediction
 
 from alignattn.runs.hub import NOT_OPENED, hub_errors
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
+from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
+from alignattn.tasks.kinds import kind_of
 from alignattn.training import AlignmentTrainer
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}

@@ -32,7 +32,7 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce import TABLES, table_names
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
 from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
-from alignattn.models import BASELINES
+from alignattn.models import Traits, traits_of
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
 from alignattn.support.parser import did_you_mean
@@ -47,8 +47,8 @@ DISPLACED: Mapping[str, Sequence[str]] = {
 }
 """Options of a table that no longer hold where a user gives the first: fields of another model, another length."""
 
-OF_BASELINES = ("embeddings",)
-"""Options that a user gives for models that are not pretrained; others do not take them."""
+EMBEDDINGS = "embeddings"
+"""The option that a user gives for the rows whose models read word vectors; others do not take it."""
 
 CONFIGS = resources.files("alignattn.configs")
 
@@ -137,7 +137,8 @@ class Table(Definition):
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            model = {MODEL: given[MODEL]} if MODEL in given and MODEL in row.options and not is_baseline(row) else {}
+            takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
+            model = {MODEL: given[MODEL]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
         columns = [
@@ -159,10 +160,10 @@ class Table(Definition):
             baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if is_baseline(row):
+                if not traits_of_row(row).is_pretrained:
                     options[MODEL] = row.options[MODEL]
-                else:
-                    options = _without(options, set(OF_BASELINES))
+                if not traits_of_row(row).reads_embeddings:
+                    options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
@@ -177,9 +178,9 @@ class Table(Definition):
     def baseline(self, row: Row) -> Row | None:
         """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
 
-        A baseline row may lack options that only alignments have. None for a plain row, and where there is no such row.
+        That row may lack options that only alignments have. None for a plain row, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or is_baseline(row):
+        if attention_of(row) == PLAIN_ATTENTION or not traits_of_row(row).has_attention:
             return None
         return next(
             (
@@ -237,13 +238,13 @@ def parse_table(name: str, text: str) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of the runs of a row; that of a model which is not pretrained is the model's own."""
+    """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
 
 
-def is_baseline(row: Row) -> bool:
-    """Return whether the runs of a row are of a model that is not pretrained."""
-    return row.options.get(MODEL) in BASELINES
+def traits_of_row(row: Row) -> Traits:
+    """Return what the model that a row names says of itself; of a row that names none what an encoder does."""
+    return traits_of(row.options.get(MODEL, ""))
 
 
 def _published(entry: Any) -> list[str | None]:
