@@ -1,12 +1,15 @@
 """Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SHARED
+from conftest import ROOT, SHARED
 
 from alignattn.cli import main
 from alignattn.commands.reproduce import table_names
@@ -276,3 +279,71 @@ def test_a_folder_that_is_there_is_given_by_its_whole_path(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert parse_given(["--data_dir", "data/here"]) == {"data_dir": str(Path("data/here").resolve())}
     assert parse_given(["--model", "google/bert"]) == {"model": "google/bert"}
+
+
+OWN_TABLE = {
+    "title": "My own",
+    "command": "finetune",
+    "rows": [
+        {"options": {"attention": "soft"}, "published": [78.80]},
+        {"options": {"attention": "qvi"}, "label": "mine"},
+    ],
+    "columns": [
+        {
+            "label": "RTE",
+            "config": "albert-rte",
+            "options": {"task": "rte"},
+            "measures": [{"label": "accuracy", "path": "metrics.validation.accuracy"}],
+        }
+    ],
+}
+
+
+def test_a_table_may_be_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(OWN_TABLE).replace("78.8", "78.80"))
+    plain, mine = load_table(str(path)).cells([1])
+    assert [(cell.row.label, cell.published, cell.baseline) for cell in (plain, mine)] == [
+        ("soft", "78.80", None),
+        ("mine", None, "soft"),
+    ]
+    assert mine.experiments[0].options["attention"] == "qvi"
+    assert mine.experiments[0].options["learning_rate"] == 3e-5
+
+
+def renamed(old, new):
+    return lambda content: {new if name == old else name: value for name, value in content.items()}
+
+
+def changed(part, **values):
+    return lambda content: content | {part: [content[part][0] | values, *content[part][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (renamed("title", "titel"), "title: Field required"),
+        (renamed("rows", "lines"), "'rows'"),
+        (lambda content: content | {"command": "inspect"}, "'inspect'"),
+        (lambda content: [content], "not valid"),
+        (changed("rows", options={"atention": "soft"}), "no option 'atention': did you mean 'attention'?"),
+        (changed("rows", published=[1.0, 2.0]), "published numbers"),
+        (changed("columns", config="albert-rt"), "albert-rt"),
+        (changed("columns", measures=[]), "columns.0.measures"),
+        (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(damage, said, tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(damage(OWN_TABLE)))
+    assert main(["reproduce", str(path), "--dry_run"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "mine" in error
+    assert said in error
+
+
+def test_titles_of_the_tables_are_known_without_torch():
+    script = "import sys; from alignattn.commands.reproduce import table_titles; t = table_titles(); "
+    script += "assert 'table1' in t and not {'torch', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
