@@ -3,7 +3,7 @@
 from alignattn.runs.filler import Filler
 from alignattn.support.registry import Entry, Registry
 
-FILLERS: Registry[Entry] = Registry(
+FILLERS = Registry(
     "command of a table",
     {
         "finetune": Entry(".finetune.filler:FinetuneFiller", ""),
