@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -133,13 +132,13 @@ class AttackHeader:
         return self.shard.deal(self.usable_rows[: self.rows])
 
     @classmethod
-    def from_dict(cls, content: Any) -> Self:
+    def from_dict(cls, content: Any) -> "AttackHeader":
         """Return the header that `dataclasses.asdict` made `content` of.
 
         Raises:
             ValueError: if it is not that.
         """
-        return _validated(cls, content)
+        return _validated(_HEADER, content)
 
 
 @dataclass(frozen=True)
@@ -191,13 +190,13 @@ class AttackRecord:
         return json.dumps(asdict(self), allow_nan=False) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> Self:
+    def from_line(cls, line: str) -> "AttackRecord":
         """Read what `to_line` wrote.
 
         Raises:
             ValueError: if it is not what `to_line` writes.
         """
-        return _validated(cls, json.loads(line))
+        return _validated(_RECORD, json.loads(line))
 
 
 @dataclass(frozen=True)
@@ -224,19 +223,17 @@ def _argmax(scores: Sequence[float] | None) -> int | None:
     return max(range(len(scores)), key=scores.__getitem__) if scores else None
 
 
-def _validated(record: type[R], content: Any) -> R:
+def _validated(adapter: TypeAdapter[R], content: Any) -> R:
     """The record that `dataclasses.asdict` made `content` of, or a ValueError that names the first wrong value."""
     try:
         # Not read as JSON by pydantic, which refuses the half of a surrogate pair, as a strange text may hold it.
-        checked: R = _adapter(record).validate_python(content, extra="forbid")
+        return adapter.validate_python(content, extra="forbid")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "it"
         value = "" if first["type"] in NO_VALUE else f" is {first['input']!r}"
         raise ValueError(f"{place}{value}: {first['msg']}") from error
-    return checked
 
 
-@cache
-def _adapter(record: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(record)
+_HEADER: TypeAdapter[AttackHeader] = TypeAdapter(AttackHeader)
+_RECORD: TypeAdapter[AttackRecord] = TypeAdapter(AttackRecord)

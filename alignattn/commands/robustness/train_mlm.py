@@ -181,7 +181,8 @@ def train_masked_language_model(
     frequent = most_frequent_token(train)
     trainer = _build_trainer(model, tokenizer, (train, held_out), arguments.mlm_probability, args)
     before = masked_accuracy(model, batches, "before")
-    training = _train(trainer, args)
+    with masked_tokens_alone(model):
+        training = _train(trainer, args)
     after = masked_accuracy(model, batches, "after")
     result = MaskedLanguageResult(
         model=arguments.model,
@@ -301,8 +302,7 @@ def _build_trainer(
 
 
 def _train(trainer: Trainer, args: MaskedLanguageTrainingArguments) -> dict[str, float]:
-    with masked_tokens_alone(trainer.model):
-        output = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    output = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if not math.isfinite(output.training_loss):
         raise AlignAttnError(f"the loss is not finite: give a smaller --learning_rate than {args.learning_rate}")
     return {
