@@ -17,6 +17,8 @@ from alignattn.patching import alignment_parameters
 from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
 
+PYTHONPATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+"""For scripts of this folder, which take their models from `conftest`."""
 ROWS = 16
 LENGTH = 9
 
@@ -340,7 +342,7 @@ class TestResume:
             return subprocess.run(
                 [sys.executable, str(script), str(folder), str(kill_at)],
                 check=False,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH},
             ).returncode
 
         assert run(tmp_path / "killed", 4) == -signal.SIGKILL
@@ -396,7 +398,7 @@ def test_two_processes_equal_one(variant, tmp_path):
             check=False,
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
         )
         assert done.returncode == 0, done.stderr
     one, two = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("one", "two"))
