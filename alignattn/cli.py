@@ -16,7 +16,7 @@ USAGE = """usage: alignattn COMMAND [options]
 commands:
   finetune      fine-tune a pretrained encoder on a task, with or without alignment attention
   domain-shift  fine-tune on one task, report accuracy and calibration on it and on another task
-  robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show`, `throughput`, `train-mlm` go with it
+  robustness    how many attacks by TextFooler, TextBugger and BAE fail; `show` and `train-mlm` go with it
   inspect       what each attention head of a model does, as a table and heat maps; or two models side by side
   figure        pictures of runs: queries and keys, attention, calibration, curves over training
   reproduce     a table of a paper, measured: what is missing of it is run, and written beside the published figures

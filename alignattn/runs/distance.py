@@ -18,7 +18,8 @@ from alignattn.attention.distance import sliced_wasserstein
 from alignattn.patching import collect, is_patched
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import EncodedSplit, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 
 DISTANCE_NAME = "query_key_distance"
 """Of the distance in logs."""

@@ -18,6 +18,7 @@ from alignattn.runs.results import seed_folder
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
 from alignattn.support.parser import OneLineErrorParser, check_range, did_you_mean
+from alignattn.support.publishing import publishable
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.task import TaskOptions
 from alignattn.training import AlignmentTrainingArguments
@@ -230,8 +231,8 @@ class RunArguments(AlignmentTrainingArguments):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled, as into the `training_args.bin` of a checkpoint: all but the secret."""
-        return vars(self) | {UNWRITTEN_OPTION: None}
+        """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""
+        return dict(publishable(vars(self) | {UNWRITTEN_OPTION: None}))
 
 
 def check_training_options(args: TrainingArguments) -> None:

@@ -27,7 +27,7 @@ class RunResult:
 
     Attributes:
         task: the task's name.
-        model: the model as the user named it.
+        model: the model as it may be published: a folder by its name.
         attention: the preset's name.
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.

@@ -35,8 +35,10 @@ from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
+from alignattn.support.publishing import publishable
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import Evaluation, kind_of
+from alignattn.tasks.kind import Evaluation
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.training import AlignmentTrainer, last_whole_checkpoint
 
@@ -102,7 +104,7 @@ def _result(
     assert rows.train is not None
     return RunResult(
         task=rows.task.name,
-        model=model_args.model,
+        model=publishable(model_args.model),
         attention=attention.name,
         attention_config=attention.to_dict(),
         seed=trainer.args.seed,
@@ -119,7 +121,7 @@ def _result(
         train_samples_per_second=training["train_samples_per_second"],
         training=_last_logged(trainer),
         parameters=_count_parameters(loaded.model),
-        embeddings=None if loaded.embeddings is None else asdict(loaded.embeddings),
+        embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),
     )

@@ -12,9 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, shown
 from alignattn.tasks.task import Task, TaskOptions
-from alignattn.tasks.wording import shown
 
 T = TypeVar("T", bound=Task)
 

@@ -104,6 +104,15 @@ def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper)
     assert sum(rows) == len(texts)
 
 
+def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped: TaskModelWrapper) -> None:
+    rows = watch_inputs(wrapped.model, len)
+    scores = wrapped(["a zebra", *random_texts(9), "a quokka"])
+    assert torch.equal(scores[0], scores[-1])
+    rows.clear()
+    assert torch.equal(wrapped(["A  gnu", "the cat"])[0], scores[0])
+    assert rows == [1]
+
+
 def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")

@@ -26,8 +26,10 @@ from alignattn.support.files import write_text
 from alignattn.support.parser import OneLineErrorParser
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
-from alignattn.tasks.kinds import EncodedSplit, TaskOptions, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
+from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
 GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)

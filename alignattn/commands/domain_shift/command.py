@@ -27,7 +27,7 @@ from alignattn.calibration import (
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
-from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift.pair import names_of_pair, parse_pair
 from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
@@ -221,7 +221,7 @@ def domain_shift_one(options: RunOptions, pair: tuple[LabelledTask, LabelledTask
         return finished
     # Before the training, so that what is wrong with either side is said before hours have passed.
     sides = [load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), pair, strict=True)]
-    training = training_options(options, pair)
+    training = training_options(options)
     run = finetune_one(training)
     outputs = _predict(training, sides)
     result = _result(options, pair, run, sides, outputs)
@@ -231,11 +231,12 @@ def domain_shift_one(options: RunOptions, pair: tuple[LabelledTask, LabelledTask
     return result
 
 
-def training_options(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> RunOptions:
+def training_options(options: RunOptions) -> RunOptions:
     """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
     own = {option.name for option in fields(DomainShiftArguments)}
     values = {name: value for name, value in options.values.items() if name not in own}
-    return RunOptions(values | {"task": pair[0].name, "output_dir": str(options.output_dir / RUN_FOLDER)})
+    task, _ = names_of_pair(options.values["pair"])
+    return RunOptions(values | {"task": task, "output_dir": str(options.output_dir / RUN_FOLDER)})
 
 
 def load_side(side: str, task: LabelledTask, options: RunOptions) -> DevelopmentSet:
@@ -261,7 +262,7 @@ def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -
     holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
     if not holds_run_only:
         check_output_dir(options)
-    check_output_dir(training_options(options, pair))
+    check_output_dir(training_options(options))
 
 
 def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outputs]:

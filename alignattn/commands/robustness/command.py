@@ -57,7 +57,7 @@ class RobustnessArguments(AttackArguments):
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness`, or one of its subcommands `show`, `throughput` and `train-mlm`.
+    """Run `alignattn robustness`, or one of its subcommands `show` and `train-mlm`.
 
     Args:
         argv: the words after the command's name.
@@ -68,6 +68,8 @@ def main(argv: Sequence[str]) -> None:
     if argv and argv[0] in SUBCOMMANDS:
         SUBCOMMANDS[argv[0]](argv[1:])
         return
+    if argv and argv[0] == "throughput":
+        raise AlignAttnError("the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py")
     others = f"Go with it: {', '.join(f'{PROG} {name}' for name in SUBCOMMANDS)}; each has a --help of its own."
     parser = OneLineErrorParser([RobustnessArguments], prog=PROG, epilog=others)
     robustness(RobustnessArguments(**vars(parser.parse_args(list(argv)))))
@@ -215,12 +217,6 @@ def _show(argv: Sequence[str]) -> None:
     show(argv)
 
 
-def _throughput(argv: Sequence[str]) -> None:
-    from alignattn.commands.robustness.throughput import main as throughput
-
-    throughput(argv)
-
-
 def _train_mlm(argv: Sequence[str]) -> None:
     from alignattn.commands.robustness.train_mlm import main as train_mlm
 
@@ -229,6 +225,5 @@ def _train_mlm(argv: Sequence[str]) -> None:
 
 SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "show": _show,
-    "throughput": _throughput,
     "train-mlm": _train_mlm,
 }
