@@ -17,8 +17,6 @@ from alignattn.patching import alignment_parameters
 from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
 
-PYTHONPATH = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
-"""For scripts of this folder, which take their models from `conftest`."""
 ROWS = 16
 LENGTH = 9
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
