@@ -16,6 +16,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 import transformers
 
+from alignattn.attention.config import PRESETS
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 VOCABULARY = 50
@@ -44,7 +46,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
         **TINY, local_attention=4, bos_token_id=1, cls_token_id=1, eos_token_id=2, sep_token_id=2
     ),
 }
-ALIGNED = ("aa-gan", "aa-ot", "aa-ct")
+ALIGNED = [name for name, preset in PRESETS.items() if preset.alignment is not None]
 
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]

@@ -14,6 +14,16 @@ def test_importing_the_package_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_an_attention_is_checked_by_name_without_torch():
+    code = (
+        "import sys; from alignattn import AttentionConfig;"
+        "AttentionConfig.resolve('aa-ct+qvi+entmax15', alignment_weight=0.1, layers=[0], gradient_scope='all');"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_slots_import_without_transformers():
     code = "import sys, alignattn.attention.variant; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -6,25 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from alignattn.attention.alignment import ALIGNMENTS
-from alignattn.attention.alignment.base import HeadReduction
-from alignattn.attention.normalizers import NORMALIZERS
-from alignattn.attention.scores import SCORES
-from alignattn.attention.values import VALUES
-from alignattn.support.errors import AlignAttnError
+from alignattn.attention.choices import SLOTS, HeadReduction
+from alignattn.attention.references import Reference, references
+from alignattn.support.errors import AlignAttnError, unknown
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
 
 GradientScope = Literal["projections", "all"]
-
-SLOTS: dict[str, Mapping[str, type[Any]]] = {
-    "score": SCORES,
-    "normalizer": NORMALIZERS,
-    "value": VALUES,
-    "alignment": ALIGNMENTS,
-}
-"""The choices of each slot by name; no name stands in two slots."""
 
 LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "head_reduction"})
 """Arguments of a choice's class that the layer gives it: all others are its options."""
@@ -32,16 +21,16 @@ LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "head_reduction"})
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """What a patched model's attention does beyond the pretrained one; validates itself.
+    """What a patched model's attention does beyond the pretrained one; validates itself, without torch but for options.
 
     The attention of a layer is O = N(S(Q, K)) · g(Q, V), the minimised loss the task loss + `alignment_weight` · mean
     over layers of A(Q, K) (Zhang et al. 2021, eq. 1).
 
     Attributes:
-        score: S: `scaled_dot`, `dot`, `bilinear` or `additive`.
-        normalizer: N: `softmax`, `sparsemax`, `entmax15`, `entmax`, `fusedmax`, `csoftmax`, `local` or `hard`.
-        value: g: `identity`, `interaction`, `sum` or `qvi`.
-        alignment: the distance A between the key and query distributions: `gan`, `ot`, `ct`, or None.
+        score: S, one of `SCORES` in `alignattn.attention.choices`.
+        normalizer: N, one of `NORMALIZERS`.
+        value: g, one of `VALUES`.
+        alignment: the distance A between the key and query distributions, one of `ALIGNMENTS`, or None.
         alignment_weight: λ.
         score_options: keyword arguments of the score's class.
         normalizer_options: keyword arguments of the normalizer's class, such as `{"alpha": 1.3}` for `entmax`.
@@ -88,7 +77,7 @@ class AttentionConfig:
         _check_choice(slot, choice, SLOTS[slot])
         if not options:
             return
-        choice_class = SLOTS[slot][choice]
+        choice_class = SLOTS[slot].load(choice)
         arguments = inspect.signature(choice_class).parameters
         known = sorted(set(arguments) - LAYER_ARGUMENTS)
         for name in options:
@@ -102,9 +91,9 @@ class AttentionConfig:
     def name(self) -> str:
         """The name that `resolve` reads as these choices, such as `aa-ct+entmax15`; their options are not in it."""
         preset_of = {preset.alignment: name for name, preset in PRESETS.items() if preset.alignment is not None}
-        names = [] if self.alignment is None else [preset_of[self.alignment]]
+        names = [] if self.alignment is None else [preset_of.get(self.alignment, self.alignment)]
         names += [getattr(self, slot) for slot in self.filled_slots if slot != "alignment"]
-        return "+".join(names) or "soft"
+        return "+".join(names) or PLAIN_ATTENTION
 
     @property
     def filled_slots(self) -> tuple[str, ...]:
@@ -114,6 +103,12 @@ class AttentionConfig:
     def describe_slots(self) -> str:
         """Return the filled slots and their choices, such as `normalizer='entmax15', value='qvi'`; empty if none is."""
         return ", ".join(f"{slot}={getattr(self, slot)!r}" for slot in self.filled_slots)
+
+    @property
+    def references(self) -> list[Reference]:
+        """The papers of the choices that are not those of plain attention, each once."""
+        works = (SLOTS[slot][getattr(self, slot)].work for slot in self.filled_slots)
+        return [references()[work] for work in dict.fromkeys(works) if work]
 
     @property
     def changes_function(self) -> bool:
@@ -171,7 +166,7 @@ def _named_fields(attention: str) -> dict[str, Any]:
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
     if value not in choices:
-        raise AlignAttnError(f"unknown {what} {value!r}: choose one of {', '.join(map(str, choices))}")
+        raise unknown(what, value, choices)
 
 
 def _checked_layers(layers: Any) -> tuple[int, ...]:
@@ -186,7 +181,7 @@ PLAIN = AttentionConfig()
 """Plain soft attention."""
 
 PRESETS: dict[str, AttentionConfig] = {
-    "soft": PLAIN,
+    PLAIN_ATTENTION: PLAIN,
     "aa-gan": AttentionConfig(alignment="gan"),
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.values import VALUES
-from alignattn.support.errors import AlignAttnError
+from alignattn.attention.choices import VALUES
+from alignattn.attention.values import Value
 
 
 class AdditiveAttentionPooling(nn.Module):
@@ -24,11 +24,9 @@ class AdditiveAttentionPooling(nn.Module):
 
     def __init__(self, dim: int, value: str = "qvi", **value_options: str) -> None:
         super().__init__()
-        if value not in VALUES:
-            raise AlignAttnError(f"unknown value {value!r}: choose one of {', '.join(VALUES)}")
         self.query = nn.Parameter(dim**-0.5 * torch.randn(dim))
         self.projection = nn.Linear(dim, dim)
-        self.value = VALUES[value](dim, 1, **value_options)
+        self.value: Value = VALUES.load(value)(dim, 1, **value_options)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Pool tokens.

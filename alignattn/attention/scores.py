@@ -139,11 +139,3 @@ class Additive(Score):
         """Return the scores, as `Score.forward`; `scale` has no part in them."""
         weights = (self.key_weight, self.query_weight, self.vector)
         return additive(query, key, *(weight.to(query.dtype) for weight in weights))
-
-
-SCORES: dict[str, type[Score]] = {
-    "scaled_dot": ScaledDot,
-    "dot": Dot,
-    "bilinear": Bilinear,
-    "additive": Additive,
-}

@@ -162,11 +162,3 @@ class QVI(_Interacting):
         """Return the values, as `Value.forward`."""
         mix, gate = self.mix.to(value.dtype), self.gate.to(value.dtype)
         return gated(self._interaction(query, value, mask), value, mix, gate) / self.divisor
-
-
-VALUES: dict[str, type[Value]] = {
-    "identity": Identity,
-    "interaction": Interaction,
-    "sum": Sum,
-    "qvi": QVI,
-}

@@ -4,11 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment import ALIGNMENTS, Alignment
+from alignattn.attention.alignment.base import Alignment
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import AttentionConfig
-from alignattn.attention.normalizers import NORMALIZERS
-from alignattn.attention.scores import SCORES, DotProduct
-from alignattn.attention.values import VALUES, Identity
+from alignattn.attention.normalizers.base import Normalizer
+from alignattn.attention.scores import DotProduct, Score
+from alignattn.attention.values import Identity, Value
 
 
 class AttentionVariant(nn.Module):
@@ -22,13 +23,14 @@ class AttentionVariant(nn.Module):
 
     def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int) -> None:
         super().__init__()
-        self.score = SCORES[config.score](head_dim, num_heads, **config.score_options)
-        self.normalizer = NORMALIZERS[config.normalizer](head_dim, num_heads, **config.normalizer_options)
-        self.value = VALUES[config.value](head_dim, num_heads, **config.value_options)
+        self.score: Score = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
+        build_normalizer = NORMALIZERS.load(config.normalizer)
+        self.normalizer: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
+        self.value: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
         self.uses_softmax = config.normalizer == "softmax"
         self.alignment: Alignment | None = None
         if config.alignment is not None:
-            self.alignment = ALIGNMENTS[config.alignment](
+            self.alignment = ALIGNMENTS.load(config.alignment)(
                 head_dim, head_reduction=config.head_reduction, **config.alignment_options
             )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.calibration.rows import checked_rows, log_probabilities
+from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
 
 ECE_BINS = 10
@@ -123,8 +124,14 @@ def reliability(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE
     return Reliability(confidence, accuracy, counts.astype(np.int64))
 
 
+def calibration_scores(probabilities: ArrayLike, labels: ArrayLike) -> ExampleScores:
+    """Return what each row contributes to the expected calibration error, for runs to be compared by it."""
+    rows = RowScores.of(probabilities, labels)
+    return ExampleScores(np.asarray(labels), equal_width_error, (rows.confidence, rows.is_right), "basic")
+
+
 def equal_width_error(
-    confidence: NDArray[np.float64], is_right: NDArray[np.float64], num_bins: int
+    confidence: NDArray[np.float64], is_right: NDArray[np.float64], num_bins: int = ECE_BINS
 ) -> NDArray[np.float64]:
     """Return the expected calibration error of many samples at once: `[..., N]` and `[..., N]` to `[...]`."""
     gaps = _sum_by_bin(_equal_width_bins(confidence, num_bins), is_right - confidence, num_bins)

@@ -24,12 +24,14 @@ class Figure:
     """How a figure is computed from the scores of rows.
 
     Attributes:
+        heading: of its column in a table.
         of: the scores that it takes, as attributes of `RowScores`.
         statistic: of these, `[..., N]` each, and the number of bins if it has any.
         is_binned: whether it is a distance in bins, which noise makes larger.
         is_share: whether it is a fraction of 1, which tables print in percent.
     """
 
+    heading: str
     of: tuple[str, ...]
     statistic: Callable[..., NDArray[np.float64]]
     is_binned: bool = False
@@ -48,12 +50,12 @@ def _mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 _BINNED: Mapping[str, Any] = {"of": ("confidence", "is_right"), "is_binned": True, "is_share": True}
 
 FIGURES: Mapping[str, Figure] = {
-    "accuracy": Figure(("is_right",), _mean, is_share=True),
-    "expected_calibration_error": Figure(statistic=equal_width_error, **_BINNED),
-    "adaptive_calibration_error": Figure(statistic=equal_mass_error, **_BINNED),
-    "maximum_calibration_error": Figure(statistic=largest_error, **_BINNED),
-    "brier_score": Figure(("squared_error",), _mean),
-    "negative_log_likelihood": Figure(("log_loss",), _mean),
+    "accuracy": Figure("accuracy %", ("is_right",), _mean, is_share=True),
+    "expected_calibration_error": Figure("ECE %", statistic=equal_width_error, **_BINNED),
+    "adaptive_calibration_error": Figure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
+    "maximum_calibration_error": Figure("MCE %", statistic=largest_error, **_BINNED),
+    "brier_score": Figure("Brier", ("squared_error",), _mean),
+    "negative_log_likelihood": Figure("NLL", ("log_loss",), _mean),
 }
 """By the name in results; the functions of the same names tell definitions and units."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 
-from alignattn.commands.command import Command
+from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import did_you_mean
 

@@ -17,8 +17,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
-from alignattn.attention.scores import SCORES
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
 from alignattn.patching.projections import FUSED, AttentionModule, ProjectionTap, TappedLinear, attention_modules
 from alignattn.patching.recording import Collector, LayerRecord, Recording

@@ -11,11 +11,12 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented as public all the same
 
-from alignattn.attention.config import SLOTS, AttentionConfig
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import AttentionConfig
+from alignattn.models import BASELINES
 from alignattn.runs.options import DataArguments, RunOptions
 from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.files import write_text
-from alignattn.models import BASELINES
 from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification, get_task
 from alignattn.tasks.kinds import KINDS
 

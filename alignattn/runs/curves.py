@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignattn.runs.distance import DISTANCE_NAME
 from alignattn.plots import CurvePanel, draw_curves, svg_text
+from alignattn.runs.distance import DISTANCE_NAME
 
 X_LABEL = "training step"
 LOSS, TASK_LOSS = "loss", "task_loss"

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from alignattn.attention.distance import sliced_wasserstein
-from alignattn.support.errors import AlignAttnError
 from alignattn.patching import collect, is_patched
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import EncodedSplit, kind_of
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.runs.options import RunOptions, parse_run_options
-from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.runs.results import CONFIG_FILE, is_seed_folder
+from alignattn.runs.rows import load_evaluation_rows, load_run_rows
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
 

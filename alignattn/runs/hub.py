@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from huggingface_hub import HfApi
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.runs.options import RunOptions
 from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RunResult
+from alignattn.support.errors import AlignAttnError, one_line
 
 LEFT_OUT = ["_*", f"{PREFIX_CHECKPOINT_DIR}-*"]
 """What `Trainer.push_to_hub` leaves out, too."""

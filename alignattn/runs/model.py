@@ -8,13 +8,13 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.patching.checkpoints import unloadable
 from alignattn.attention.config import AttentionConfig
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.runs.options import ModelArguments
-from alignattn.support.parser import did_you_mean
 from alignattn.models import BASELINES, EmbeddingsReport, build_baseline
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
+from alignattn.patching.checkpoints import unloadable
+from alignattn.runs.options import ModelArguments
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.parser import did_you_mean
 from alignattn.tasks import Task, TextClassification
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
@@ -36,7 +36,7 @@ class RunModel:
     embeddings: EmbeddingsReport | None = None
 
 
-def load_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
+def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:

@@ -2,7 +2,6 @@
 
 import json
 import platform
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json
 
@@ -24,9 +24,6 @@ SEED_FOLDER_PREFIX = "seed-"
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 R = TypeVar("R")
-
-SeedSpread = dict[str, float | int | None]
-"""`mean`, `standard_deviation` and `seeds`, how many."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +148,6 @@ def render_metrics(result: RunResult) -> str:
         for split, bad in result.bad_rows.items()
     ]
     return "\n".join(lines)
-
-
-def over_seeds(values: Sequence[float]) -> SeedSpread:
-    """Return mean, standard deviation and count; the deviation is a sample's (n - 1), of a single seed None."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "standard_deviation": deviation, "seeds": len(values)}
-
-
-def with_deviation(spread: SeedSpread, form: str, factor: float = 1) -> str:
-    """Return mean ± standard deviation, each times `factor`, in the number format `form`; one seed has a mean alone."""
-    numbers = (spread["mean"], spread["standard_deviation"])
-    return " ± ".join(form.format(factor * number) for number in numbers if number is not None)
 
 
 def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:

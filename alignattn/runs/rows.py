@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.runs.options import DataArguments, ModelArguments
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task, get_task
-from alignattn.tasks.tags.conll import TAGS, TOKENS
 from alignattn.tasks.kinds import EncodedSplit, kind_of
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
 from alignattn.tasks.sources import CONLL
+from alignattn.tasks.tags.conll import TAGS, TOKENS
 
 T = TypeVar("T", bound=Task)
 

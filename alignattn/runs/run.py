@@ -13,14 +13,12 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from alignattn.support.bad_rows import as_json
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.runs.options import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
-from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
+from alignattn.patching import alignment_parameters, function_parameters
+from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
-from alignattn.runs.card import model_card, write_model_card
-from alignattn.runs.model import RunModel, load_model
+from alignattn.runs.model import RunModel, load_run_model
+from alignattn.runs.options import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -32,9 +30,11 @@ from alignattn.runs.results import (
     render_metrics,
     write_seed_summary,
 )
+from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.support.bad_rows import as_json
+from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
-from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import Evaluation, kind_of
 from alignattn.tasks.rows import Rows
@@ -85,7 +85,7 @@ def finetune_one(options: RunOptions) -> RunResult:
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     data_args.task_options(task)
     set_seed(args.seed)
-    loaded = load_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
+    loaded = load_run_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
     data = encode_rows(rows, loaded.tokenizer, data_args)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)

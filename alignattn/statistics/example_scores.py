@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.calibration.measures import ECE_BINS, RowScores, equal_width_error
 from alignattn.statistics.intervals import IntervalMethod
 from alignattn.support.errors import AlignAttnError
 
@@ -77,20 +76,6 @@ def example_scores(metric_name: str, labels: ArrayLike, predictions: ArrayLike) 
     return ExampleScores(references, statistic, prepare(references, outputs))
 
 
-def calibration_scores(probabilities: ArrayLike, labels: ArrayLike) -> ExampleScores:
-    """Return the scores of predicted probabilities by their expected calibration error in `ECE_BINS` bins.
-
-    Args:
-        probabilities: `[N, C]`, rows that sum to 1.
-        labels: `[N]` class numbers.
-
-    Raises:
-        AlignAttnError: if there are no rows, a row is no distribution, or a label is none of the classes.
-    """
-    rows = RowScores.of(probabilities, labels)
-    return ExampleScores(np.asarray(labels), calibration_error, (rows.confidence, rows.is_right), "basic")
-
-
 def mean_scores(examples: ArrayLike, scores: ArrayLike) -> ExampleScores:
     """Return scores whose mean is the measure, such as the exact matches of answers.
 
@@ -129,11 +114,6 @@ def mean(scores: NDArray[Any]) -> NDArray[np.float64]:
 def ratio_of_sums(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:
     """Return the ratio of the sums; 0 where the lower one is 0."""
     return _ratio(numerators.sum(axis=-1), denominators.sum(axis=-1))
-
-
-def calibration_error(confidence: NDArray[np.float64], is_right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the expected calibration error, a fraction."""
-    return equal_width_error(confidence, is_right, ECE_BINS)
 
 
 def f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:

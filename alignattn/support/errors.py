@@ -1,5 +1,8 @@
 """The one exception for what a user can mend."""
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class AlignAttnError(ValueError):
     """A mistake a user can mend: a wrong name, a missing file, an unsupported model.
@@ -7,6 +10,11 @@ class AlignAttnError(ValueError):
     The message is one line that says what is wrong and what to do. The command line catches this class
     once, prints that line and exits with code 2.
     """
+
+
+def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
+    """Return the error for a value that is none of the choices."""
+    return AlignAttnError(f"unknown {what} {value!r}: choose one of {', '.join(map(str, choices))}")
 
 
 def one_line(error: BaseException) -> str:

@@ -1,7 +1,32 @@
-"""The frame of a web page that needs no network: one file, its style inside."""
+"""Web pages that need no network: one file, its style inside, from templates that escape what they are given."""
 
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent.parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+"""The templates of all rooms, by their paths within the package, such as `support/page.html`."""
+
+
+def render_page(template: str, css: str, **values: Any) -> str:
+    """Return a page.
+
+    Args:
+        template: path of a template that extends `support/page.html` and fills its block `body`.
+        css: path of the style, which must name nothing outside the page.
+        **values: what the template names, `title` among it.
+    """
+    return TEMPLATES.get_template(template).render(css=css, **values)
 
 
 def render_document(title: str, style: str, body: Iterable[str]) -> str:

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import ALIGNMENTS, CTAlignment, GANAlignment, transport
+from alignattn.attention.alignment import CTAlignment, GANAlignment, transport
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
+from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.projection import forked_linear
 from alignattn.support.errors import AlignAttnError
 
@@ -34,7 +35,7 @@ def token_mask():
 
 def loss_of(name, dtype=torch.float64, **options):
     torch.manual_seed(1)
-    module = ALIGNMENTS[name](DIM, **options).to(dtype)
+    module = ALIGNMENTS.load(name)(DIM, **options).to(dtype)
     with torch.no_grad():  # away from the highway's biased start, where little passes the gate
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -209,7 +210,7 @@ def test_half_precision_is_computed_in_float32(name, dtype):
         assert torch.equal(module(query, key, token_mask()), expected)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", ALIGNMENTS)
 def test_a_module_cast_to_half_precision_still_computes_in_float32(name):
     query, key = features(dtype=torch.bfloat16)
     loss = loss_of(name, torch.float32).bfloat16()(query, key, token_mask())
@@ -255,7 +256,7 @@ class TestDiagnostics:
     )
     def test_they_rise_as_the_adversary_learns_to_tell_features_apart(self, name, diagnostic, reached):
         torch.manual_seed(0)
-        module = ALIGNMENTS[name](DIM)
+        module = ALIGNMENTS.load(name)(DIM)
         query, key = (side.detach() for side in features(dtype=torch.float32))
         query, key = query + 1, key - 1
         before = module.with_diagnostics(query, key)[1][diagnostic]

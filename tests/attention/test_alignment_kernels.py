@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment import ALIGNMENTS, transport
+from alignattn.attention.alignment import transport
 from alignattn.attention.alignment.base import unit_vectors
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.scratch import KEPT_BYTES, SCRATCH, Scratch
+from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5
 SCALE = -0.3
@@ -114,9 +115,9 @@ def loss_and_gradients(alignment, query, key):
 
 
 class TestLoss:
-    @pytest.mark.parametrize("name", ADVERSARIES)
+    @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_mean_over_heads_scales_every_gradient(self, name):
-        total, mean = (ALIGNMENTS[name](DIM, head_reduction=reduction).double() for reduction in ("sum", "mean"))
+        total, mean = (ALIGNMENTS.load(name)(DIM, head_reduction=reduction).double() for reduction in ("sum", "mean"))
         mean.load_state_dict(total.state_dict())
         expected = [tensor / HEADS for tensor in loss_and_gradients(total, *features())]
         torch.testing.assert_close(loss_and_gradients(mean, *features()), expected)
@@ -124,7 +125,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_a_second_derivative_is_refused(self, name):
         query, key = features()
-        loss = ALIGNMENTS[name](DIM).double()(query, key)
+        loss = ALIGNMENTS.load(name)(DIM).double()(query, key)
         (first,) = torch.autograd.grad(loss.square(), query, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
@@ -133,7 +134,7 @@ class TestLoss:
     def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
         """With attention's path as well, whose graph lives inside the forward pass."""
         monkeypatch.setattr(transport, "MATRIX_ELEMENTS", 0)
-        alignment = ALIGNMENTS[name](DIM).double()
+        alignment = ALIGNMENTS.load(name)(DIM).double()
         expected = loss_and_gradients(alignment, *features())
         packed = []
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: packed.append(tensor) or tensor, lambda x: x):
@@ -144,7 +145,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_a_layer_that_is_not_known_is_left_to_autograd(self, name):
         """As a parametrized one, whose weight is made anew at every use."""
-        known, changed = (ALIGNMENTS[name](DIM).double() for _ in range(2))
+        known, changed = (ALIGNMENTS.load(name)(DIM).double() for _ in range(2))
         changed.load_state_dict(known.state_dict())
         network = next(changed.children())
         nn.utils.parametrize.register_parametrization(network[-1], "weight", nn.Identity())
@@ -160,17 +161,17 @@ class TestLoss:
     @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_a_batch_without_tokens_weighs_nothing(self, name):
         empty = torch.zeros(BATCH, HEADS, 0, DIM, requires_grad=True)
-        loss = ALIGNMENTS[name](DIM)(empty, empty)
+        loss = ALIGNMENTS.load(name)(DIM)(empty, empty)
         loss.backward()
         assert loss.item() == 0
 
-    @pytest.mark.parametrize("name", ADVERSARIES)
+    @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_training_after_inference_mode(self, name):
         """Scratch memory that was first asked for under inference mode must serve training too."""
         found = []
 
         def work():
-            alignment = ALIGNMENTS[name](DIM).double()
+            alignment = ALIGNMENTS.load(name)(DIM).double()
             with torch.inference_mode():
                 alignment(*features())
             found.append(loss_and_gradients(alignment, *features()))
@@ -180,9 +181,9 @@ class TestLoss:
         thread.join()
         assert all(tensor.isfinite().all() for tensor in found[0])
 
-    @pytest.mark.parametrize("name", ADVERSARIES)
+    @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_threads_do_not_share_scratch_memory(self, name):
-        alignments = [ALIGNMENTS[name](DIM).double() for _ in range(2)]
+        alignments = [ALIGNMENTS.load(name)(DIM).double() for _ in range(2)]
         expected = [loss_and_gradients(alignment, *features()) for alignment in alignments]
         wrong = []
 

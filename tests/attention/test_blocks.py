@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment import ALIGNMENTS, blocks
+from alignattn.attention.alignment import blocks
+from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 5, 2, 7, 4
 MASK = torch.tensor(
@@ -47,7 +48,7 @@ def gradients(result, tensors):
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_blocks_give_the_loss_the_diagnostic_and_the_gradients_of_the_whole_batch(name, mask, elements, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", elements)
-    alignment = ALIGNMENTS[name](DIM).double()
+    alignment = ALIGNMENTS.load(name)(DIM).double()
     tensors = [*features(), *alignment.parameters()]
     query, key = map(heads_of, tensors[:2])
     expected = at_once(alignment, query, key, mask)
@@ -59,7 +60,7 @@ def test_blocks_give_the_loss_the_diagnostic_and_the_gradients_of_the_whole_batc
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_nothing_but_what_is_trained_gets_a_gradient(name):
-    alignment = ALIGNMENTS[name](DIM).double()
+    alignment = ALIGNMENTS.load(name)(DIM).double()
     for parameter in list(alignment.parameters())[1::2]:
         parameter.requires_grad_(False)
     query, key = features()
@@ -72,7 +73,7 @@ def test_nothing_but_what_is_trained_gets_a_gradient(name):
 
 
 def test_without_gradients_the_value_is_the_same():
-    alignment = ALIGNMENTS["ct"](DIM).double()
+    alignment = ALIGNMENTS.load("ct")(DIM).double()
     query, key = map(heads_of, features())
     with torch.no_grad():
         found = in_blocks(alignment, query, key, MASK)
@@ -81,7 +82,7 @@ def test_without_gradients_the_value_is_the_same():
 
 
 def test_half_precision_features_get_the_gradient_of_their_float32_copies():
-    alignment = ALIGNMENTS["ct"](DIM)
+    alignment = ALIGNMENTS.load("ct")(DIM)
     half = features(torch.bfloat16)
     whole = [tensor.detach().float().requires_grad_() for tensor in half]
     for pair in (half, whole):
@@ -92,7 +93,7 @@ def test_half_precision_features_get_the_gradient_of_their_float32_copies():
 
 
 def test_checkpointing_around_it_keeps_the_gradient():
-    alignment = ALIGNMENTS["gan"](DIM).double()
+    alignment = ALIGNMENTS.load("gan")(DIM).double()
     layer = nn.Linear(HEADS * DIM, HEADS * DIM).double()
     query, key = features()
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from alignattn.attention import scores
-from alignattn.attention.scores import SCORES
+from alignattn.attention.choices import SCORES
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 3, 4, 5, 6
 
@@ -19,7 +19,7 @@ def tensors(dtype=torch.float64):
 
 def score_of(name, dtype=torch.float64):
     torch.manual_seed(1)
-    module = SCORES[name](DIM, HEADS).to(dtype)
+    module = SCORES.load(name)(DIM, HEADS).to(dtype)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -63,7 +63,7 @@ def test_a_key_is_scored_alone(name):
 def test_bilinear_starts_as_the_scaled_dot_product():
     query, key = tensors()
     scale = 0.3
-    bilinear = SCORES["bilinear"](DIM, HEADS).double()
+    bilinear = SCORES.load("bilinear")(DIM, HEADS).double()
     assert torch.equal(bilinear(query, key, scale), scores.scaled_dot(query, key, scale))
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from alignattn.attention.choices import VALUES
 from alignattn.attention.pooling import AdditiveAttentionPooling
-from alignattn.attention.values import VALUES
 from alignattn.support.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
@@ -19,7 +19,7 @@ def tensors(dtype=torch.float64):
 
 def value_of(name, **options):
     torch.manual_seed(1)
-    module = VALUES[name](DIM, HEADS, **options).double()
+    module = VALUES.load(name)(DIM, HEADS, **options).double()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
@@ -63,7 +63,7 @@ def test_gradients_reach_the_inputs_and_every_parameter(name):
 @pytest.mark.parametrize("name", ["sum", "qvi"])
 def test_pretrained_init_is_the_identity_and_alive(name):
     query, value = tensors()
-    module = VALUES[name](DIM, HEADS).double()
+    module = VALUES.load(name)(DIM, HEADS).double()
     found = module(query, value)
     torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-4)
     found.square().sum().backward()
@@ -74,7 +74,7 @@ def test_pretrained_init_is_the_identity_and_alive(name):
 @pytest.mark.parametrize("name", ["sum", "qvi"])
 def test_paper_init_is_random_and_divides_by_nothing(name):
     query, value = tensors()
-    module = VALUES[name](DIM, HEADS, init="paper").double()
+    module = VALUES.load(name)(DIM, HEADS, init="paper").double()
     assert (module.weight == 0).sum() == 0
     expected = one_value(name, module, 0, query[0, 0], value[0, 0, 0])
     torch.testing.assert_close(module(query, value)[0, 0, 0], expected)
@@ -84,7 +84,7 @@ def test_paper_init_is_random_and_divides_by_nothing(name):
 @pytest.mark.parametrize("name", ["sum", "qvi"])
 def test_unknown_init(name):
     with pytest.raises(AlignAttnError, match="init='zero' is unknown: choose one of pretrained, paper"):
-        VALUES[name](DIM, HEADS, init="zero")
+        VALUES.load(name)(DIM, HEADS, init="zero")
 
 
 class TestPooling:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import alignattn
-from alignattn.attention.alignment import ALIGNMENTS
+from alignattn.attention.choices import ALIGNMENTS
 from alignattn.patching import alignment_parameters
 from alignattn.patching.recording import Recording
 from alignattn.support.errors import AlignAttnError

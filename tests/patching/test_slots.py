@@ -12,25 +12,14 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
-from alignattn.attention.config import PRESETS, SLOTS, AttentionConfig
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import PRESETS, AttentionConfig
 from alignattn.attention.variant import values_mask
 from alignattn.patching import LOADING_HINT, function_parameters
 from alignattn.support.errors import AlignAttnError
 
 CHOICES = [
-    "dot",
-    "bilinear",
-    "additive",
-    "sparsemax",
-    "entmax15",
-    "entmax",
-    "fusedmax",
-    "csoftmax",
-    "local",
-    "hard",
-    "interaction",
-    "sum",
-    "qvi",
+    name for slot in ("score", "normalizer", "value") for name in SLOTS[slot] if name != getattr(PRESETS["soft"], slot)
 ]
 MIXES = ["aa-ct+qvi+entmax15", "aa-gan+bilinear+sparsemax+sum", "aa-ot+additive+csoftmax+interaction"]
 UNCHANGED_AT_FIRST = ("bilinear", "sum", "qvi", "csoftmax", "local")

@@ -15,8 +15,8 @@ from huggingface_hub import HfApi, ModelCard
 
 import alignattn
 from alignattn.cli import main
-from alignattn.runs.options import parse_run_options
 from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.options import parse_run_options
 from alignattn.runs.results import RunResult
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]

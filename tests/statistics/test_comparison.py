@@ -11,10 +11,10 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.calibration import expected_calibration_error
+from alignattn.calibration.measures import calibration_scores
 from alignattn.statistics.comparison import Comparison, can_test_over_seeds, compare, correct, holm
 from alignattn.statistics.example_scores import (
     ExampleScores,
-    calibration_scores,
     example_scores,
     mean_scores,
     ratio_scores,

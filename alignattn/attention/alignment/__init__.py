@@ -5,7 +5,4 @@ from alignattn.attention.alignment.ct import CTAlignment
 from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.ot import OTAlignment
 
-ALIGNMENTS: dict[str, type[Alignment]] = {"gan": GANAlignment, "ot": OTAlignment, "ct": CTAlignment}
-"""The choices of the slot by name."""
-
-__all__ = ["ALIGNMENTS", "Alignment", "CTAlignment", "GANAlignment", "OTAlignment"]
+__all__ = ["Alignment", "CTAlignment", "GANAlignment", "OTAlignment"]

@@ -2,15 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.blocks import Block, BlockLoss, by_autograd, loss_in_blocks
+from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
-
-HeadReduction = Literal["sum", "mean"]
 
 NORM_EPSILON = 1e-6
 """Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""

@@ -6,13 +6,14 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.blocks import Block, BlockLoss
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.scratch import SCRATCH
 from alignattn.attention.alignment.transport import differentiate, transported_similarity
+from alignattn.attention.choices import HeadReduction
 
 HIDDEN_DIM = 16
 FEATURE_DIM = 16

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, HeadReduction, TokenMeasure, unit_vectors
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
+from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]

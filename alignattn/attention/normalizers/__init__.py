@@ -10,20 +10,7 @@ from alignattn.attention.normalizers.local import Local, local_monotonic, local_
 from alignattn.attention.normalizers.softmax import Hard, Softmax, hard, softmax
 from alignattn.attention.normalizers.sparse import Entmax, Entmax15, Sparsemax, entmax, entmax15, sparsemax
 
-NORMALIZERS: dict[str, type[Normalizer]] = {
-    "softmax": Softmax,
-    "sparsemax": Sparsemax,
-    "entmax15": Entmax15,
-    "entmax": Entmax,
-    "fusedmax": Fusedmax,
-    "csoftmax": CSoftmax,
-    "local": Local,
-    "hard": Hard,
-}
-"""The choices of the slot by name."""
-
 __all__ = [
-    "NORMALIZERS",
     "CSoftmax",
     "Entmax",
     "Entmax15",

@@ -16,12 +16,12 @@ from alignattn.calibration import (
     FIGURES,
     Estimate,
     apply_temperature,
-    reliability,
     summarise,
 )
+from alignattn.calibration.diagrams import reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
-from alignattn.plots import ReliabilityPanel, plot_reliability
+from alignattn.plots import plot_reliability
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES, SEED
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_json
@@ -29,16 +29,6 @@ from alignattn.support.parser import OneLineErrorParser, check_range
 from alignattn.support.text_tables import render_table
 
 RESULTS_FILE = "calibration.json"
-
-HEADINGS = {
-    "accuracy": "accuracy %",
-    "expected_calibration_error": "ECE %",
-    "adaptive_calibration_error": "adaptive ECE %",
-    "maximum_calibration_error": "MCE %",
-    "brier_score": "Brier",
-    "negative_log_likelihood": "NLL",
-}
-"""Of the table's columns, by figure."""
 
 
 @dataclass
@@ -164,8 +154,8 @@ def calibrate(arguments: CalibrationArguments) -> list[Report]:
     _check_pictures(parts)
     check_free(folder, [RESULTS_FILE, *(part.picture for part in parts)])
     reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
-    for part, summary in reports:
-        draw(folder / part.picture, part, summary, arguments.num_bins)
+    for part in parts:
+        draw(folder / part.picture, part, arguments.num_bins)
     write_json(folder / RESULTS_FILE, _content(files, temperatures, reports, arguments))
     print("\n".join([render(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
     return reports
@@ -179,49 +169,22 @@ def render(reports: Sequence[Report]) -> str:
         for state, estimates in summary.items():
             temperature = part.temperature.value if part.temperature and state == "after" else 1.0
             start = [part.name, *([f"{temperature:.3f}"] if has_temperature else []), str(len(part.labels))]
-            lines.append([*start, *(_number(name, estimates[name].value) for name in HEADINGS)])
-            lines.append([*([""] * len(start)), *(_interval(name, estimates[name]) for name in HEADINGS)])
-    header = ["split", *(["temperature"] if has_temperature else []), "rows", *HEADINGS.values()]
+            lines.append([*start, *(_number(name, estimates[name].value) for name in FIGURES)])
+            lines.append([*([""] * len(start)), *(_interval(name, estimates[name]) for name in FIGURES)])
+    header = [
+        "split",
+        *(["temperature"] if has_temperature else []),
+        "rows",
+        *(figure.heading for figure in FIGURES.values()),
+    ]
     return render_table(header, lines)
 
 
-def draw(path: Path, part: Part, summary: Summary, num_bins: int) -> None:
+def draw(path: Path, part: Part, num_bins: int) -> None:
     """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
     temperature = part.temperature.value if part.temperature else None
-    panels = reliability_panels(part.probabilities, part.labels, summary, temperature, num_bins)
+    panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
     plot_reliability(path, panels, title=f"{part.name}, {len(part.labels)} rows")
-
-
-def reliability_panels(
-    probabilities: Mapping[str, NDArray[np.float64]],
-    labels: NDArray[np.int64],
-    summary: Summary,
-    temperature: float | None,
-    num_bins: int,
-) -> list[ReliabilityPanel]:
-    """Return the panels of a reliability diagram, one a state.
-
-    Args:
-        probabilities: `[N, C]`, `before` and where there is a temperature `after`.
-        labels: `[N]`.
-        summary: the figures of each state.
-        temperature: that of `after`.
-        num_bins: of the diagrams.
-    """
-    panels = []
-    for state, rows in probabilities.items():
-        bins = reliability(rows, labels, num_bins)
-        error = summary[state]["expected_calibration_error"].value
-        how = f"temperature {temperature:.2f}" if temperature and state == "after" else "as saved"
-        panels.append(
-            ReliabilityPanel(
-                f"{how}: ECE {100 * error:.1f} %",
-                bins.confidence.tolist(),
-                bins.accuracy.tolist(),
-                bins.counts.tolist(),
-            )
-        )
-    return panels
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import shtab
 
-from alignattn.commands.command import Command
+from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
 

@@ -5,7 +5,7 @@ import argparse
 import shtab
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.commands.command import Command
+from alignattn.support.command import Command
 from alignattn.commands.completion import CompletionOptions
 from alignattn.support.options import options_of
 

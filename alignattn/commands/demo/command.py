@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.calibration import expected_calibration_error
-from alignattn.patching.checkpoints import from_pretrained
 from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
-from alignattn.support.errors import AlignAttnError, install_extra
-from alignattn.runs.options import RunOptions, parse_run_options
-from alignattn.runs.distance import distance_batch, query_key_distance
-from alignattn.runs.run import check_output_dir, finetune_one
-from alignattn.support.parser import OneLineErrorParser
-from alignattn.runs.results import PREDICTIONS_FILE, RunResult
-from alignattn.plots import BarPanel, Spread, plot_comparison
-from alignattn.support.files import write_text
 from alignattn.patching import is_patched, patch
+from alignattn.patching.checkpoints import from_pretrained
+from alignattn.plots import BarPanel, Spread, plot_comparison
+from alignattn.runs.distance import distance_batch, query_key_distance
+from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.results import PREDICTIONS_FILE, RunResult
+from alignattn.runs.run import check_output_dir, finetune_one
+from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.support.files import write_text
+from alignattn.support.parser import OneLineErrorParser
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
 from alignattn.tasks.kinds import EncodedSplit, TaskOptions, kind_of

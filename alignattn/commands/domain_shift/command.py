@@ -26,7 +26,7 @@ from alignattn.calibration import (
     negative_log_likelihood,
     summarise,
 )
-from alignattn.commands.calibrate.command import reliability_panels
+from alignattn.calibration.diagrams import reliability_panels
 from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
@@ -344,8 +344,7 @@ def _write(
     for side, output in zip(sides, outputs, strict=True):
         rows = side.halves[HELD_OUT]
         states, labels = _states(output.probabilities[rows], result.temperature), output.labels[rows]
-        figures = result.sides[side.side].figures
-        panels = reliability_panels(states, labels, figures, result.temperature, result.num_bins)
+        panels = reliability_panels(states, labels, result.temperature, result.num_bins)
         title = f"{side.task.name} ({side.side}), {len(rows)} rows"
         plot_reliability(folder / f"reliability-{side.side}.png", panels, title=title)
     write_json(folder / RESULTS_FILE, asdict(result))

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.calibration import Estimate
-from alignattn.commands.calibrate.command import HEADINGS
-from alignattn.runs.results import RESULTS_FILE, over_seeds, read_finished, with_deviation
+from alignattn.calibration import FIGURES, Estimate
+from alignattn.runs.results import RESULTS_FILE, read_finished
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.statistics.seeds import over_seeds, with_deviation
 from alignattn.support.files import write_json
 from alignattn.support.text_tables import render_table
 
@@ -111,7 +111,7 @@ def render(result: DomainShiftResult) -> str:
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
     ]
-    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     return "\n".join([render_table(header, lines), "", *caption])
 
 
@@ -146,7 +146,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
         "sides": sides,
     }
     write_json(folder / RESULTS_FILE, content)
-    header = ["side", "task", "rows", "temperature", *(HEADINGS[figure] for figure in TABLE_FIGURES)]
+    header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     count = f"mean ± standard deviation over {len(results)} seed(s)"
     return "\n".join([render_table(header, lines), "", count])
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.commands.inspect.command import LoadedModel, load_model
-from alignattn.patching import collect, patch_of
+from alignattn.patching import patch_of
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.runs.options import DataArguments
+from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
 from alignattn.tasks.kinds import TaskOptions, kind_of
@@ -176,7 +176,7 @@ def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None,
     Raises:
         AlignAttnError: if the model cannot be loaded, has no such head, or does not take so many tokens.
     """
-    loaded = load_model(str(folder), examples.tokenizer_options)
+    loaded = load_recorded_model(str(folder), examples.tokenizer_options)
     place, layer = _find_layer(loaded, name, layer, head)
     encoded = examples.encode(loaded.tokenizer)
     _check_lengths(loaded, name, max(len(example["input_ids"]) for example in encoded))
@@ -188,7 +188,7 @@ def _source(data: DataArguments) -> str:
     return data.validation_file or data.task or "no evaluation rows"
 
 
-def _find_layer(loaded: LoadedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
+def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
     """The place of a layer among those that are recorded, and its number."""
     num_layers, num_heads = loaded.num_layers_and_heads()
     numbers = list(patch_of(loaded.model).config.layers or range(num_layers))
@@ -203,20 +203,14 @@ def _find_layer(loaded: LoadedModel, name: str, layer: int | None, head: int) ->
     return numbers.index(layer), layer
 
 
-def _check_lengths(loaded: LoadedModel, name: str, longest: int) -> None:
+def _check_lengths(loaded: RecordedModel, name: str, longest: int) -> None:
     positions = getattr(loaded.model.config, "max_position_embeddings", None) or longest
     most = min(positions, loaded.tokenizer.model_max_length)
     if longest > most:
         raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
 
 
-def _see(loaded: LoadedModel, example: Mapping[str, Sequence[int]], place: int, head: int) -> SeenText:
-    batch = {name: torch.tensor([values]) for name, values in example.items()}
-    with torch.no_grad(), collect(loaded.model) as seen:
-        loaded.model(**batch)
-    record = seen.layers[place]
-    assert record.query is not None
-    assert record.key is not None
-    assert record.weights is not None
+def _see(loaded: RecordedModel, example: Mapping[str, Sequence[int]], place: int, head: int) -> SeenText:
+    layer = loaded.record({name: torch.tensor([values]) for name, values in example.items()})[place]
     tokens = loaded.tokenizer.convert_ids_to_tokens(list(example["input_ids"]))
-    return SeenText(tokens, record.query[0, head], record.key[0, head], record.weights[0, head])
+    return SeenText(tokens, layer["query"][0, head], layer["key"][0, head], layer["weights"][0, head])

@@ -9,23 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 
 from alignattn.attention.distance import sliced_wasserstein
-from alignattn.calibration import ECE_BINS, Estimate, expected_calibration_error
+from alignattn.calibration.diagrams import reliability_panel
 from alignattn.calibration.predictions import Predictions, read_predictions
-from alignattn.commands.calibrate.command import reliability_panels
 from alignattn.commands.figure.heads import Examples, HeadView, view_head
 from alignattn.plots import (
     CurvePanel,
     PointPanel,
-    ReliabilityPanel,
     TokenMapPanel,
     draw_curves,
     draw_points,
     draw_reliability,
     draw_token_maps,
-    svg_text,
 )
 from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
 from alignattn.runs.distance import DISTANCE_NAME
@@ -124,19 +120,6 @@ def draw_run_reliability(runs: Runs, split: str | None) -> Any:
         panel = reliability_panel(predictions.probabilities[rows], predictions.labels[rows])
         panels.append(replace(panel, title=f"{name}\n{chosen}, {int(rows.sum())} rows, {panel.title}"))
     return draw_reliability(panels, title="Reliability: accuracy over confidence")
-
-
-def reliability_panel(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> ReliabilityPanel:
-    """Return the reliability diagram of saved probabilities `[N, C]` and labels `[N]`, its error in the title."""
-    error = Estimate(expected_calibration_error(probabilities, labels, ECE_BINS), None)
-    summary = {"before": {"expected_calibration_error": error}}
-    (panel,) = reliability_panels({"before": probabilities}, labels, summary, None, ECE_BINS)
-    return panel
-
-
-def reliability_svg(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> str:
-    """Return the reliability diagram of probabilities `[N, C]` and labels `[N]` as an `<svg>` element."""
-    return svg_text(draw_reliability([reliability_panel(probabilities, labels)], title=""))
 
 
 def draw_distance(runs: Runs) -> Any:

@@ -1,6 +1,6 @@
 """`alignattn finetune`."""
 
-from alignattn.commands.command import Command
+from alignattn.support.command import Command
 from alignattn.runs.options import RunOptions
 
 COMMAND = Command(

@@ -1,24 +1,15 @@
 """What each attention head of a model does on given texts, or of two models side by side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import DataCollatorWithPadding
 
 from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
 from alignattn.commands.inspect.report import (
@@ -31,10 +22,8 @@ from alignattn.commands.inspect.report import (
     render,
     write_table,
 )
-from alignattn.models import BASELINES
-from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.patching.checkpoints import from_pretrained, unloadable
-from alignattn.patching.recording import LayerRecord
+from alignattn.patching import patch_of
+from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
 from alignattn.support.parser import OneLineErrorParser, check_range
@@ -46,7 +35,6 @@ from alignattn.tasks.task import MOST_TEXTS
 
 TEXT_FILE = ".txt"
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
-BASELINE_TYPES = frozenset(model.config_class.model_type for model in BASELINES.values())
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
@@ -91,27 +79,6 @@ class InspectionArguments:
         return [self.model] if self.compare is None else [self.model, self.compare]
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A patched encoder in evaluation mode and its tokenizer.
-
-    Attributes:
-        name: folder or Hub id.
-        model: records its attention under `collect`.
-        tokenizer: its own.
-    """
-
-    name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-
-    def num_layers_and_heads(self) -> tuple[int, int]:
-        """Return how many attention calls a forward makes, and the heads of each."""
-        shortest = {"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])}
-        layers = _recorded_layers(self.model, shortest)
-        return len(layers), layers[0]["weights"].shape[1]
-
-
 def main(argv: Sequence[str]) -> None:
     """Run `alignattn inspect`.
 
@@ -135,7 +102,7 @@ def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)
-    models = [load_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
+    models = [load_recorded_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
     _check_same_shape(models)
     studies = [study_model(loaded, rows, task, arguments) for loaded in models]
     conditions = Conditions(arguments.data, len(rows), arguments.max_length_of(task), arguments.seed)
@@ -161,36 +128,9 @@ def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
     return task, rows
 
 
-def load_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> LoadedModel:
-    """Load an encoder, with or without a head, in float32, with the attention it was trained with.
-
-    Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
-
-    Args:
-        name: a folder or a Hub id.
-        tokenizer_options: as `TaskKind.tokenizer_options`.
-
-    Raises:
-        AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
-    """
-    try:
-        if PreTrainedConfig.get_config_dict(name)[0].get("model_type") in BASELINE_TYPES:
-            raise AlignAttnError(f"{name!r} has no attention heads: it is a baseline that is not pretrained")
-        model = from_pretrained(name, AutoModel, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(name, **tokenizer_options)
-    except AlignAttnError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(name, error) from error
-    # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
-    if is_patched(model) and not patch_of(model).config.changes_function:
-        unpatch(model)
-    return LoadedModel(name, (model if is_patched(model) else patch(model, "soft")).eval(), tokenizer)
-
-
-def study_model(loaded: LoadedModel, rows: datasets.Dataset, task: Task, arguments: InspectionArguments) -> ModelStudy:
+def study_model(
+    loaded: RecordedModel, rows: datasets.Dataset, task: Task, arguments: InspectionArguments
+) -> ModelStudy:
     """Return the measures of a model's heads on the texts of `rows`.
 
     Raises:
@@ -210,14 +150,14 @@ def study_model(loaded: LoadedModel, rows: datasets.Dataset, task: Task, argumen
     return ModelStudy(loaded.name, layers or range(len(study.measures["entropy"])), study, rare)
 
 
-def _samples(loaded: LoadedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
+def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
     collate = DataCollatorWithPadding(loaded.tokenizer)
     special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
     with tqdm(total=len(encoded), unit="text", desc=Path(loaded.name).name) as progress:
         for rows in encoded.iter(batch_size):
             texts = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
             batch = dict(collate(texts))
-            layers = _recorded_layers(loaded.model, batch)
+            layers = loaded.record(batch)
             for index, real in enumerate(batch["attention_mask"].bool()):
                 ids = batch["input_ids"][index, real]
                 yield Sample(
@@ -228,20 +168,6 @@ def _samples(loaded: LoadedModel, encoded: datasets.Dataset, rare: RareTokens, b
                     rare=torch.isin(ids, rare_ids),
                 )
                 progress.update()
-
-
-def _recorded_layers(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The query, key and weights of each attention call on a batch."""
-    with torch.no_grad(), collect(model) as seen:
-        model(**batch)
-    return [_tensors(record) for record in seen.layers]
-
-
-def _tensors(record: LayerRecord) -> dict[str, Tensor]:
-    assert record.query is not None
-    assert record.key is not None
-    assert record.weights is not None
-    return {"query": record.query, "key": record.key, "weights": record.weights}
 
 
 def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
@@ -304,7 +230,7 @@ def _checked_texts(values: Sequence[Any], column: str, path: Path) -> list[str]:
     return list(values)
 
 
-def _check_same_shape(models: Sequence[LoadedModel]) -> None:
+def _check_same_shape(models: Sequence[RecordedModel]) -> None:
     shapes = [loaded.num_layers_and_heads() for loaded in models]
     layers = [patch_of(loaded.model).config.layers for loaded in models]
     described = [

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from alignattn.calibration.measures import calibration_scores
 from alignattn.robustness.records import AttackRun
 from alignattn.statistics.example_scores import (
     ExampleScores,
-    calibration_scores,
     example_scores,
     mean_scores,
     ratio_scores,

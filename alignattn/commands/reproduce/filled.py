@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from alignattn.runs.results import SeedSpread, over_seeds
 from alignattn.statistics.comparison import Comparison
+from alignattn.statistics.seeds import SeedSpread, over_seeds
 
 State = Literal["done", "missing", "failed"]
 """Of a run or an entry; an entry is done when all its runs are, and failed when one of them is."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.figure.pictures import reliability_svg
+from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.experiment import Experiment, model_label
 from alignattn.commands.reproduce.filled import Entry, FilledTable, RunDetails
 from alignattn.commands.reproduce.fillers import RunReport

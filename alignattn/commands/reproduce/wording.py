@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from alignattn.commands.reproduce.filled import ColumnHeading, Entry, FilledTable, Heading, MeasureHeading, Unit
-from alignattn.runs.results import with_deviation
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison
+from alignattn.statistics.seeds import with_deviation
 
 NOTHING = "–"
 FAILED = "failed"

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.attention.distance import sliced_wasserstein
+from alignattn.calibration.diagrams import reliability_svg
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure.command import FigureOptions, make_figure
-from alignattn.commands.figure.pictures import reliability_svg
 from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.distance import DISTANCE_NAME
 

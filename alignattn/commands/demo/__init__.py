@@ -1,0 +1,1 @@
+"""`alignattn demo`."""

@@ -1,0 +1,72 @@
+"""A trained encoder whose queries, keys and attention weights are recorded, for commands that study heads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from alignattn.models import BASELINES
+from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.patching.checkpoints import from_pretrained, unloadable
+from alignattn.support.errors import AlignAttnError
+
+BASELINE_TYPES = frozenset(model.config_class.model_type for model in BASELINES.values())
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """A patched encoder in evaluation mode and its tokenizer.
+
+    Attributes:
+        name: folder or Hub id.
+        model: records its attention under `collect`.
+        tokenizer: its own.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return `query` and `key` `[B, H, n, d]` and `weights` `[B, H, n, n]` of each attention call on a batch."""
+        with torch.no_grad(), collect(self.model) as seen:
+            self.model(**batch)
+        return [{name: getattr(layer, name) for name in ("query", "key", "weights")} for layer in seen.layers]
+
+    def num_layers_and_heads(self) -> tuple[int, int]:
+        """Return how many attention calls a forward makes, and the heads of each."""
+        layers = self.record({"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])})
+        return len(layers), layers[0]["weights"].shape[1]
+
+
+def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> RecordedModel:
+    """Load an encoder, with or without a head, in float32, with the attention it was trained with.
+
+    Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
+
+    Args:
+        name: a folder or a Hub id.
+        tokenizer_options: as `TaskKind.tokenizer_options`.
+
+    Raises:
+        AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
+    """
+    try:
+        if PreTrainedConfig.get_config_dict(name)[0].get("model_type") in BASELINE_TYPES:
+            raise AlignAttnError(f"{name!r} has no attention heads: it is a baseline that is not pretrained")
+        model = from_pretrained(name, AutoModel, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(name, **tokenizer_options)
+    except AlignAttnError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise unloadable(name, error) from error
+    # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
+    if is_patched(model) and not patch_of(model).config.changes_function:
+        unpatch(model)
+    return RecordedModel(name, (model if is_patched(model) else patch(model, "soft")).eval(), tokenizer)

@@ -1,0 +1,45 @@
+"""transformers' training arguments of a run, made of its options when it begins."""
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from transformers import TrainingArguments
+
+from alignattn.runs.training_options import UNWRITTEN_OPTION, TransformersOptions
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.training import AlignmentTrainingArguments
+
+T = TypeVar("T", bound=TrainingArguments)
+
+
+@dataclass
+class RunArguments(AlignmentTrainingArguments):
+    """The training arguments of a run, which keep its secret."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled, as into the `training_args.bin` of a checkpoint: all but the secret."""
+        return vars(self) | {UNWRITTEN_OPTION: None}
+
+
+def training_arguments(options: TransformersOptions, arguments: type[T]) -> T:
+    """Return what a Trainer takes, with what transformers asks of a CPU.
+
+    Args:
+        options: of the training.
+        arguments: the class to return.
+
+    Raises:
+        AlignAttnError: if transformers refuses a value, or some of them together.
+    """
+    names = [field.name for field in fields(arguments) if field.init and hasattr(options, field.name)]
+    values = {name: getattr(options, name) for name in names}
+    try:
+        args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
+    except AlignAttnError:
+        raise
+    except (ValueError, TypeError, ImportError) as error:
+        raise AlignAttnError(one_line(error)) from error
+    if args.device.type == "cpu":
+        # Pinning serves the copy to an accelerator; without one torch warns at every loader.
+        args.dataloader_pin_memory = False
+    return args

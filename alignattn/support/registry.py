@@ -1,0 +1,59 @@
+"""Registries: a line for each name, and what the name stands for, imported only when it is asked for."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from alignattn.support.errors import unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a registry says of a name; a registry whose names have more to say takes a subclass.
+
+    Attributes:
+        target: `module:name` of what the name stands for; a module that starts with a dot is of the registry's package.
+        description: a few words on it.
+    """
+
+    target: str
+    description: str
+
+
+EntryT = TypeVar("EntryT", bound=Entry)
+
+
+class Registry(Mapping[str, EntryT]):
+    """Entries by name.
+
+    Args:
+        kind: what the names are names of, for messages, such as `normalizer`.
+        entries: by name, in the order in which they are listed.
+        package: what targets that start with a dot are relative to.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, EntryT], package: str | None = None) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+        self._package = package
+
+    def __getitem__(self, name: str) -> EntryT:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def load(self, name: str) -> Any:
+        """Import what a name stands for.
+
+        Raises:
+            AlignAttnError: if the name is unknown.
+        """
+        if name not in self:
+            raise unknown(self.kind, name, self)
+        module, _, attribute = self[name].target.partition(":")
+        return getattr(importlib.import_module(module, self._package), attribute)

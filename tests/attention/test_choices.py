@@ -1,0 +1,53 @@
+"""The registry of choices: what each name builds, and the papers that it is of."""
+
+import pytest
+from torch import nn
+
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import PRESETS, AttentionConfig
+from alignattn.attention.references import references
+
+CHOICES = [(slot, name) for slot, choices in SLOTS.items() for name in choices]
+
+
+@pytest.mark.parametrize(("slot", "name"), CHOICES)
+def test_each_choice_names_a_module_and_a_known_paper(slot, name):
+    choice = SLOTS[slot][name]
+    assert issubclass(SLOTS[slot].load(name), nn.Module)
+    assert choice.description
+    if choice.work is not None:
+        assert choice.work in references()
+        assert choice.citation.startswith(str(references()[choice.work]))
+
+
+@pytest.mark.parametrize(("slot", "name"), CHOICES)
+def test_the_name_of_a_config_is_read_as_its_choices(slot, name):
+    config = AttentionConfig(**{slot: name})
+    assert AttentionConfig.resolve(config.name) == config
+    assert AttentionConfig.resolve(name) == config
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_cites_what_it_adds_to_plain_attention(preset):
+    config = PRESETS[preset]
+    assert bool(config.references) == bool(config.filled_slots)
+
+
+def test_a_config_cites_each_paper_once():
+    cited = AttentionConfig.resolve("aa-ct+entmax15+sum").references
+    assert [str(reference).partition(",")[0] for reference in cited] == [
+        "Peters et al. 2019",
+        "Wu et al. 2020",
+        "Zhang et al. 2021",
+    ]
+
+
+def test_the_bibliography_holds_what_is_cited():
+    assert {SLOTS[slot][name].work for slot, name in CHOICES} - {None} == set(references())
+
+
+def test_a_citation_tells_authors_title_venue_and_place():
+    assert SLOTS["normalizer"]["sparsemax"].citation == (
+        'Martins & Astudillo 2016, "From Softmax to Sparsemax: A Sparse Model of Attention and Multi-Label '
+        'Classification", International Conference on Machine Learning, eq. 2'
+    )
