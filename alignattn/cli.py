@@ -1,4 +1,4 @@
-"""The `alignattn` command: finds the command that is asked for, and catches mistakes in the one place where they are."""
+"""The `alignattn` command: finds the command that is asked for, and is the one place where mistakes are caught."""
 
 import os
 import sys
@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        command, words = get_command(words[0]).select(words[1:])
-        command.execute(command.parse(words))
+        command, rest = get_command(words[0]).select(words[1:])
+        command.execute(command.parse(rest))
     except AlignAttnError as error:
         print(f"alignattn: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE

@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import BASELINES
-from alignattn.runs.options import DataArguments, RunOptions
+from alignattn.runs.options import DataOptions, RunOptions
 from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.files import write_text
 from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification, get_task
@@ -127,7 +127,7 @@ class _Card:
     def __init__(self, result: RunResult, options: RunOptions) -> None:
         self.result = result
         self.options = options
-        self.data: DataArguments = options.data()
+        self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = None if self.data.task is None else get_task(self.data.task)
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
@@ -300,7 +300,7 @@ class _Card:
         return ["```bibtex", *entries, "```"] if entries else []
 
 
-def _kind_of_own_rows(data: DataArguments) -> type[Task]:
+def _kind_of_own_rows(data: DataOptions) -> type[Task]:
     return TextClassification if data.text_columns else TokenClassification
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, is_seed_folder
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import read_options_file, resolve
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
 
@@ -52,17 +53,17 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
 
 
-def read_run_options(folder: Path, prog: str) -> RunOptions:
+def read_run_options(folder: Path) -> RunOptions:
     """Return the options that the run in `folder` was made with.
 
     Args:
         folder: of a run.
-        prog: the command that asks.
 
     Raises:
         AlignAttnError: if its config cannot be read or is not one of `finetune`.
     """
-    return parse_run_options(["--config", str(folder / CONFIG_FILE), "--output_dir", str(folder)], prog)
+    values = read_options_file(RunOptions, folder / CONFIG_FILE)
+    return resolve(RunOptions, values | {"output_dir": folder}, str(folder / CONFIG_FILE))
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
@@ -75,7 +76,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
     Raises:
         AlignAttnError: if they cannot be read.
     """
-    model, data = options.model(), replace(options.data(), max_eval_samples=None)
+    model, data = options.model, replace(options.data, max_eval_samples=None)
     if data.task is None or data.train_file is not None:
         # The training file says what the classes of the others are.
         return load_run_rows(model, data)

@@ -1,5 +1,6 @@
 """The model of a run with a head for its task: a pretrained one, patched, or a baseline built for its words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,9 +13,9 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models import BASELINES, EmbeddingsReport, build_baseline
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.checkpoints import unloadable
-from alignattn.runs.options import ModelArguments
+from alignattn.runs.options import ModelOptions
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.parser import did_you_mean
+from alignattn.support.options import did_you_mean
 from alignattn.tasks import Task, TextClassification
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
@@ -36,7 +37,7 @@ class RunModel:
     embeddings: EmbeddingsReport | None = None
 
 
-def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
+def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:
@@ -55,8 +56,8 @@ def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, ski
     return _load_pretrained(arguments, rows.task)
 
 
-def _build_baseline(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool) -> RunModel:
-    name, task, attention = arguments.model, rows.task, arguments.attention_config()
+def _build_baseline(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool) -> RunModel:
+    name, task, attention = arguments.model, rows.task, arguments.attention_config
     if not isinstance(task, TextClassification) or len(task.text_columns) != MOST_TEXTS:
         raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
     if attention != AttentionConfig():
@@ -72,13 +73,13 @@ def _build_baseline(arguments: ModelArguments, rows: Rows[Any], seed: int, *, sk
         embeddings=None if arguments.embeddings is None else Path(arguments.embeddings),
         seed=seed,
         skip_bad_rows=skip_bad_rows,
-        config_fields=arguments.model_config_fields(),
+        config_fields=arguments.model_config_fields,
     )
     kind_of(task).configure(task, model.config)
     return RunModel(model, tokenizer, report)
 
 
-def _load_pretrained(arguments: ModelArguments, task: Task) -> RunModel:
+def _load_pretrained(arguments: ModelOptions, task: Task) -> RunModel:
     kind = kind_of(task)
     hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
     try:
@@ -90,18 +91,18 @@ def _load_pretrained(arguments: ModelArguments, task: Task) -> RunModel:
                 "another run cannot start from: give the pretrained model it was made of"
             )
         kind.configure(task, config)
-        _set_config_fields(config, arguments.model_config_fields())
+        _set_config_fields(config, arguments.model_config_fields)
         tokenizer = AutoTokenizer.from_pretrained(arguments.model, **hub, **kind.tokenizer_options)
         model = kind.auto_class.from_pretrained(arguments.model, config=config, **hub)
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise unloadable(arguments.model, error) from error
-    patch(model, arguments.attention_config())
+    patch(model, arguments.attention_config)
     return RunModel(model, tokenizer)
 
 
-def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
+def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if not hasattr(config, name):
             hint = did_you_mean(name, vars(config))

@@ -5,18 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.runs.training_options import ALIGNMENT, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option, options_of, renamed, values_of
 from alignattn.tasks import TASKS, Task
 from alignattn.tasks.task import TaskOptions
-
-if TYPE_CHECKING:
-    from alignattn.attention.config import AttentionConfig
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
@@ -42,13 +41,15 @@ class ModelOptions(Options):
     cache_dir: str | None = option(None, "Where downloads are kept.", group=MODEL, metavar="DIR", rare=True)
     attention: str | None = option(
         None,
-        "A preset or choice of a slot, or several: aa-ct+entmax15 (default: aa-ct).",
+        f"{', '.join(PRESETS)}, a choice of a slot, or several, as aa-ct+entmax15 (default: {DEFAULT_ATTENTION}).",
         group=ATTENTION,
     )
-    score: str | None = option(None, "How a query meets a key.", group=ATTENTION)
-    normalizer: str | None = option(None, "Scores to weights.", group=ATTENTION)
-    value: str | None = option(None, "What is averaged.", group=ATTENTION)
-    alignment: str | None = option(None, "Distance between keys and queries, or none.", group=ATTENTION)
+    score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION)
+    normalizer: str | None = option(None, f"{', '.join(NORMALIZERS)}.", group=ATTENTION)
+    value: str | None = option(None, f"{', '.join(VALUES)}.", group=ATTENTION)
+    alignment: str | None = option(
+        None, f"{NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}: distance of keys and queries.", group=ATTENTION
+    )
     normalizer_options: tuple[str, ...] | None = option(
         None, "Such as alpha=1.3 learned=true for entmax.", group=ATTENTION, metavar="NAME=X"
     )
@@ -66,14 +67,12 @@ class ModelOptions(Options):
     head_reduction: str | None = option(None, "sum (default) or mean over the heads.", group=ALIGNMENT)
 
     @cached_property
-    def attention_config(self) -> "AttentionConfig":
+    def attention_config(self) -> AttentionConfig:
         """The attention that the options name.
 
         Raises:
             AlignAttnError: if a value is unknown or out of range.
         """
-        # These import torch, which no option needs that is mistaken by itself.
-        from alignattn.attention.config import PLAIN_ATTENTION, SLOTS, AttentionConfig
         from alignattn.models import BASELINES
 
         names = {field.name for field in dataclasses.fields(AttentionConfig)}
@@ -123,9 +122,7 @@ class DataOptions(Options):
     validation_file: str | None = option(None, "Your own evaluation rows.", group=DATA, metavar="FILE")
     text_columns: tuple[str, ...] | None = option(None, "The one or two text columns of your files.", group=DATA)
     label_column: str = option("label", "The label column of your files.", group=DATA)
-    tokens_column: str | None = option(
-        None, "The column of lists of words; --label_column has their tags.", group=DATA
-    )
+    tokens_column: str | None = option(None, "The column of lists of words; --label_column has their tags.", group=DATA)
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them in results.json.", group=DATA)
     max_length: int | None = option(None, "Most tokens of a sequence (default: the task's, mostly 128).", group=DATA)
     max_train_samples: int | None = option(None, "Use the first N training rows.", group=DATA)
@@ -175,12 +172,12 @@ class RunOptions(Options):
         return BASELINE_TRAINING.get(str(values.get("model")), {})
 
     @property
-    def attention(self) -> "AttentionConfig":
+    def attention(self) -> AttentionConfig:
         """The model's attention."""
         return self.model.attention_config
 
     @cached_property
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> dict[str, Any]:
         """Every option by name."""
         return values_of(self)
 

@@ -1,7 +1,8 @@
 """transformers' training arguments of a run, made of its options when it begins."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from transformers import TrainingArguments
 
@@ -21,7 +22,7 @@ class RunArguments(AlignmentTrainingArguments):
         return vars(self) | {UNWRITTEN_OPTION: None}
 
 
-def training_arguments(options: TransformersOptions, arguments: type[T]) -> T:
+def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:
     """Return what a Trainer takes, with what transformers asks of a CPU.
 
     Args:
@@ -31,8 +32,8 @@ def training_arguments(options: TransformersOptions, arguments: type[T]) -> T:
     Raises:
         AlignAttnError: if transformers refuses a value, or some of them together.
     """
-    names = [field.name for field in fields(arguments) if field.init and hasattr(options, field.name)]
-    values = {name: getattr(options, name) for name in names}
+    names = [field.name for field in fields(cast(Any, arguments)) if field.init and hasattr(options, field.name)]
+    values: dict[str, Any] = {name: getattr(options, name) for name in names}
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
     except AlignAttnError:

@@ -46,7 +46,8 @@ _TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": boo
 def _field(name: str, entry: Mapping[str, Any]) -> tuple[str, Any, Any]:
     described = ("type", "default", "help", "takes_none", "is_list")
     details = {key: value for key, value in entry.items() if key not in described}
-    kind = tuple[_TYPES[entry["type"]], ...] if "is_list" in entry else _TYPES[entry["type"]]
+    kind = _TYPES[entry["type"]]
+    kind = tuple.__class_getitem__((kind, ...)) if "is_list" in entry else kind
     default = tuple(entry["default"]) if isinstance(entry["default"], list) else entry["default"]
     value = option(default, entry["help"], group=OTHERS, rare=True, **details)
     return name, kind | None if "takes_none" in entry else kind, value
@@ -125,7 +126,7 @@ class TrainingOptions(TransformersOptions):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
         if self.push_to_hub and len(self.seeds or ()) > 1:
             raise AlignAttnError(
-                f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave it "
-                "out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
+                f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave "
+                "it out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
                 "--hub_model_id NAME"
             )

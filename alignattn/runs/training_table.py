@@ -69,7 +69,7 @@ def training_table() -> dict[str, dict[str, Any]]:
 
 def _type_name(action: Any, hint: Any) -> str | None:
     """The name of the type of an option's text; None where no text makes its value."""
-    if action.choices or isinstance(action.type, type) and issubclass(action.type, str):
+    if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
         return "str"
     if action.type in METAVARS:
         return str(action.type.__name__)

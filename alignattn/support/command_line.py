@@ -20,6 +20,7 @@ from alignattn.support.options import (
     metavar,
     options_of,
     read_options_file,
+    usage,
 )
 
 HELP_COLUMN = 36
@@ -139,7 +140,7 @@ def build_parser(
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join([prog, *map(_usage, (option for option in known if option.default is REQUIRED)), "[options]"]),
+        usage=" ".join([prog, *map(usage, (option for option in known if option.default is REQUIRED)), "[options]"]),
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
@@ -159,10 +160,6 @@ def build_parser(
         whole = partial(build_parser, options, prog, description=description, examples=examples, everything=True)
         shown.add_argument("--help-all", action=_HelpOfAll, nargs=0, const=whole, help="Show all options.")
     return parser
-
-
-def _usage(option: Option) -> str:
-    return metavar(option) if option.positional else f"--{option.name} {metavar(option)}"
 
 
 def _add(group: Any, option: Option, *, is_hidden: bool) -> None:

@@ -180,8 +180,12 @@ class Options:
         return {}
 
 
-@cache
 def _own_options(options: type[Options]) -> list[Option]:
+    return _fields_of(options)  # type: ignore[arg-type]  # as in options_of
+
+
+@cache
+def _fields_of(options: type[Options]) -> list[Option]:
     hints = get_type_hints(options)
     described = [field for field in dataclasses.fields(options) if OPTION in field.metadata]
     return [
@@ -199,7 +203,6 @@ def _read_type(hint: Any) -> dict[str, Any]:
     return {"types": tuple(kinds), "is_list": is_list, "takes_none": type(None) in members}
 
 
-@cache
 def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
     """The fields of a dataclass that are themselves dataclasses of options."""
     hints = get_type_hints(options)
@@ -211,9 +214,13 @@ def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
     }
 
 
-@cache
 def options_of(options: type[Options]) -> Mapping[str, Option]:
     """Return all options of a dataclass, those of its groups among them, by name."""
+    return _options_of(options)  # type: ignore[arg-type]  # mypy takes the class of a dataclass for unhashable
+
+
+@cache
+def _options_of(options: type[Options]) -> Mapping[str, Option]:
     own = {known.name: known for known in _own_options(options)}
     groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
     return groups | own
@@ -249,7 +256,9 @@ def resolve(options: type[S], values: Mapping[str, Any], source: str = "the opti
     given = {**options.implied(given), **given}
     missing = [option for option in known.values() if option.default is REQUIRED and option.name not in given]
     if missing:
-        wanted = " and ".join(f"{'' if option.positional else option.label + ' '}{metavar(option)}" for option in missing)
+        wanted = " and ".join(
+            f"{'' if option.positional else option.label + ' '}{metavar(option)}" for option in missing
+        )
         raise AlignAttnError(f"the following arguments are required: give {wanted} (see --help)")
     return _build(options, given)
 
@@ -306,6 +315,11 @@ METAVARS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[
 def metavar(known: Option) -> str:
     """Return what stands for an option's value in the help."""
     return known.metavar or METAVARS[known.types[0]]
+
+
+def usage(known: Option) -> str:
+    """Return how an option is given, such as `--model NAME`."""
+    return metavar(known) if known.positional else f"{known.label} {metavar(known)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

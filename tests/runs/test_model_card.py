@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, ModelCard
 import alignattn
 from alignattn.cli import main
 from alignattn.runs.card import model_card, write_model_card
-from alignattn.runs.options import parse_run_options
+from alignattn.commands.finetune import COMMAND
 from alignattn.runs.results import RunResult
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
@@ -123,7 +123,7 @@ RESULT = {
 
 
 def card_from(words, **changes):
-    options = parse_run_options([*words.split(), "--output_dir", "runs/x"], prog="alignattn finetune")
+    options = COMMAND.parse([*words.split(), "--output_dir", "runs/x"])
     return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
 
 

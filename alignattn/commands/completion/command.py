@@ -5,8 +5,8 @@ import argparse
 import shtab
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.command import Command
 from alignattn.commands.completion import CompletionOptions
+from alignattn.support.command import Command
 from alignattn.support.options import options_of
 
 

@@ -1,7 +1,7 @@
 """`alignattn finetune`."""
 
-from alignattn.support.command import Command
 from alignattn.runs.options import RunOptions
+from alignattn.support.command import Command
 
 COMMAND = Command(
     "finetune",
@@ -11,6 +11,6 @@ COMMAND = Command(
     examples=(
         "alignattn finetune --model albert-base-v2 --task mrpc --attention aa-ct --output_dir runs/mrpc",
         "alignattn finetune --config configs/albert-rte.yaml --seeds 1 2 3 --output_dir runs/rte",
-        "alignattn finetune --model DIR --train_file rows.csv --text_columns a b --label_column y --output_dir runs/own",
+        "alignattn finetune --model DIR --train_file rows.csv --text_columns a b --output_dir runs/own",
     ),
 )

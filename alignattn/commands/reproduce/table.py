@@ -33,7 +33,7 @@ from alignattn.commands.reproduce.filled import ColumnHeading, Heading, MeasureH
 from alignattn.commands.reproduce.fillers import COMMANDS, Command
 from alignattn.models import BASELINES
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.parser import did_you_mean
+from alignattn.support.options import did_you_mean
 from alignattn.tasks import plain_name
 
 ATTENTION, MODEL, SEED = "attention", "model", "seed"

@@ -16,17 +16,16 @@ told from what the padding does.
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.options import THROUGHPUT_FILE, ThroughputOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.commands.robustness.throughput_report import (
-    THROUGHPUT_FILE,
     PairedAttack,
     TimedAttack,
     render,
@@ -40,25 +39,6 @@ from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_csv
-from alignattn.support.parser import OneLineErrorParser, check_range
-
-SUBCOMMAND = f"{PROG} throughput"
-
-
-@dataclass
-class ThroughputArguments(AttackArguments):
-    """The options of `alignattn robustness throughput`."""
-
-    num_examples: int = field(
-        default=20,
-        metadata={"help": "Examples that each recipe attacks twice; rows the model gets wrong are passed by."},
-    )
-    min_words: int = field(default=0, metadata={"help": "Attack rows of at least so many words alone."})
-    output_dir: str = field(default="throughput", metadata={"help": f"Folder for {THROUGHPUT_FILE}."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "min_words", 0)
 
 
 class MeteredWrapper:
@@ -123,20 +103,7 @@ class MeteredAttack:
         return TimedAttack(seconds, self.meter.seconds, tuple(self.meter.texts), record)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness throughput`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    parser = OneLineErrorParser([ThroughputArguments], prog=SUBCOMMAND)
-    throughput(ThroughputArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
+def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
     """Attack the same examples with both wrappers; write a line for each pair as it comes, and print what was found.
 
     Raises:
@@ -169,7 +136,7 @@ def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
     return pairs
 
 
-def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputArguments) -> list[AttackRow]:
+def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputOptions) -> list[AttackRow]:
     """Return the first rows that are long enough and that the model gets right, `num_examples` of them at most.
 
     Raises:
@@ -203,13 +170,13 @@ def attack_twice(
     )
 
 
-def _metered(recipe: str, wrapper: Any, resources: Resources, arguments: ThroughputArguments) -> MeteredAttack:
+def _metered(recipe: str, wrapper: Any, resources: Resources, arguments: ThroughputOptions) -> MeteredAttack:
     meter = MeteredWrapper(wrapper)
     attack = build_attack(recipe, meter, resources, arguments.attack_columns, half_precision=arguments.half_precision)
     return MeteredAttack(attack, meter)
 
 
-def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputArguments) -> Any:
+def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputOptions) -> Any:
     """TextAttack's own wrapper of the same model; it cuts and pads texts to the length that the tokenizer names."""
     library = load_textattack(resources.nltk_data)
     tokenizer = copy.deepcopy(target.tokenizer)

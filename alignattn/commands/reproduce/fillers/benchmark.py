@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.benchmark.command import BenchmarkArguments
+from alignattn.commands.benchmark import BenchmarkOptions
 from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.fillers.files import option_names
@@ -26,7 +26,7 @@ class Benchmark(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(BenchmarkArguments) - {OWN_FOLDER}
+        return option_names(BenchmarkOptions) - {OWN_FOLDER}
 
     def experiments(self, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
         """Return the one run."""

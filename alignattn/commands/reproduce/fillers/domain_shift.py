@@ -6,15 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from alignattn.commands.domain_shift import COMMAND, OPTIONS_OF_THE_PAIR, DomainShiftOptions
 from alignattn.commands.domain_shift.command import (
     HELD_OUT,
-    OPTIONS_OF_THE_PAIR,
     RUN_FOLDER,
-    DomainShiftArguments,
     check_folder,
-    parse_domain_shift_options,
 )
-from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.commands.reproduce.examples import calibration_examples, metric_examples
 from alignattn.commands.reproduce.fillers.files import (
@@ -38,7 +35,7 @@ class DomainShift(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return (Finetune().options | option_names(DomainShiftArguments)) - set(OPTIONS_OF_THE_PAIR)
+        return (Finetune().options | option_names(DomainShiftOptions)) - set(OPTIONS_OF_THE_PAIR)
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
@@ -46,8 +43,7 @@ class DomainShift(Command):
 
     def check_same(self, argv: Sequence[str]) -> None:
         """Raise as `domain-shift` does of a folder of another run."""
-        options = parse_domain_shift_options(argv)
-        check_folder(options, parse_pair(options.values["pair"]))
+        check_folder(COMMAND.parse(argv))
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:
         """Return the result's fields."""

@@ -1,7 +1,6 @@
 """What the files of a run's folder hold, for the commands that leave them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 
 from alignattn.runs.folders import STATE_FILE, read_log_history
 from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE
+from alignattn.support.options import options_of
 
 
 def config(folder: Path) -> str:
@@ -37,7 +37,7 @@ def probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
 
 def option_names(*groups: Any) -> frozenset[str]:
     """Return the names of the options of some dataclasses."""
-    return frozenset(option.name for group in groups for option in fields(group) if option.init)
+    return frozenset(name for group in groups for name in options_of(group))
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.examples import metric_examples
 from alignattn.commands.reproduce.fillers.files import (
     config,
@@ -16,15 +17,10 @@ from alignattn.commands.reproduce.fillers.files import (
     probabilities,
 )
 from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
-from alignattn.runs.options import (
-    HUB_OPTIONS,
-    DataArguments,
-    ModelArguments,
-    RunArguments,
-    parse_run_options,
-)
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import read_result
 from alignattn.runs.run import check_output_dir
+from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
@@ -37,7 +33,7 @@ class Finetune(Command):
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
         ours = {OWN_FOLDER, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
-        return option_names(ModelArguments, DataArguments, RunArguments) - ours
+        return option_names(RunOptions) - ours
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
@@ -45,7 +41,7 @@ class Finetune(Command):
 
     def check_same(self, argv: Sequence[str]) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        check_output_dir(parse_run_options(argv, self.name))
+        check_output_dir(COMMAND.parse(argv))
 
     def numbers(self, folder: Path) -> Mapping[str, Any]:
         """Return the result's fields."""

@@ -12,7 +12,8 @@ from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.fillers.files import option_names, percent
 from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
 from alignattn.commands.reproduce.fillers.finetune import Finetune
-from alignattn.commands.robustness.command import RECORDS_SUFFIX, RobustnessArguments
+from alignattn.commands.robustness.command import RECORDS_SUFFIX
+from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
@@ -30,7 +31,7 @@ class Robustness(Command):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(RobustnessArguments) - {OWN_FOLDER, "run", "model", "task", "seed", "shard", "merge"}
+        return option_names(RobustnessOptions) - {OWN_FOLDER, "run", "model", "task", "seed", "shard", "merge"}
 
     def argv(self, experiment: Experiment, folder: Path, needed: Path | None) -> list[str]:
         """Return the words after the command's name."""
