@@ -16,6 +16,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 import transformers
 
+from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,10 +48,18 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     ),
 }
 ALIGNED = [name for name, preset in PRESETS.items() if preset.alignment is not None]
+WITHOUT_NETWORKS = ("soft", "aa-ot", "qvi")
+"""Presets whose alignment has no parameters of its own."""
 
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def diagnostic_of(preset: str) -> str | None:
+    """The scalar by which the preset's alignment tells whether it works."""
+    alignment = PRESETS[preset].alignment
+    return alignment and ALIGNMENTS.load(alignment).diagnostic
 
 
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:

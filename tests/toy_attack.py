@@ -59,13 +59,13 @@ class RandomSwap(textattack.transformations.WordSwap):
 
 
 def toy_attack(folder: Path) -> Any:
-    """A greedy attack on a small BERT with large random weights."""
+    """A greedy attack on a small BERT with large random weights, in float64: no choice hangs on what is in a batch."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig.from_pretrained(folder, num_hidden_layers=1))
     enlarge_weights(model, 20)
     goal = textattack.goal_functions.UntargetedClassification(
-        wrap_model(model, tokenizer, max_length=64, batch_size=4, device="cpu")
+        wrap_model(model.double(), tokenizer, max_length=64, batch_size=4, device="cpu")
     )
     constraints = [textattack.constraints.pre_transformation.RepeatModification()]
     constraints.append(textattack.constraints.pre_transformation.MaxModificationRate(0.25))

@@ -1,34 +1,68 @@
-"""Sentence-pair classifiers without pretraining: Decomposable Attention and ESIM.
+"""The models by name, and what a model says of itself; imports nothing heavy.
 
-Importing this package registers both with transformers: a folder that `save_pretrained` wrote then loads with
-`AutoModelForSequenceClassification.from_pretrained`, its tokenizer with `AutoTokenizer.from_pretrained`.
+To add a model is to add its file and its line in `MODELS`. Its class is a `PreTrainedModel` of transformers with
+
+* `traits`, what it says of itself;
+* `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and its name: so a saved folder tells whose it is;
+* `auto_class`, the class of transformers that loads such a folder;
+* `build`, a class method: of what a run knows, `alignattn.models.build.Material`, an untrained model, `BuiltModel`.
+
+All other models are pretrained encoders of Hugging Face.
 """
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from alignattn.models.build import BASELINE_TRAINING, BASELINES, EmbeddingsReport, build_baseline
-from alignattn.models.decomposable_attention import (
-    DecomposableAttentionConfig,
-    DecomposableAttentionForSequenceClassification,
+from alignattn.support.registry import Entry, Registry
+from alignattn.tasks.task import Task
+
+MODEL_TYPE_PREFIX = "alignattn-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a model says of itself.
+
+    Attributes:
+        tasks: the kinds of tasks that it can be trained on.
+        is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
+        has_attention: whether it has layers of self-attention, whose slots can be filled.
+        reads_pairs: whether it compares the two texts of a pair, and nothing else.
+        reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
+        training: fields of `TrainingArguments` that it is trained with where the user says nothing.
+        citation: BibTeX of the paper that it is from.
+    """
+
+    tasks: tuple[type[Task], ...] = (Task,)
+    is_pretrained: bool = False
+    has_attention: bool = False
+    reads_pairs: bool = False
+    reads_embeddings: bool = False
+    training: Mapping[str, Any] = field(default_factory=dict)
+    citation: str = ""
+
+
+MODELS = Registry(
+    "model",
+    {
+        "da": Entry(
+            ".decomposable_attention:DecomposableAttentionForSequenceClassification",
+            "Decomposable Attention (Parikh et al. 2016)",
+        ),
+        "esim": Entry(
+            ".esim:EsimForSequenceClassification", "ESIM, the enhanced sequential inference model (Chen et al. 2017)"
+        ),
+    },
+    package=__name__,
 )
-from alignattn.models.esim import EsimConfig, EsimForSequenceClassification
-from alignattn.models.words import Embeddings, build_tokenizer, embedding_matrix, read_embeddings
+"""The models that are not pretrained encoders."""
 
-__all__ = [
-    "BASELINES",
-    "BASELINE_TRAINING",
-    "DecomposableAttentionConfig",
-    "DecomposableAttentionForSequenceClassification",
-    "Embeddings",
-    "EmbeddingsReport",
-    "EsimConfig",
-    "EsimForSequenceClassification",
-    "build_baseline",
-    "build_tokenizer",
-    "embedding_matrix",
-    "read_embeddings",
-]
+ENCODER = Traits(is_pretrained=True, has_attention=True)
+"""What is true of any pretrained encoder of Hugging Face."""
 
-for _model in BASELINES.values():
-    AutoConfig.register(_model.config_class.model_type, _model.config_class, exist_ok=True)
-    AutoModelForSequenceClassification.register(_model.config_class, _model, exist_ok=True)
+
+def traits_of(model: str) -> Traits:
+    """Return what the model that `--model` names says of itself: one of `MODELS`, or else a pretrained encoder."""
+    traits: Traits = MODELS.load(model).traits if model in MODELS else ENCODER
+    return traits

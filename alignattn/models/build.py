@@ -1,52 +1,42 @@
-"""The baselines by name: from texts and a file of word vectors to a model that can be trained."""
+"""Models that are built for the words of a run's rows, and how transformers learns of them once they are saved."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from alignattn.models.decomposable_attention import DecomposableAttentionForSequenceClassification
-from alignattn.models.esim import EsimForSequenceClassification
-from alignattn.models.sentence_pair import SentencePairClassifier, SentencePairConfig
+from alignattn.models import MODEL_TYPE_PREFIX, MODELS
 from alignattn.models.words import Embeddings, build_tokenizer, embedding_matrix, read_embeddings
 from alignattn.support.errors import AlignAttnError, one_line
-
-BASELINES: dict[str, type[SentencePairClassifier]] = {
-    "da": DecomposableAttentionForSequenceClassification,
-    "esim": EsimForSequenceClassification,
-}
-
-# What each baseline is trained with, as fields of `TrainingArguments`. Optimizer, learning rate, batch size and ESIM's
-# clipping are those of `decomposable_attention.jsonnet` and `esim.jsonnet` (allenai/allennlp-models,
-# training_config/pair_classification): its Adagrad runs at PyTorch's learning rate, and Adam is AdamW without decay.
-# Ours are the numbers of epochs (theirs are 140 and 75, stopped early), the schedule of ESIM (theirs halves the rate
-# when the development set stalls) and DA's clipping by norm (theirs clips each number at 5).
-BASELINE_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "da": {
-        "optim": "adagrad",
-        "learning_rate": 0.01,
-        "lr_scheduler_type": "constant",
-        "weight_decay": 0.0,
-        "max_grad_norm": 5.0,
-        "per_device_train_batch_size": 64,
-        "num_train_epochs": 30,
-    },
-    "esim": {
-        "optim": "adamw_torch",
-        "learning_rate": 4e-4,
-        "lr_scheduler_type": "linear",
-        "weight_decay": 0.0,
-        "max_grad_norm": 10.0,
-        "per_device_train_batch_size": 64,
-        "num_train_epochs": 10,
-    },
-}
+from alignattn.tasks import Task
 
 FIELDS_OF_THE_DATA = ("num_labels", "pad_token_id", "vocab_size")
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a model that is not pretrained is built of.
+
+    Attributes:
+        task: that it will be trained on.
+        rows: to train on; what a model knows of words, it knows from these.
+        seed: of all that is random.
+        embeddings: a file of word vectors, or None.
+        skip_bad_rows: leave out bad lines of that file.
+        config_fields: fields of the model's config that differ from the published ones, such as `hidden_dim`.
+    """
+
+    task: Task
+    rows: datasets.Dataset
+    seed: int
+    embeddings: Path | None = None
+    skip_bad_rows: bool = False
+    config_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,8 +56,24 @@ class EmbeddingsReport:
     bad_lines: tuple[tuple[int, str], ...] = ()
 
 
-def build_baseline(
-    name: str,
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model to train, and what makes its tensors.
+
+    Attributes:
+        model: in evaluation mode.
+        processor: what the task's kind makes tensors of rows with, saved beside the model: a tokenizer; None where the
+            rows need none.
+        embeddings: where the word vectors come from, if the model reads any.
+    """
+
+    model: PreTrainedModel
+    processor: Any
+    embeddings: EmbeddingsReport | None = None
+
+
+def build_word_model(
+    model_class: type[Any],
     texts: Iterable[str],
     *,
     num_labels: int,
@@ -75,30 +81,27 @@ def build_baseline(
     seed: int,
     skip_bad_rows: bool = False,
     config_fields: Mapping[str, Any] | None = None,
-) -> tuple[SentencePairClassifier, PreTrainedTokenizerFast, EmbeddingsReport]:
-    """Build an untrained baseline and its tokenizer.
+) -> BuiltModel:
+    """Build an untrained model with a table of word vectors, `embedding`, and its tokenizer.
+
+    From then on the `Auto…` classes of transformers load what is saved of it.
 
     Args:
-        name: `da` or `esim`.
+        model_class: its config has `vocab_size`, `pad_token_id`, `embedding_dim` and `train_embeddings`.
         texts: what the vocabulary is made of. Words of other texts are unknown to the model.
         num_labels: number of classes; 1 for a regression.
-        embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and both
-            models train them: the fixed vectors that `da` otherwise reads would tell it nothing of the words' meanings.
+        embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and
+            trained: the fixed vectors that `da` otherwise reads would tell it nothing of the words' meanings.
         seed: of all that is random; the global generator is left as it was.
         skip_bad_rows: as for `read_embeddings`.
-        config_fields: fields of the model's config that differ from the published ones, such as `hidden_dim`.
-
-    Returns:
-        The model in evaluation mode, its tokenizer, and where the word vectors come from.
+        config_fields: as in `Material`.
 
     Raises:
-        AlignAttnError: the name or a field is unknown, a field does not fit, the texts hold no word, or the file cannot
-            be read.
+        AlignAttnError: a field is unknown or does not fit, the texts hold no word, or the file cannot be read.
     """
-    if name not in BASELINES:
-        raise AlignAttnError(f"unknown baseline {name!r}: choose one of {', '.join(BASELINES)}")
+    _register(model_class)
     fields = dict(config_fields or {})
-    _check_fields(fields, BASELINES[name].config_class)
+    _check_fields(fields, model_class.config_class)
     tokenizer = build_tokenizer(texts)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
@@ -109,24 +112,45 @@ def build_baseline(
             f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
-    model = _build_model(BASELINES[name], fields, seed)
+    model = _build_model(model_class, fields, seed)
     if read is not None:
         model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, seed))
-    return model, tokenizer, _report(embeddings, len(words), read)
+    return BuiltModel(model, tokenizer, _report(embeddings, len(words), read))
 
 
-def _check_fields(fields: Mapping[str, Any], config_class: type[SentencePairConfig]) -> None:
+def saved_class(config_fields: Mapping[str, Any]) -> type[Any] | None:
+    """Return the class of `MODELS` that a saved config is of, and make transformers know it; None for other models.
+
+    From then on the `Auto…` classes of transformers load the folder.
+
+    Args:
+        config_fields: the content of a saved `config.json`.
+    """
+    model_type = str(config_fields.get("model_type"))
+    name = model_type.removeprefix(MODEL_TYPE_PREFIX)
+    if name == model_type or name not in MODELS:
+        return None
+    model_class: type[Any] = MODELS.load(name)
+    _register(model_class)
+    return model_class
+
+
+def _register(model_class: type[Any]) -> None:
+    config_class = model_class.config_class
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    model_class.auto_class.register(config_class, model_class, exist_ok=True)
+
+
+def _check_fields(fields: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
     known = config_class()
-    for field in fields:
-        if field in FIELDS_OF_THE_DATA:
-            raise AlignAttnError(f"{field} follows from the data: do not set it")
-        if not hasattr(known, field):
-            raise AlignAttnError(f"{config_class.__name__} has no field {field!r}")
+    for name in fields:
+        if name in FIELDS_OF_THE_DATA:
+            raise AlignAttnError(f"{name} follows from the data: do not set it")
+        if not hasattr(known, name):
+            raise AlignAttnError(f"{config_class.__name__} has no field {name!r}")
 
 
-def _build_model(
-    model_class: type[SentencePairClassifier], fields: dict[str, Any], seed: int
-) -> SentencePairClassifier:
+def _build_model(model_class: type[Any], fields: dict[str, Any], seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

@@ -6,12 +6,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 
+from alignattn.models import Traits
 from alignattn.models.sentence_pair import (
     SentencePairClassifier,
     SentencePairConfig,
     Sentences,
     attend_both_ways,
 )
+from alignattn.tasks import TextClassification
 
 
 @strict
@@ -25,6 +27,14 @@ class EsimConfig(SentencePairConfig):
     train_embeddings: bool = True
 
 
+CITATION = """@inproceedings{chen2017enhanced,
+  title     = {Enhanced {LSTM} for Natural Language Inference},
+  author    = {Chen, Qian and Zhu, Xiaodan and Ling, Zhen-Hua and Wei, Si and Jiang, Hui and Inkpen, Diana},
+  booktitle = {Annual Meeting of the Association for Computational Linguistics},
+  year      = {2017}
+}"""
+
+
 class EsimForSequenceClassification(SentencePairClassifier):
     """The sequential model of Chen et al. 2017, §3, without the tree LSTM.
 
@@ -33,6 +43,24 @@ class EsimForSequenceClassification(SentencePairClassifier):
     """
 
     config_class = EsimConfig
+    # Optimizer, learning rate, clipping and batch size are those of AllenNLP's `esim.jsonnet` (allenai/allennlp-models,
+    # training_config/pair_classification): its Adam is AdamW without decay. Ours are the number of epochs (theirs 75,
+    # stopped early) and the schedule (theirs halves the rate when the development set stalls).
+    traits = Traits(
+        tasks=(TextClassification,),
+        reads_pairs=True,
+        reads_embeddings=True,
+        training={
+            "optim": "adamw_torch",
+            "learning_rate": 4e-4,
+            "lr_scheduler_type": "linear",
+            "weight_decay": 0.0,
+            "max_grad_norm": 10.0,
+            "per_device_train_batch_size": 64,
+            "num_train_epochs": 10,
+        },
+        citation=CITATION,
+    )
 
     def __init__(self, config: EsimConfig) -> None:
         super().__init__(config)

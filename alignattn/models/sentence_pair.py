@@ -1,16 +1,19 @@
 """What Decomposable Attention and ESIM share: two sentences out of one batch, and the alignment between them."""
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from alignattn.models.build import BuiltModel, Material, build_word_model
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import TextClassification
 
 
 @strict
@@ -103,6 +106,7 @@ class SentencePairClassifier(PreTrainedModel):
     It reads what BERT reads, without special tokens, so that transformers' Trainer and collators carry it.
     """
 
+    auto_class = AutoModelForSequenceClassification
     config_class = SentencePairConfig
     config: SentencePairConfig
     _input_embed_layer = "embedding"
@@ -111,6 +115,21 @@ class SentencePairClassifier(PreTrainedModel):
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.embedding_dim, padding_idx=config.pad_token_id)
         self._fix_embeddings()
+
+    @classmethod
+    def build(cls, material: Material) -> BuiltModel:
+        """Return an untrained model for the words of the pairs; raises as `build_word_model` does."""
+        task = material.task
+        assert isinstance(task, TextClassification)
+        return build_word_model(
+            cls,
+            chain.from_iterable(material.rows[column] for column in task.text_columns),
+            num_labels=task.num_labels,
+            embeddings=material.embeddings,
+            seed=material.seed,
+            skip_bad_rows=material.skip_bad_rows,
+            config_fields=material.config_fields,
+        )
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:

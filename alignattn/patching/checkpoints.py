@@ -14,8 +14,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-import alignattn.models  # noqa: F401  # makes transformers know the models that are ours
 from alignattn.attention.config import AttentionConfig
+from alignattn.models.build import saved_class
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.support.errors import AlignAttnError, one_line
 
@@ -71,6 +71,7 @@ def load_with_missing(path: str | Path, auto_class: Any, **kwargs: Any) -> tuple
     """
     hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
     fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
+    saved_class(fields)
     if fields.get("attn_implementation") == LOADING_HINT:
         kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION)
     with _without_report_of_slots():

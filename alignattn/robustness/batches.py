@@ -1,7 +1,14 @@
-"""How texts become a model's batches: rows of like length together, as many as suit the device."""
+"""How texts become a model's batches, rows of like length together, and what is computed of an input but once.
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+Two texts may be one input, such as words with letters that the tokenizer does not know. Computed apart they would
+differ in their last bits, and which of two such candidates an attack takes would hang on what else is in a batch. So
+what a model makes of a text is kept by token ids: candidates that are one input have one score, and the first is taken.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,43 +30,122 @@ def rows_at_once(device: torch.device, longest: int) -> int:
     return GPU_ROWS if device.type == "cuda" else max(CPU_FEWEST_ROWS, CPU_TOKENS // max(1, longest))
 
 
-def padded_batches(
-    tokenizer: PreTrainedTokenizerBase,
-    columns: Sequence[list[str]],
-    *,
-    max_length: int,
-    device: torch.device,
-    batch_size: int | None = None,
-) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield texts as batches that are padded to their own longest row, the longest rows first.
+@dataclass(frozen=True)
+class ModelInputs:
+    """Texts as a model reads them.
 
-    Longest first, so that memory runs out at once or never.
+    Attributes:
+        tensors: what the tokenizer makes of N texts or pairs, `[N, n]` each on the CPU, padded to the longest.
+        padding_side: "right" or "left".
+    """
+
+    tensors: Mapping[str, Tensor]
+    padding_side: str
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, columns: Sequence[Sequence[str]], max_length: int) -> Self:
+        """Return the inputs of texts.
+
+        Args:
+            tokenizer: the model's.
+            columns: N texts, or N first and N second ones; of a pair that is too long the longer text is cut first.
+            max_length: the most tokens of a row, special tokens included.
+        """
+        # Padded once, in the tokenizer, and then cut: padding each batch in Python costs more than a forward saves.
+        encoded: Any = tokenizer(
+            *map(list, columns),
+            truncation=True,
+            max_length=max_length,
+            padding=True,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        return cls(dict(encoded), tokenizer.padding_side)
+
+    def keys(self) -> list[Hashable]:
+        """Return what tells N inputs apart: token ids and whatever else is given of each token, without padding."""
+        is_real = self.tensors["attention_mask"].bool().numpy()
+        arrays = [values.numpy() for values in self.tensors.values()]
+        return [tuple(values[row, real].tobytes() for values in arrays) for row, real in enumerate(is_real)]
+
+    def batches(
+        self, device: torch.device, rows: Iterable[int] | None = None, batch_size: int | None = None
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield batches that are padded to their own longest row, the longest rows first.
+
+        Longest first, so that memory runs out at once or never.
+
+        Args:
+            device: where the batches go.
+            rows: those that are wanted, without repetition; all when None.
+            batch_size: rows of a batch; what suits the device when None.
+
+        Yields:
+            Which rows these are, `[B]` on the CPU, and their tensors, `[B, n]` each.
+        """
+        lengths = self.tensors["attention_mask"].sum(dim=1)
+        wanted = torch.arange(len(lengths)) if rows is None else torch.tensor(list(rows))
+        order = wanted[lengths[wanted].argsort(descending=True, stable=True)]
+        start = 0
+        while start < len(order):
+            longest = int(lengths[order[start]])
+            members = order[start : start + (batch_size or rows_at_once(device, longest))]
+            tokens = slice(longest) if self.padding_side == "right" else slice(-longest, None)
+            yield members, {name: values[members, tokens].to(device) for name, values in self.tensors.items()}
+            start += len(members)
+
+    def outputs(
+        self,
+        forward: Callable[[dict[str, Tensor]], Tensor],
+        device: torch.device,
+        rows: Sequence[int],
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Return what `forward` makes of rows, `[M, d]` on the CPU.
+
+        Args:
+            forward: maps the tensors of B inputs, `[B, n]` each, to `[B, d]`.
+            device: where it computes.
+            rows: M of them, ascending.
+            batch_size: as for `batches`.
+        """
+        pairs = [(members, forward(batch)) for members, batch in self.batches(device, rows, batch_size)]
+        order, outputs = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        return outputs.cpu()[order.argsort()]
+
+
+class OutputCache:
+    """What a model made of the inputs that were used last.
 
     Args:
-        tokenizer: the model's.
-        columns: one list of N texts, or two for pairs; of a pair that is too long the longer text is cut first.
-        max_length: the most tokens of a row, special tokens included.
-        device: where the batches go.
-        batch_size: rows of a batch; what suits the device when None.
-
-    Yields:
-        Which rows these are, `[B]` on the CPU, and what the tokenizer makes of them, `[B, n]` each.
+        size: how many are kept.
     """
-    # Padded once, in the tokenizer, and then cut: padding each batch in Python costs more than a short forward saves.
-    encoded: Any = tokenizer(
-        *columns, truncation=True, max_length=max_length, padding=True, return_attention_mask=True, return_tensors="pt"
-    )
-    count, longest = encoded["input_ids"].shape
-    if count <= (batch_size or rows_at_once(device, longest)):
-        yield torch.arange(count), dict(encoded.to(device))
-        return
-    lengths = encoded["attention_mask"].sum(dim=1)
-    order = lengths.argsort(descending=True, stable=True)
-    sorted_lengths = lengths[order].tolist()
-    start = 0
-    while start < len(order):
-        longest = sorted_lengths[start]
-        rows = order[start : start + (batch_size or rows_at_once(device, longest))]
-        tokens = slice(longest) if tokenizer.padding_side == "right" else slice(-longest, None)
-        yield rows, {name: values[rows, tokens].to(device, non_blocking=True) for name, values in encoded.items()}
-        start += len(rows)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._outputs: OrderedDict[Hashable, Tensor] = OrderedDict()
+
+    def outputs(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Tensor]) -> Tensor:
+        """Return the outputs of N inputs, `[N, d]`.
+
+        Args:
+            keys: what tells the inputs apart; they may repeat.
+            compute: maps the numbers of M inputs, ascending, to their outputs, `[M, d]`; asked for unknown ones.
+        """
+        found = {key: self._outputs[key] for key in keys if key in self._outputs}
+        first: dict[Hashable, int] = {}
+        for row, key in enumerate(keys):
+            if key not in found:
+                first.setdefault(key, row)
+        if first:
+            found.update(zip(first, compute(list(first.values())), strict=True))
+        for key, output in found.items():
+            self._outputs[key] = output
+            self._outputs.move_to_end(key)
+        while len(self._outputs) > self._size:
+            self._outputs.popitem(last=False)
+        return torch.stack([found[key] for key in keys])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._outputs.clear()

@@ -1,7 +1,7 @@
 """Sentence vectors from a Hugging Face encoder, in batches, each sentence once."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import load_with_missing, unloadable
-from alignattn.robustness.batches import padded_batches
+from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.support.errors import AlignAttnError
 
 CACHE_SIZE = 2**14
@@ -41,20 +42,14 @@ class CachedEncoder:
     """
 
     def __init__(self, encode: Callable[[list[str]], Any]) -> None:
-        from lru import LRU
-
         self._encode = encode
-        self._cache: Any = LRU(CACHE_SIZE)
+        self._cache = OutputCache(CACHE_SIZE)
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]`, which may repeat."""
-        known = {sentence: self._cache[sentence] for sentence in sentences if sentence in self._cache}
-        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in known]
-        if new:
-            known.update(zip(new, torch.as_tensor(self._encode(new)), strict=True))
-            for sentence in new:
-                self._cache[sentence] = known[sentence]
-        return torch.stack([known[sentence] for sentence in sentences])
+        return self._cache.outputs(
+            sentences, lambda rows: torch.as_tensor(self._encode([sentences[row] for row in rows]))
+        )
 
     def clear_cache(self) -> None:
         """Forget all vectors."""
@@ -64,7 +59,8 @@ class CachedEncoder:
 class MeanPooling:
     """The mean of an encoder's last hidden states over the real tokens of a sentence, special ones included.
 
-    Reimers & Gurevych 2019, Sentence-BERT, section 3. What is longer than the encoder takes is cut off.
+    Reimers & Gurevych 2019, Sentence-BERT, section 3. What is longer than the encoder takes is cut off. Sentences that
+    are one input have one vector.
 
     Args:
         model: an encoder of dimension d.
@@ -75,21 +71,23 @@ class MeanPooling:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.max_length = longest_input(model, tokenizer)
+        self._cache = OutputCache(CACHE_SIZE)
+
+    def encode(self, sentences: Sequence[str]) -> Tensor:
+        """Return the vectors of N sentences, `[N, d]` float32, on the CPU."""
+        inputs = ModelInputs.of(self.tokenizer, [sentences], self.max_length)
+        return self._cache.outputs(inputs.keys(), partial(inputs.outputs, self._pooled, self.model.device))
+
+    def clear_cache(self) -> None:
+        """Forget all vectors."""
+        self._cache.clear()
 
     @torch.inference_mode()
-    def __call__(self, sentences: list[str]) -> Tensor:
-        """Return the vectors of N sentences, `[N, d]` float32, on the CPU."""
-        batches = padded_batches(self.tokenizer, [sentences], max_length=self.max_length, device=self.model.device)
-        vectors: dict[int, Tensor] = {}
-        for rows, batch in batches:
-            vectors.update(zip(rows.tolist(), self._pooled(batch), strict=True))
-        return torch.stack([vectors[row] for row in range(len(sentences))])
-
     def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
         inputs = {name: values for name, values in batch.items() if name in self.tokenizer.model_input_names}
         states = self.model(**inputs).last_hidden_state.float()
         is_real = batch["attention_mask"].unsqueeze(-1)
-        return ((states * is_real).sum(1) / is_real.sum(1)).cpu()
+        return (states * is_real).sum(1) / is_real.sum(1)
 
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -109,7 +107,7 @@ def most_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> i
 
 
 @lru_cache
-def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> CachedEncoder:
+def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> MeanPooling:
     """Load the encoder of a folder.
 
     Args:
@@ -124,7 +122,7 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Cach
     model, tokenizer = load_pretrained(AutoModel, str(folder), f"whole encoder: give {choices}", choices)
     network: torch.nn.Module = model
     network.to(device=device, dtype=dtype)
-    return CachedEncoder(MeanPooling(model, tokenizer))
+    return MeanPooling(model, tokenizer)
 
 
 def load_pretrained(
@@ -134,16 +132,17 @@ def load_pretrained(
 
     Args:
         auto_class: an `AutoModel…` class.
-        name: a folder, or a Hub id.
+        name: a folder, a Hub id or a packaged model.
         lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
         choices: what a user may give instead of a checkpoint that cannot be loaded.
 
     Raises:
         AlignAttnError: there is no such model, or it lacks weights.
     """
+    source = model_source(name)
     try:
-        model, missing = load_with_missing(name, auto_class, use_safetensors=True, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        model, missing = load_with_missing(source, auto_class, use_safetensors=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except AlignAttnError:
         raise
     except LOADING_ERRORS as error:

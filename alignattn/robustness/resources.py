@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from alignattn.models.packaged import model_source
 from alignattn.robustness.nltk_data import PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.support.errors import AlignAttnError, one_line
@@ -62,7 +63,11 @@ class Resources:
     @property
     def encoder_folder(self) -> Path | None:
         """The folder of the sentence encoder; None for the Universal Sentence Encoder."""
-        return None if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER else Path(self.sentence_encoder)
+        return (
+            None
+            if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
+            else Path(model_source(str(self.sentence_encoder)))
+        )
 
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched.

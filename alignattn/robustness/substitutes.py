@@ -14,8 +14,8 @@ from nltk.tag import PerceptronTagger, map_tag
 from numpy.typing import NDArray
 from torch import Tensor
 
-from alignattn.robustness.batches import padded_batches
-from alignattn.robustness.encoders import CachedEncoder, longest_input
+from alignattn.robustness.batches import ModelInputs
+from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.masked_head import logits_at
 from alignattn.support.errors import AlignAttnError
@@ -124,7 +124,7 @@ class SentenceSimilarity(SentenceEncoder):
 
     def __init__(
         self,
-        encoder: CachedEncoder,
+        encoder: CachedEncoder | MeanPooling,
         threshold: float = 0.8,
         large: bool = False,
         metric: str = "angular",
@@ -209,13 +209,12 @@ class PaddedToLongest(WordSwapMaskedLM):
     def _predicted_words(self, texts: list[str]) -> list[list[str]]:
         # A mask token behind the longest input is cut off: such a word has no candidates.
         words: list[list[str]] = [[] for _ in texts]
-        for rows, batch in padded_batches(
-            self._lm_tokenizer, [texts], max_length=self.max_length, device=self._language_model.device
-        ):
+        inputs = ModelInputs.of(self._lm_tokenizer, [texts], self.max_length)
+        for rows, batch in inputs.batches(self._language_model.device):
             is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
             is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
-            inputs = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
-            logits = logits_at(self._language_model, inputs, is_first_mask)
+            features = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
+            logits = logits_at(self._language_model, features, is_first_mask)
             found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
             probabilities = logits.float().softmax(dim=-1).cpu()
             for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):

@@ -1,20 +1,20 @@
-"""A fine-tuned classifier as TextAttack queries it: dynamic padding, large batches, a cache of scored texts."""
+"""A fine-tuned classifier as TextAttack queries it: dynamic padding, large batches, each input scored once."""
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.robustness.batches import padded_batches
+from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.robustness.encoders import most_tokens
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import MOST_TEXTS
 
 CACHE_SIZE = 2**16
-"""Texts whose scores are kept; at 1,000 bytes a text, 64 MiB."""
+"""Inputs whose scores are kept; at 1,000 bytes an input, 64 MiB."""
 
 FEWEST_CLASSES = 2
 
@@ -49,8 +49,7 @@ class TaskModelWrapper:
         self._batch_size = batch_size
         # A tokenizer may give what its model does not take (the token types of a DistilBERT); Trainer drops it, too.
         self._inputs = frozenset(inspect.signature(model.forward).parameters)
-        self._cache_size = cache_size
-        self._cache: OrderedDict[Texts, Tensor] = OrderedDict()
+        self._cache = OutputCache(cache_size)
 
     def __call__(self, text_input_list: Sequence[str | Texts]) -> Tensor:
         """Return the probabilities of the classes, `[N, C]` float64 on the CPU.
@@ -65,45 +64,26 @@ class TaskModelWrapper:
             AlignAttnError: if the model's output is not finite.
         """
         texts = [(text,) if isinstance(text, str) else tuple(text) for text in text_input_list]
-        scores = {text: self._cache[text] for text in texts if text in self._cache}
-        unknown = list(dict.fromkeys(text for text in texts if text not in scores))
-        if unknown:
-            scores.update(zip(unknown, self._score(unknown), strict=True))
-        self._remember(scores)
-        return torch.stack([scores[text] for text in texts]) if texts else torch.empty(0, self.num_classes).double()
+        if not texts:
+            return torch.empty(0, self.num_classes).double()
+        inputs = ModelInputs.of(self.tokenizer, list(zip(*texts, strict=True)), self._max_length)
+        return self._cache.outputs(inputs.keys(), partial(self._score, inputs))
 
     def clear_cache(self) -> None:
         """Forget all scores."""
         self._cache.clear()
 
-    def _remember(self, scores: dict[Texts, Tensor]) -> None:
-        for text, row in scores.items():
-            self._cache[text] = row
-            self._cache.move_to_end(text)
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-
-    def _score(self, texts: Sequence[Texts]) -> Tensor:
-        """Probabilities `[N, C]` of texts that are not known yet."""
-        order: list[Tensor] = []
-        logits: list[Tensor] = []
-        with torch.inference_mode():
-            for rows, batch in padded_batches(
-                self.tokenizer,
-                [list(column) for column in zip(*texts, strict=True)],
-                max_length=self._max_length,
-                device=self.model.device,
-                batch_size=self._batch_size,
-            ):
-                inputs = {name: values for name, values in batch.items() if name in self._inputs}
-                order.append(rows)
-                logits.append(self.model(**inputs).logits)
-        sorted_logits = torch.cat(logits).cpu().double()
-        if not sorted_logits.isfinite().all():
+    @torch.inference_mode()
+    def _score(self, inputs: ModelInputs, rows: list[int]) -> Tensor:
+        """Probabilities `[M, C]` of inputs that are not known yet."""
+        logits = inputs.outputs(self._logits, self.model.device, rows, self._batch_size).double()
+        if not logits.isfinite().all():
             raise AlignAttnError("the model's scores are not finite: attack a model that is, or without half precision")
-        probabilities = torch.empty_like(sorted_logits)
-        probabilities[torch.cat(order)] = sorted_logits.softmax(dim=-1)
-        return probabilities
+        return logits.softmax(dim=-1)
+
+    def _logits(self, batch: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = self.model(**{name: values for name, values in batch.items() if name in self._inputs}).logits
+        return logits
 
 
 def wrap_model(
@@ -123,7 +103,7 @@ def wrap_model(
         tokenizer: its own.
         max_length: the most tokens of a row, special tokens included; longer texts are cut.
         batch_size: the most rows of one forward, at least 1; what suits the device when None.
-        cache_size: texts whose scores are kept, the last used ones; 0 keeps none.
+        cache_size: inputs whose scores are kept, the last used ones; 0 keeps none.
         device: where to compute; a GPU if there is one when None.
         half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
             hide what a single word does to a score.

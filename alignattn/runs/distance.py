@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -19,7 +18,8 @@ from alignattn.attention.distance import sliced_wasserstein
 from alignattn.patching import collect, is_patched
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import EncodedSplit, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 
 DISTANCE_NAME = "query_key_distance"
 """Of the distance in logs."""
@@ -68,9 +68,7 @@ class DistanceCallback(TrainerCallback):
             model.train(was_training)
 
 
-def log_distance(
-    trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedSplit], tokenizer: PreTrainedTokenizerBase
-) -> None:
+def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedSplit], processor: Any) -> None:
     """Let a trainer log the distance of queries and keys on the first rows of its first evaluation split.
 
     Raises:
@@ -80,7 +78,7 @@ def log_distance(
         raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
     if trainer.model is None or not is_patched(trainer.model):
         raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
-    callback = DistanceCallback(distance_batch(task, next(iter(evaluation.values())), tokenizer))
+    callback = DistanceCallback(distance_batch(task, next(iter(evaluation.values())), processor))
     # First of all: what reports the logs must see what this one adds to them.
     trainer.callback_handler.callbacks.insert(0, callback)
 
@@ -102,10 +100,11 @@ def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> floa
     return float(torch.stack(distances).mean())
 
 
-def distance_batch(task: Task, split: EncodedSplit, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
+def distance_batch(task: Task, split: EncodedSplit, processor: Any) -> dict[str, Tensor]:
     """Return the first `DISTANCE_ROWS` sequences of a split as one batch, padded, without their labels."""
-    inputs = [name for name in tokenizer.model_input_names if name in split.encoded.column_names]
+    read = getattr(processor, "model_input_names", set(split.encoded.column_names).difference(LABEL_COLUMNS))
+    inputs = [name for name in split.encoded.column_names if name in read]
     labels = [name for name in LABEL_COLUMNS if name in split.encoded.column_names]
     first = split.encoded.select(range(min(DISTANCE_ROWS, len(split.encoded)))).select_columns([*inputs, *labels])
-    batch = kind_of(task).collator(tokenizer)(list(first))
+    batch = kind_of(task).collator(processor)(list(first))
     return {name: batch[name] for name in inputs}

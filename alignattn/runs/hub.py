@@ -1,18 +1,33 @@
-"""A finished run on the Hub, and one line for all that may go wrong there."""
+"""A run on the Hub: what of its folder is pushed, and one line for all that may go wrong there."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import yaml
 from huggingface_hub import HfApi
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
+from alignattn.runs.folders import STATE_FILE
 from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RunResult
+from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import write_text
+from alignattn.support.publishing import publishable
 
-LEFT_OUT = ["_*", f"{PREFIX_CHECKPOINT_DIR}-*"]
+LEFT_OUT = ("_*", f"{PREFIX_CHECKPOINT_DIR}-*")
 """What `Trainer.push_to_hub` leaves out, too."""
+
+NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE)
+"""Files of a run that name data and models, some by where they lie on this machine."""
+
+STAGING_FOLDER = "_push"
+"""Of what the Trainer pushes while it trains, in the run's folder: left out by its name."""
 
 NOT_OPENED = "--push_to_hub: the repository could not be opened"
 NOT_PUSHED = "holds the finished run, which could not be pushed"
@@ -33,15 +48,47 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     with hub_errors(NOT_OPENED):
         repo_id = api.create_repo(name, token=token, private=values["hub_private_repo"], exist_ok=True).repo_id
     write_model_card(folder, model_card(result, options, repo_id))
-    with hub_errors(f"{folder} {NOT_PUSHED}"):
+    with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
+        stage(folder, Path(staged))
+        # A card that the user changed still loads the model from where it lay.
+        card = (folder / CARD_FILE).read_text(encoding="utf-8").replace(quoted(str(folder)), quoted(repo_id))
+        write_text(Path(staged) / CARD_FILE, card)
         api.upload_folder(
             repo_id=repo_id,
-            folder_path=folder,
+            folder_path=staged,
             commit_message="End of training",
             token=token,
-            ignore_patterns=LEFT_OUT,
+            ignore_patterns=list(LEFT_OUT),
             revision=values["hub_revision"],
         )
+
+
+def stage(folder: Path, staged: Path) -> Path:
+    """Fill a folder with what of another is pushed, and return it: links to files, and copies without local paths."""
+    for source in filter(Path.is_file, folder.rglob("*")):
+        place = source.relative_to(folder)
+        if any(fnmatch(place.parts[0], pattern) for pattern in LEFT_OUT):
+            continue
+        target = staged / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.name in NAMING_PATHS:
+            write_text(target, _published_text(source))
+        else:
+            target.symlink_to(source.resolve())
+    return staged
+
+
+def _published_text(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    if file.name == CONFIG_FILE:
+        published: str = yaml.safe_dump(publishable(yaml.safe_load(text)), allow_unicode=True)
+        return published
+    return json.dumps(publishable(json.loads(text)), indent=2) + "\n"
+
+
+def clear_staged(folder: Path) -> None:
+    """Remove what was staged in a run's folder."""
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
 
 
 @contextmanager

@@ -1,89 +1,86 @@
-"""The model of a run with a head for its task: a pretrained one, patched, or a baseline built for its words."""
+"""The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
 from alignattn.attention.config import AttentionConfig
-from alignattn.models import BASELINES, EmbeddingsReport, build_baseline
+from alignattn.models import MODELS, Traits, traits_of
+from alignattn.models.build import BuiltModel, Material, saved_class
+from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.checkpoints import unloadable
 from alignattn.runs.options import ModelOptions
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import did_you_mean
-from alignattn.tasks import Task, TextClassification
+from alignattn.tasks import Task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import MOST_TEXTS
 
 
-@dataclass(frozen=True)
-class RunModel:
-    """A model to train.
-
-    Attributes:
-        model: patched, unless it is a baseline.
-        tokenizer: its own.
-        embeddings: where a baseline's word vectors come from; None for a pretrained model.
-    """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    embeddings: EmbeddingsReport | None = None
-
-
-def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> RunModel:
+def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:
         arguments: the options.
-        rows: of the run; a baseline's vocabulary is the words of its training rows.
-        seed: of the random word vectors of a baseline.
+        rows: of the run; the vocabulary of a model that is not pretrained is the words of its training rows.
+        seed: of the random weights of such a model.
         skip_bad_rows: leave out bad lines of the embeddings' file.
 
     Raises:
-        AlignAttnError: if there is no such model, a field of its config is unknown, or it cannot be patched.
+        AlignAttnError: if there is no such model, it does not fit the task or the other options, a field of its config
+            is unknown, or it cannot be patched.
     """
-    if arguments.model in BASELINES:
-        return _build_baseline(arguments, rows, seed, skip_bad_rows=skip_bad_rows)
-    if arguments.embeddings is not None:
-        raise AlignAttnError(f"--embeddings is for {' and '.join(BASELINES)}: {arguments.model} has its own, drop it")
-    return _load_pretrained(arguments, rows.task)
+    traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config
+    _check_fits(arguments, traits, task, attention)
+    if traits.is_pretrained:
+        built = _load_pretrained(arguments, task)
+    else:
+        assert rows.train is not None
+        embeddings = None if arguments.embeddings is None else Path(arguments.embeddings)
+        fields = arguments.model_config_fields
+        built = MODELS.load(arguments.model).build(
+            Material(task, rows.train, seed, embeddings, skip_bad_rows, config_fields=fields)
+        )
+        kind_of(task).configure(task, built.model.config)
+    if traits.has_attention:
+        patch(built.model, attention)
+    return built
 
 
-def _build_baseline(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool) -> RunModel:
-    name, task, attention = arguments.model, rows.task, arguments.attention_config
-    if not isinstance(task, TextClassification) or len(task.text_columns) != MOST_TEXTS:
+def _check_fits(arguments: ModelOptions, traits: Traits, task: Task, attention: AttentionConfig) -> None:
+    name = arguments.model
+    if traits.reads_pairs and len(getattr(task, "text_columns", ())) != MOST_TEXTS:
         raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
-    if attention != AttentionConfig():
+    if not isinstance(task, traits.tasks):
+        kinds = " and ".join(kind.__name__ for kind in traits.tasks)
+        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {type(task).__name__}")
+    if not traits.has_attention and attention != AttentionConfig():
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
             "--layers and what fills its slots"
         )
-    assert rows.train is not None
-    model, tokenizer, report = build_baseline(
-        name,
-        chain.from_iterable(rows.train[column] for column in task.text_columns),
-        num_labels=task.num_labels,
-        embeddings=None if arguments.embeddings is None else Path(arguments.embeddings),
-        seed=seed,
-        skip_bad_rows=skip_bad_rows,
-        config_fields=arguments.model_config_fields,
-    )
-    kind_of(task).configure(task, model.config)
-    return RunModel(model, tokenizer, report)
+    if arguments.embeddings is not None and not traits.reads_embeddings:
+        readers = " and ".join(model for model in MODELS if traits_of(model).reads_embeddings)
+        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
 
 
-def _load_pretrained(arguments: ModelOptions, task: Task) -> RunModel:
+def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
     kind = kind_of(task)
     hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+    source = model_source(arguments.model)
     try:
-        config = AutoConfig.from_pretrained(arguments.model, **hub)
+        fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
+        if saved_class(fields) is not None:
+            raise AlignAttnError(
+                f"{arguments.model!r} is a trained model of {fields['model_type']}, which another run cannot start "
+                f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
+            )
+        config = AutoConfig.from_pretrained(source, **hub)
         if config._attn_implementation == LOADING_HINT:
             attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
             raise AlignAttnError(
@@ -92,14 +89,12 @@ def _load_pretrained(arguments: ModelOptions, task: Task) -> RunModel:
             )
         kind.configure(task, config)
         _set_config_fields(config, arguments.model_config_fields)
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model, **hub, **kind.tokenizer_options)
-        model = kind.auto_class.from_pretrained(arguments.model, config=config, **hub)
+        tokenizer = AutoTokenizer.from_pretrained(source, **hub, **kind.tokenizer_options)
+        return BuiltModel(kind.auto_class.from_pretrained(source, config=config, **hub), tokenizer)
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:
         raise unloadable(arguments.model, error) from error
-    patch(model, arguments.attention_config)
-    return RunModel(model, tokenizer)
 
 
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:

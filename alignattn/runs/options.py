@@ -11,6 +11,8 @@ import yaml
 
 from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.models import MODELS, traits_of
+from alignattn.models.packaged import PACKAGED
 from alignattn.runs.training_options import ALIGNMENT, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option, options_of, renamed, values_of
@@ -22,7 +24,7 @@ NO_ALIGNMENT = "none"
 SEED_FOLDER = "seed-"
 """Start of the name of the folder of one of several seeds."""
 
-MODEL, ATTENTION, DATA, ANSWERS = "model", "attention", "data", "question answering"
+MODEL, ATTENTION, DATA = "model", "attention", "data"
 """Groups in the help."""
 
 
@@ -30,18 +32,23 @@ MODEL, ATTENTION, DATA, ANSWERS = "model", "attention", "data", "question answer
 class ModelOptions(Options):
     """The model and its attention."""
 
-    model: str = option(REQUIRED, "Folder or Hub id, such as albert-base-v2; or da, esim.", group=MODEL)
+    model: str = option(
+        REQUIRED, f"Folder or Hub id, such as albert-base-v2; or {', '.join([*PACKAGED, *MODELS])}.", group=MODEL
+    )
     model_config: tuple[str, ...] | None = option(
         None, "Fields of its config, such as hidden_dropout_prob=0.1.", group=MODEL, metavar="NAME=X"
     )
     embeddings: str | None = option(
-        None, "GloVe vectors (text or .npz) for da and esim (default: random).", group=MODEL, metavar="FILE"
+        None,
+        "GloVe vectors (text or .npz), of a model that reads words.",
+        group=MODEL,
+        metavar="FILE",
     )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", group=MODEL, rare=True)
     cache_dir: str | None = option(None, "Where downloads are kept.", group=MODEL, metavar="DIR", rare=True)
     attention: str | None = option(
         None,
-        f"{', '.join(PRESETS)}, a choice of a slot, or several, as aa-ct+entmax15 (default: {DEFAULT_ATTENTION}).",
+        f"{', '.join(PRESETS)}, or choices of slots, as aa-ct+sparsemax (default: {DEFAULT_ATTENTION}).",
         group=ATTENTION,
     )
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION)
@@ -64,7 +71,7 @@ class ModelOptions(Options):
     gradient_scope: str | None = option(
         None, "What it moves: projections (of queries and keys; default) or all.", group=ALIGNMENT
     )
-    head_reduction: str | None = option(None, "sum (default) or mean over the heads.", group=ALIGNMENT)
+    head_reduction: str | None = option(None, "sum (default) or mean over the heads.", group=ALIGNMENT, rare=True)
 
     @cached_property
     def attention_config(self) -> AttentionConfig:
@@ -73,15 +80,14 @@ class ModelOptions(Options):
         Raises:
             AlignAttnError: if a value is unknown or out of range.
         """
-        from alignattn.models import BASELINES
-
         names = {field.name for field in dataclasses.fields(AttentionConfig)}
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
         for name in given:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
         fills_slots = bool(given.keys() & SLOTS.keys())
-        attention = self.attention or (PLAIN_ATTENTION if fills_slots or self.model in BASELINES else DEFAULT_ATTENTION)
+        is_plain = fills_slots or not traits_of(self.model).has_attention
+        attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         return AttentionConfig.resolve(attention, **given)
@@ -130,9 +136,9 @@ class DataOptions(Options):
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize (default: this one).", group=DATA, low=1, rare=True
     )
-    doc_stride: int = option(128, "Tokens that neighbouring windows of a context share.", group=ANSWERS)
-    n_best_size: int = option(20, "Answers kept for each question.", group=ANSWERS, low=1)
-    max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWERS, low=1)
+    doc_stride: int = option(128, "Question answering: tokens that windows of a context share.", group=DATA)
+    n_best_size: int = option(20, "Question answering: answers kept for each.", group=DATA, low=1, rare=True)
+    max_answer_length: int = option(30, "Question answering: most tokens of an answer.", group=DATA, low=1, rare=True)
 
     def task_options(self, task: Task) -> TaskOptions:
         """Return how the rows of `task` become tensors."""
@@ -167,9 +173,7 @@ class RunOptions(Options):
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the training options of a model that is not pretrained."""
-        from alignattn.models import BASELINE_TRAINING
-
-        return BASELINE_TRAINING.get(str(values.get("model")), {})
+        return traits_of(str(values.get("model"))).training
 
     @property
     def attention(self) -> AttentionConfig:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.models import BASELINES
+from alignattn.models.build import saved_class
+from alignattn.models.packaged import model_source
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.checkpoints import from_pretrained, unloadable
 from alignattn.support.errors import AlignAttnError
-
-BASELINE_TYPES = frozenset(model.config_class.model_type for model in BASELINES.values())
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class RecordedModel:
     """A patched encoder in evaluation mode and its tokenizer.
 
     Attributes:
-        name: folder or Hub id.
+        name: as the user gave it.
         model: records its attention under `collect`.
         tokenizer: its own.
     """
@@ -49,17 +48,20 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
 
     Args:
-        name: a folder or a Hub id.
+        name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskKind.tokenizer_options`.
 
     Raises:
         AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
     """
+    source = model_source(name)
     try:
-        if PreTrainedConfig.get_config_dict(name)[0].get("model_type") in BASELINE_TYPES:
-            raise AlignAttnError(f"{name!r} has no attention heads: it is a baseline that is not pretrained")
-        model = from_pretrained(name, AutoModel, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(name, **tokenizer_options)
+        fields, _ = PreTrainedConfig.get_config_dict(source)
+        own_class = saved_class(fields)
+        if own_class is not None and not own_class.traits.has_attention:
+            raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+        model = from_pretrained(source, own_class or AutoModel, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
     except AlignAttnError:
         raise
     except (OSError, ValueError, KeyError) as error:

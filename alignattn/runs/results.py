@@ -1,19 +1,16 @@
 """What a run measured: `results.json`, read and written in one place."""
 
-import json
 import platform
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json
+from alignattn.support.json_records import read_record
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"
@@ -23,8 +20,6 @@ SEED_FOLDER_PREFIX = "seed-"
 
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
-R = TypeVar("R")
-
 
 @dataclass(frozen=True)
 class RunResult:
@@ -32,7 +27,7 @@ class RunResult:
 
     Attributes:
         task: the task's name.
-        model: the model as the user named it.
+        model: the model as it may be published: a folder by its name.
         attention: the preset's name.
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.
@@ -88,35 +83,8 @@ def is_seed_folder(folder: Path) -> bool:
 
 
 def read_result(folder: Path) -> RunResult | None:
-    """Return the result of the run in `folder`, or None if it has not finished; raises as `read_finished` does."""
-
-    def build(content: dict[str, Any]) -> RunResult:
-        return RunResult(**{field.name: content[field.name] for field in fields(RunResult)})
-
-    return read_finished(folder, build, "run")
-
-
-def read_finished(folder: Path, build: Callable[[dict[str, Any]], R], verb: str, file: str = RESULTS_FILE) -> R | None:
-    """Return what `build` makes of the result in `folder`, or None if there is none yet.
-
-    Args:
-        folder: of the result.
-        build: makes the result of the file's content.
-        verb: what a user does to get the file again, for the message.
-        file: the result's name, JSON.
-
-    Raises:
-        AlignAttnError: if the file is damaged or of another version.
-    """
-    path = folder / file
-    if not path.is_file():
-        return None
-    try:
-        return build(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise AlignAttnError(
-            f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
-        ) from error
+    """Return the result of the run in `folder`, or None if it has not finished; raises as `read_record` does."""
+    return read_record(folder / RESULTS_FILE, RunResult, "run")
 
 
 def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
@@ -148,25 +116,3 @@ def render_metrics(result: RunResult) -> str:
         for split, bad in result.bad_rows.items()
     ]
     return "\n".join(lines)
-
-
-def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
-    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines."""
-    summary: dict[str, dict[str, SeedSpread]] = {}
-    lines = []
-    for split, scores in results[0].metrics.items():
-        summary[split] = {}
-        for name in scores:
-            values = [result.metrics[split][name] for result in results]
-            summary[split][name] = over_seeds(values)
-            spread = with_deviation(summary[split][name], "{:.2f}", 100)
-            lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
-    content = {
-        "task": results[0].task,
-        "model": results[0].model,
-        "attention": results[0].attention,
-        "seeds": [result.seed for result in results],
-        "metrics": summary,
-    }
-    write_json(folder / RESULTS_FILE, content)
-    return "\n".join([str(folder), *lines])

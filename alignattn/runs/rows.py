@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import datasets
-from transformers import PreTrainedTokenizerBase
 
 from alignattn.runs.options import DataOptions, ModelOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task, get_task
-from alignattn.tasks.kinds import EncodedSplit, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
 from alignattn.tasks.sources import CONLL
 from alignattn.tasks.tags.conll import TAGS, TOKENS
@@ -99,22 +99,26 @@ def _check_options_fit(data_args: DataOptions) -> None:
             raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
-def encode_rows(rows: Rows[Any], tokenizer: PreTrainedTokenizerBase, arguments: DataOptions) -> EncodedData:
-    """Return the rows of all splits with what a model reads of them; raises as `encode_split` does."""
+def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
+    """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(
-        encode_split(rows.task, rows.train, tokenizer, arguments),
-        {split: encode_split(rows.task, dataset, tokenizer, arguments) for split, dataset in rows.evaluation.items()},
+        encode_split(rows.task, rows.train, processor, arguments),
+        {split: encode_split(rows.task, dataset, processor, arguments) for split, dataset in rows.evaluation.items()},
     )
 
 
-def encode_split(
-    task: Task, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: DataOptions
-) -> EncodedSplit:
+def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataOptions) -> EncodedSplit:
     """Return rows with what a model reads of them.
+
+    Args:
+        task: that they are of.
+        rows: as loaded.
+        processor: of the model, as in `BuiltModel`; the task's kind knows what to do with it.
+        arguments: how long a sequence may be, and so on.
 
     Raises:
         AlignAttnError: if the options leave no room for a row.
     """
     options = arguments.task_options(task)
-    return EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
+    return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options)

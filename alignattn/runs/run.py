@@ -12,11 +12,12 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
-from alignattn.runs.model import RunModel, load_run_model
+from alignattn.runs.model import load_run_model
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
@@ -27,7 +28,6 @@ from alignattn.runs.results import (
     package_versions,
     read_result,
     render_metrics,
-    write_seed_summary,
 )
 from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
@@ -36,8 +36,10 @@ from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
+from alignattn.support.publishing import publishable
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import Evaluation, kind_of
+from alignattn.tasks.kind import Evaluation
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.training import AlignmentTrainer, last_whole_checkpoint
 
@@ -52,23 +54,6 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
-
-
-def finetune(options: RunOptions) -> list[RunResult]:
-    """Run each seed of the call that is not finished, and write what they share.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
-    runs = options.runs()
-    for run in runs:
-        check_output_dir(run)
-    results = [finetune_one(run) for run in runs]
-    if options.training.seeds is not None and PartialState().is_main_process:
-        print(write_seed_summary(options.output_dir, results))
-    # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
-    PartialState().destroy_process_group()
-    return results
 
 
 def finetune_one(options: RunOptions) -> RunResult:
@@ -86,11 +71,11 @@ def finetune_one(options: RunOptions) -> RunResult:
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
-    data = encode_rows(rows, loaded.tokenizer, data_options)
+    data = encode_rows(rows, loaded.processor, data_options)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
     if options.training.log_query_key_distance:
-        log_distance(trainer, task, data.evaluation, loaded.tokenizer)
+        log_distance(trainer, task, data.evaluation, loaded.processor)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
@@ -110,7 +95,7 @@ def finetune_one(options: RunOptions) -> RunResult:
 def _result(
     options: RunOptions,
     rows: Rows[Any],
-    loaded: RunModel,
+    loaded: BuiltModel,
     trainer: TaskTrainer,
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
@@ -118,7 +103,7 @@ def _result(
     assert rows.train is not None
     return RunResult(
         task=rows.task.name,
-        model=options.model.model,
+        model=publishable(options.model.model),
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
@@ -135,7 +120,7 @@ def _result(
         train_samples_per_second=training["train_samples_per_second"],
         training=_last_logged(trainer),
         parameters=_count_parameters(loaded.model),
-        embeddings=None if loaded.embeddings is None else asdict(loaded.embeddings),
+        embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),
     )
@@ -175,7 +160,7 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None
     return str(checkpoint)
 
 
-def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
+def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     _choose_best_metric(args, task, list(data.evaluation))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
@@ -186,8 +171,8 @@ def _build_trainer(loaded: RunModel, task: Task, data: EncodedData, args: RunArg
             model=loaded.model,
             args=args,
             train_dataset=data.train.encoded,
-            data_collator=kind_of(task).collator(loaded.tokenizer),
-            processing_class=loaded.tokenizer,
+            data_collator=kind_of(task).collator(loaded.processor),
+            processing_class=loaded.processor,
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import EvalPrediction
+from transformers.trainer_utils import HubStrategy
 
-from alignattn.runs.hub import NOT_OPENED, hub_errors
+from alignattn.runs.hub import NOT_OPENED, STAGING_FOLDER, clear_staged, hub_errors, stage
 from alignattn.tasks import Task
-from alignattn.tasks.kinds import EncodedSplit, Evaluation, TaskKind, kind_of
+from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
+from alignattn.tasks.kinds import kind_of
 from alignattn.training import AlignmentTrainer
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
@@ -79,6 +82,21 @@ class TaskTrainer(AlignmentTrainer):
     def wait_for_pushes(self) -> None:
         """Return when no checkpoint is on its way to the Hub any more: the finished run must arrive last."""
         self._finish_current_push()
+        clear_staged(Path(str(self.args.output_dir)))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push as `Trainer` does, from copies of the output folder and the checkpoint that name no local path."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        output_dir, checkpoint = str(self.args.output_dir), Path(checkpoint_folder)
+        if self.push_in_progress is None or self.push_in_progress.is_done():
+            clear_staged(Path(output_dir))
+        staged = stage(Path(output_dir), Path(output_dir, STAGING_FOLDER, checkpoint.name))
+        self.args.output_dir = str(staged)
+        try:
+            super()._push_from_checkpoint(str(stage(checkpoint, staged / checkpoint.name)))
+        finally:
+            self.args.output_dir = output_dir
 
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:

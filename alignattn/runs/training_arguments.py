@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 
 from alignattn.runs.training_options import UNWRITTEN_OPTION, TransformersOptions
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.publishing import publishable
 from alignattn.training import AlignmentTrainingArguments
 
 T = TypeVar("T", bound=TrainingArguments)
@@ -18,8 +19,8 @@ class RunArguments(AlignmentTrainingArguments):
     """The training arguments of a run, which keep its secret."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled, as into the `training_args.bin` of a checkpoint: all but the secret."""
-        return vars(self) | {UNWRITTEN_OPTION: None}
+        """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""
+        return dict(publishable(vars(self) | {UNWRITTEN_OPTION: None}))
 
 
 def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:

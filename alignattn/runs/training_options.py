@@ -87,7 +87,7 @@ class TrainingOptions(TransformersOptions):
     save_strategy: str = option(
         "epoch", "When checkpoints to resume from are saved.", group=RUN, choices=("no", "steps", "epoch", "best")
     )
-    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1)
+    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
     hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
     learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING, low=0)
@@ -103,7 +103,7 @@ class TrainingOptions(TransformersOptions):
     )
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
-    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
+    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING, rare=True)
     logging_nan_inf_filter: bool = option(
         False, "Leave losses that are not finite out of the logs; here they end the run.", group=OTHERS, rare=True
     )

@@ -42,11 +42,13 @@ class Command:
             return self.subcommands[words[0]].select(words[1:])
         return self, words
 
-    def parser(self) -> OneLineErrorParser:
-        """Return the parser of its options."""
+    def parser(self, *, everything: bool = False) -> OneLineErrorParser:
+        """Return the parser of its options, whose help shows those in daily use, or everything."""
         others = "".join(f"\n  {other.prog:<28}  {other.help}" for other in self.subcommands.values())
         description = f"{self.help[0].upper()}{self.help[1:]}.{others and f'{chr(10)}Go with it:'}{others}"
-        return build_parser(self.options, self.prog, description=description, examples=self.examples)
+        return build_parser(
+            self.options, self.prog, description=description, examples=self.examples, everything=everything
+        )
 
     def parse(self, words: Sequence[str]) -> Any:
         """Return the options that words give.

@@ -4,6 +4,7 @@ import argparse
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,36 +54,49 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
         AlignAttnError: if an option is unknown or has no value, or the file cannot be read.
     """
     known = options_of(options)
-    words = list(_normalised(known, words))
-    parsed, others = parser.parse_known_args(words)
-    rest = next((option.name for option in known.values() if option.rest), None)
-    given: dict[str, Any] = vars(parsed) | ({rest: others} if rest and others else {})
-    if others and rest is None:
+    parsed, others = parser.parse_known_args(list(_normalised(known, words, parser)))
+    given: dict[str, Any] = vars(parsed)
+    for option in known.values():
+        if option.rest:
+            given[option.name], others = others, []
+        elif option.positional:
+            values = list(takewhile(lambda word: not word.startswith("--"), others))[: None if option.is_list else 1]
+            given |= {option.name: values if option.is_list else values[0]} if values else {}
+            others = others[len(values) :]
+    if others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     path = CONFIG.checked(given.pop(CONFIG.name, None))
     return given if path is None else read_options_file(options, Path(path)) | given
 
 
-def _normalised(known: Mapping[str, Option], words: Sequence[str]) -> Iterator[str]:
+def _normalised(known: Mapping[str, Option], words: Sequence[str], parser: "OneLineErrorParser") -> Iterator[str]:
     """Yield the words with underscores in the names of options, and a value for each yes or no that stands alone."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         plain = name.removeprefix("--").replace("-", "_")
-        if not name.startswith("--") or plain not in known:
+        if not name.startswith("--") or not parser.knows(f"--{plain}"):
             yield word
-        elif known[plain].is_flag and not equals and following.lower() not in BOOLEANS:
+        elif plain in known and known[plain].is_flag and not equals and following.lower() not in BOOLEANS:
             yield f"--{plain}=true"
         else:
             yield f"--{plain}{equals}{value}"
 
 
 class OneLineErrorParser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line, not a page of usage."""
+    """A parser whose mistakes are one line, not a page of usage.
+
+    Arguments without a name are in its help; of words they are left over, as all that it does not know.
+    """
+
+    _is_reading = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, and remember the words for the message of a mistake."""
-        self._words = list(args)
+        self._words, self._is_reading = list(args), True
         return super().parse_known_args(args, namespace)
+
+    def _get_positional_actions(self) -> list[argparse.Action]:
+        return [] if self._is_reading else super()._get_positional_actions()
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -90,14 +104,14 @@ class OneLineErrorParser(argparse.ArgumentParser):
         Raises:
             AlignAttnError: always.
         """
-        unknown = [word for word in self._words if word.startswith("--") and not self._knows(word)]
-        # An option misspelled is often one that is then missed: the misspelling is the mistake.
-        if unknown and message.startswith(("unrecognized arguments", "the following arguments are required")):
+        unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
+        if unknown and message.startswith("unrecognized arguments"):
             hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
             message = f"unrecognized arguments: {'; '.join(hints)}"
         raise AlignAttnError(f"{message} (see --help)")
 
-    def _knows(self, word: str) -> bool:
+    def knows(self, word: str) -> bool:
+        """Return whether a word is an option, with or without a value."""
         return word == "--" or word.partition("=")[0] in self._option_string_actions
 
 
@@ -119,7 +133,8 @@ class _Renamed(argparse.Action):
 
 class _HelpOfAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
-        parser.exit(message=self.const().format_help())
+        print(self.const().format_help(), end="")
+        parser.exit()
 
 
 def build_parser(
@@ -169,7 +184,9 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
         "help": argparse.SUPPRESS if is_hidden else _help(option),
     }
     action = group.add_argument(option.name if option.positional else f"--{option.name}", **details)
-    action.complete = COMPLETED.get(metavar(option))
+    action.required = False
+    if metavar(option) in COMPLETED:
+        action.complete = COMPLETED[metavar(option)]
     if option.is_flag and option.default is True:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)

@@ -1,7 +1,10 @@
 """The one exception for what a user can mend."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+_LISTED_NAMES = 10
+_SHOWN_CHARACTERS = 40
 
 
 class AlignAttnError(ValueError):
@@ -30,3 +33,15 @@ def install_extra(extra: str) -> str:
 def reason_of(error: OSError) -> str:
     """Return what the system refused, on one line: a full disk, a folder that may not be written."""
     return f"cannot use {error.filename or 'the disk'}: {error.strerror or one_line(error)}"
+
+
+def shown(value: Any) -> str:
+    """Return what a user gave as Python writes it, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def listing(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _LISTED_NAMES
+    return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")

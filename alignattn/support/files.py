@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.errors import AlignAttnError
+import yaml
+
+from alignattn.support.errors import AlignAttnError, one_line
 
 
 @contextmanager
@@ -65,6 +67,29 @@ def read_text(path: Path, advice: str = "give another") -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
+
+
+def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
+    """Return the names and values of a YAML file.
+
+    Args:
+        path: the file.
+        advice: what to do if there is none.
+
+    Raises:
+        AlignAttnError: if there is no such file, or it is no such YAML.
+    """
+    text = read_text(path, advice)
+    try:
+        values = yaml.safe_load(text)
+    except RecursionError as error:
+        raise AlignAttnError(f"{path} is nested too deeply: correct the file") from error
+    # A date of the 13th month and a number of 5,000 digits are errors of Python's and not of yaml's.
+    except (yaml.YAMLError, ValueError) as error:
+        raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
+    return values
 
 
 def write_text(path: Path, text: str) -> None:

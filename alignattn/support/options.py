@@ -199,6 +199,7 @@ def _read_type(hint: Any) -> dict[str, Any]:
     members = [hint] if isinstance(hint, type) and get_origin(hint) is None else list(get_args(hint))
     members = [hint] if get_origin(hint) is tuple else members
     kinds = [get_args(kind)[0] if get_origin(kind) is tuple else kind for kind in members if kind is not type(None)]
+    kinds = [get_origin(kind) or kind for kind in kinds]
     is_list = any(get_origin(kind) is tuple for kind in members)
     return {"types": tuple(kinds), "is_list": is_list, "takes_none": type(None) in members}
 

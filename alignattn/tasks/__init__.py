@@ -1,61 +1,85 @@
 """Tasks: what they are, where their rows come from, how rows become tensors, how predictions are scored.
 
-This package imports nothing heavy; `rows`, `metrics` and `kinds` do, and are imported where they are used.
+This package imports nothing heavy; `rows`, `metrics` and the kinds do, and are imported where they are used.
 """
 
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.answers.tasks import QUESTION_ANSWERING_TASKS
-from alignattn.tasks.choices.tasks import MULTIPLE_CHOICE_TASKS
-from alignattn.tasks.demo import DEMO_TASK
-from alignattn.tasks.tags.tasks import TOKEN_CLASSIFICATION_TASKS
-from alignattn.tasks.task import (
-    LabelledTask,
-    MultipleChoice,
-    QuestionAnswering,
-    Task,
-    TextClassification,
-    TokenClassification,
-)
-from alignattn.tasks.texts.glue import GLUE_TASKS
-from alignattn.tasks.texts.tasks import TEXT_CLASSIFICATION_TASKS
+from alignattn.tasks.answers.task import QuestionAnswering
+from alignattn.tasks.choices.task import MultipleChoice
+from alignattn.tasks.definitions import is_definition, read_definition
+from alignattn.tasks.tags.task import TokenClassification
+from alignattn.tasks.task import LabelledTask, Sources, Task
+from alignattn.tasks.texts.task import TextClassification
 
 __all__ = [
     "TASKS",
     "LabelledTask",
     "MultipleChoice",
     "QuestionAnswering",
+    "Sources",
     "Task",
     "TextClassification",
     "TokenClassification",
     "get_task",
+    "is_definition",
     "plain_name",
 ]
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        *GLUE_TASKS,
-        *TEXT_CLASSIFICATION_TASKS,
-        *QUESTION_ANSWERING_TASKS,
-        *MULTIPLE_CHOICE_TASKS,
-        *TOKEN_CLASSIFICATION_TASKS,
-        DEMO_TASK,
-    )
-}
+CATALOG = Path(__file__).parent / "catalog"
+"""The folder of the shipped tasks, one file each."""
+
+
+class _Catalog(Mapping[str, Task]):
+    """The shipped tasks by name; the names are those of their files, which are read when they are asked for."""
+
+    def __getitem__(self, name: str) -> Task:
+        if name not in _names():
+            raise KeyError(name)
+        return _read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_names())
+
+    def __len__(self) -> int:
+        return len(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in CATALOG.glob("*.yaml")))
+
+
+@cache
+def _read(name: str) -> Task:
+    return read_definition(CATALOG / f"{name}.yaml")
+
+
+TASKS: Mapping[str, Task] = _Catalog()
 
 
 def get_task(name: str) -> Task:
-    """The task of that name; case, hyphens and underscores do not count ("SST-2" is "sst2").
+    """The task of that name, or the one that a user's own YAML file defines.
+
+    Case, hyphens and underscores of a name do not count ("SST-2" is "sst2").
 
     Raises:
-        AlignAttnError: There is no such task; the message lists those there are.
+        AlignAttnError: There is no such task, and the message lists those there are; or the file defines none.
     """
+    if is_definition(name):
+        return read_definition(Path(name))
     plain = plain_name(name)
     if plain not in TASKS:
-        raise AlignAttnError(f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give --train_file")
+        raise AlignAttnError(
+            f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one, or "
+            "--train_file"
+        )
     return TASKS[plain]
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what does not count in it: case, hyphens and underscores."""
-    return name.lower().replace("-", "").replace("_", "")
+    """Return a name without what does not count in it: case, hyphens and underscores; a file's is left as it is."""
+    return name if is_definition(name) else name.lower().replace("-", "").replace("_", "")

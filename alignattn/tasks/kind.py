@@ -12,9 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, shown
 from alignattn.tasks.task import Task, TaskOptions
-from alignattn.tasks.wording import shown
 
 T = TypeVar("T", bound=Task)
 
@@ -102,18 +101,23 @@ class TaskKind(ABC, Generic[T]):
         """Set what a model's config says of the task."""
 
     @abstractmethod
-    def encode(
-        self, task: T, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
-    ) -> datasets.Dataset:
+    def encode(self, task: T, dataset: datasets.Dataset, processor: Any, options: TaskOptions) -> datasets.Dataset:
         """Return what a model reads of the rows; nothing is padded.
 
+        Args:
+            task: that the rows are of.
+            dataset: its rows.
+            processor: the model's own, as in `alignattn.models.build.BuiltModel`: a tokenizer for texts; None for rows
+                that need none.
+            options: how long a sequence may be, and so on.
+
         Raises:
-            AlignAttnError: if the options leave no room for a row, or the tokenizer does not serve.
+            AlignAttnError: if the options leave no room for a row, or the processor does not serve.
         """
 
     @abstractmethod
-    def collator(self, tokenizer: PreTrainedTokenizerBase) -> Any:
-        """Return what pads encoded rows to a batch."""
+    def collator(self, processor: Any) -> Any:
+        """Return what makes a batch of encoded rows; `processor` as for `encode`."""
 
     @abstractmethod
     def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:

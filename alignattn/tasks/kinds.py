@@ -1,38 +1,30 @@
-"""The kinds of tasks: how their rows are checked and encoded, which head reads them, how its outputs are scored.
+"""The kinds of tasks: a room and a line here each. Imports nothing heavy before a kind is asked for."""
 
-A new kind is a record class in `alignattn.tasks.task`, a `TaskKind` here, and its line in `KINDS`. Importing this
-package takes seconds (transformers, evaluate): import it where a run begins.
-"""
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from alignattn.support.registry import Entry, Registry
+from alignattn.tasks.task import Task
 
-from alignattn.tasks.answers.kind import QuestionAnsweringKind
-from alignattn.tasks.choices.kind import MultipleChoiceKind
-from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
-from alignattn.tasks.tags.kind import TokenClassificationKind
-from alignattn.tasks.task import (
-    MultipleChoice,
-    QuestionAnswering,
-    Task,
-    TaskOptions,
-    TextClassification,
-    TokenClassification,
+if TYPE_CHECKING:
+    from alignattn.tasks.kind import TaskKind
+
+TASK_KINDS = Registry(
+    "kind of task",
+    {
+        "text-classification": Entry(".texts.task:TextClassification", "a class or a score of one text or two"),
+        "multiple-choice": Entry(".choices.task:MultipleChoice", "the right ending among several"),
+        "token-classification": Entry(".tags.task:TokenClassification", "a tag for each word"),
+        "question-answering": Entry(".answers.task:QuestionAnswering", "the span of a context that answers a question"),
+    },
+    __package__,
 )
-from alignattn.tasks.texts.kind import TextClassificationKind
-
-__all__ = ["KINDS", "EncodedSplit", "Evaluation", "TaskKind", "TaskOptions", "kind_of"]
-
-KINDS: Mapping[type[Task], TaskKind[Any]] = {
-    TextClassification: TextClassificationKind(),
-    MultipleChoice: MultipleChoiceKind(),
-    TokenClassification: TokenClassificationKind(),
-    QuestionAnswering: QuestionAnsweringKind(),
-}
+"""What the Hub calls a kind, and the record of its tasks."""
 
 T = TypeVar("T", bound=Task)
 
 
-def kind_of(task: T) -> TaskKind[T]:
-    """Return the kind of a task."""
-    return KINDS[type(task)]
+def kind_of(task: T | type[T]) -> "TaskKind[T]":
+    """Return what the kind of a task, or of a class of tasks, does with rows and outputs; imports transformers."""
+    kind: Any = resolve_name(task.implementation)
+    return kind()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.task import LabelledTask, MetricName, TextClassification
-from alignattn.tasks.wording import listing, shown
+from alignattn.support.errors import AlignAttnError, listing, shown
+from alignattn.tasks.task import LabelledTask, MetricName
+from alignattn.tasks.texts.task import TextClassification
 
 UNLABELLED = -1
 """The label of a row without one: SNLI's annotators disagreed, GLUE's test splits keep theirs secret."""

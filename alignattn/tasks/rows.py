@@ -15,12 +15,12 @@ from alignattn.support.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.labels import UserLabel, parse_user_labels, user_label_numbers, user_task
-from alignattn.tasks.sources import hub_origin, read_file, read_hub, split_path
-from alignattn.tasks.task import MOST_TEXTS, Task, TextClassification, TokenClassification
+from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
+from alignattn.tasks.tags.task import TokenClassification
+from alignattn.tasks.task import MOST_TEXTS, TRAIN, VALIDATION, Task
 from alignattn.tasks.texts.kind import text_problems
+from alignattn.tasks.texts.task import TextClassification
 
-TRAIN = "train"
-VALIDATION = "validation"
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
 DERIVED_SHARE = 10
@@ -83,12 +83,12 @@ def load_rows(
     cache_dir: str | None = None,
     skip_bad_rows: bool = False,
 ) -> Rows[T]:
-    """Loads the splits of a task from the Hub, or from `<data_dir>/<task.folder>/<split>.parquet`.
+    """Loads the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
 
     Args:
-        task: One of `alignattn.tasks.TASKS`.
+        task: One of `alignattn.tasks.TASKS`, or a user's own.
         need_train: False where the rows are only evaluated on; then no train split need exist.
-        data_dir: A folder of Parquet files in the Hub's column names; the Hub when None.
+        data_dir: A folder of Parquet files in the Hub's column names; the task's files, or else the Hub, when None.
         cache_dir: Where `datasets` keeps what it read; its own default when None.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
@@ -244,9 +244,9 @@ def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[s
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
-    if data_dir is None:
+    if data_dir is None and not task.sources.files:
         return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
-    path = split_path(task, name, data_dir)
+    path = own_file(task, name) if data_dir is None else split_path(task, name, data_dir)
     return _RawSplit(read_file(path, cache_dir), str(path))
 
 

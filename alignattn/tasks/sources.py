@@ -24,19 +24,19 @@ _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FI
 
 def hub_origin(task: Task, split: str) -> str:
     """How an error names a split of the Hub."""
-    config = f" ({task.hub_config})" if task.hub_config else ""
-    return f"split {split!r} of {task.hub_id}{config}"
+    config = f" ({task.sources.config})" if task.sources.config else ""
+    return f"split {split!r} of {task.sources.hub}{config}"
 
 
 def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     """Reads one split of a task from the Hub, or from the `datasets` cache when the Hub is out of reach."""
-    if not task.hub_id:
-        raise AlignAttnError(
-            f"task {task.name!r} is not on the Hub: give --data_dir DIR with {task.folder}/{split}.parquet"
-        )
+    sources = task.sources
+    if not sources.hub:
+        file = Path(sources.folder) / f"{split}.parquet"
+        raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
     try:
         return datasets.load_dataset(
-            task.hub_id, task.hub_config or None, split=split, revision=task.hub_revision, cache_dir=cache_dir
+            sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
         )
     # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
     # those of `datasets`. Whatever stopped the download, the user has the same ways out.
@@ -52,7 +52,7 @@ def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
     Raises:
         AlignAttnError: The folder or the file is missing; the message names the splits that are there.
     """
-    folder = Path(data_dir) / task.folder
+    folder = Path(data_dir) / task.sources.folder
     if not folder.is_dir():
         raise AlignAttnError(
             f"no data for task {task.name!r}: there is no folder {folder}; "
@@ -66,6 +66,20 @@ def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
             "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"
         )
     return path
+
+
+def own_file(task: Task, split: str) -> Path:
+    """The file of one split of a task that names its own.
+
+    Raises:
+        AlignAttnError: It names none for this split.
+    """
+    files = task.sources.files
+    if split not in files:
+        raise AlignAttnError(
+            f"task {task.name!r} has no {split!r} split (there: {', '.join(files)}): add its file to sources.files"
+        )
+    return Path(files[split])
 
 
 def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:

@@ -1,16 +1,47 @@
 """What a task is: one small record, from which everything else about it follows.
 
-The class of a record is its kind; `alignattn.tasks.kinds` holds what each kind does with rows and outputs.
+The class of a record is its kind: `tasks/kinds.py` lists them, each room's `task.py` has its own, and its `kind.py`
+says what is done with rows and outputs. The fields of a record are those of a task's file (`tasks/definitions.py`).
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr"]
 """The metrics of `alignattn.tasks.metrics.METRICS`; named here so that a record needs no heavy import."""
 
+CORRELATIONS = frozenset({"pearson", "spearmanr"})
+"""Those of them that are of scores and not of classes."""
+
 MOST_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
+
+TRAIN = "train"
+VALIDATION = "validation"
+
+_FORBID_OTHERS = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where the rows of a task are read from: the Hub, a `--data_dir`, or the user's own files.
+
+    Attributes:
+        hub: The data set's id on the Hub; empty where it is not there.
+        config: The configuration of that data set.
+        revision: The branch of the Hub that holds it as Parquet, where the main one holds code alone.
+        folder: Where `<split>.parquet` lies below a `--data_dir`.
+        files: A file a split, its path relative to that of the task's file.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
+
+    hub: str = ""
+    config: str = ""
+    revision: str = "main"
+    folder: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,32 +49,50 @@ class Task:
     """What all kinds of tasks have in common.
 
     Attributes:
+        kind: What the kind is called, here and on the Hub.
+        implementation: `module:class` of its `TaskKind`, imported when it is asked for: it needs transformers.
         name: What a user calls the task.
         metrics: The names of the task's official metrics. The first selects checkpoints and ranks runs.
         evaluation_splits: The names of the labelled splits that are not trained on.
         derives_validation: Whether the split `validation` is a tenth of the training rows, drawn once and for all,
             because the data set has none (as in Wu et al. 2020).
         max_length: The most tokens of a sequence where the user asks for no other length.
-        hub_id: The data set's id on the Hub; empty where it is not there.
-        hub_config: The configuration of that data set.
-        hub_revision: The branch of the Hub that holds it as Parquet, where the main one holds code alone.
-        folder: Where `<split>.parquet` lies below a `--data_dir`.
+        sources: Where the rows are read from.
+        description: What is asked, in a line.
+        licence: Of the data.
+        citation: Who made the data, and where it is described.
     """
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
+    kind: ClassVar[str]
+    implementation: ClassVar[str]
 
     name: str
     metrics: tuple[str, ...]
-    evaluation_splits: tuple[str, ...] = ("validation",)
+    evaluation_splits: tuple[str, ...] = (VALIDATION,)
     derives_validation: bool = False
     max_length: int = 128
-    hub_id: str = ""
-    hub_config: str = ""
-    hub_revision: str = "main"
-    folder: str = ""
+    sources: Sources = Sources()
+    description: str = ""
+    licence: str = "unknown"
+    citation: str = ""
 
     @property
     def main_metric(self) -> str:
         """The metric that selects checkpoints and ranks runs; larger is better for every metric here."""
         return self.metrics[0]
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the record as its file gives it, which types do not tell; None where nothing is."""
+        splits = self.evaluation_splits
+        if not self.metrics or not splits or len({*splits, TRAIN}) <= len(splits):
+            return "metrics and evaluation_splits must name one each at least, no split twice, and not the split train"
+        if self.max_length < 1:
+            return f"max_length {self.max_length} must be at least 1"
+        for split in self.sources.files:
+            if split not in (TRAIN, *splits):
+                return f"sources.files names a split {split!r}, and there are {', '.join((TRAIN, *splits))}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,63 +121,19 @@ class LabelledTask(Task):
         """How many outputs a row has: the number of classes, 1 for a regression."""
         return len(self.labels) or 1
 
-
-@dataclass(frozen=True, kw_only=True)
-class TextClassification(LabelledTask):
-    """Classification or regression of one text or a pair of texts.
-
-    Attributes:
-        text_columns: The one or two columns of text, in the order in which the model reads them.
-    """
-
-    text_columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultipleChoice(LabelledTask):
-    """The choice of the right ending of a context; the label is its number.
-
-    Attributes:
-        context_column: The column of what comes before.
-        start_column: The column of words that every ending begins with; empty where there is none.
-        ending_columns: One column an ending, or the one column of lists of them.
-    """
-
-    context_column: str
-    ending_columns: tuple[str, ...]
-    start_column: str = ""
-    metrics: tuple[MetricName, ...] = ("accuracy",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenClassification(Task):
-    """Tags of words, such as those of named entities.
-
-    Attributes:
-        metrics: Of `alignattn.tasks.tags.entities.entity_scores`.
-        tokens_column: The column of lists of words.
-        tags_column: The column of lists of as many tags, strings or class numbers.
-        labels: The tags in the order of their numbers; empty until the training rows tell.
-    """
-
-    metrics: tuple[str, ...] = ("f1", "precision", "recall", "token_accuracy")
-    tokens_column: str = "tokens"
-    tags_column: str = "ner_tags"
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionAnswering(Task):
-    """Extraction of the answer to a question from a context: columns `id`, `question`, `context` and `answers`.
-
-    Attributes:
-        metrics: Of `alignattn.tasks.answers.squad_metric.squad_scores`.
-        has_unanswerable: Whether some questions have no answer in their context (SQuAD 2.0).
-    """
-
-    metrics: tuple[str, ...] = ("f1", "exact")
-    max_length: int = 384
-    has_unanswerable: bool = False
+    def problem(self) -> str | None:
+        """Return what is wrong with the splits, the labels or their metrics."""
+        if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
+            return f"labels must be two or more, none of them twice, or none for scores: {', '.join(self.labels)}"
+        if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
+            return "label_range is for scores, which have no labels, and gives the smallest before the largest"
+        unfit = [name for name in self.metrics if (name in CORRELATIONS) != self.is_regression]
+        if unfit or ("f1" in self.metrics and self.num_labels != 2):
+            return (
+                f"metrics {', '.join(unfit or ['f1'])} do not go with {len(self.labels)} labels: scores, which have "
+                f"none, take {' and '.join(sorted(CORRELATIONS))}, two classes f1, more macro_f1"
+            )
+        return super().problem()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn import AlignAttnError
 from alignattn.commands.demo.data import IN_DOMAIN, generate
-from alignattn.models import BASELINE_TRAINING, BASELINES, build_baseline
+from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
+from alignattn.models.build import build_word_model, saved_class
 from alignattn.models.sentence_pair import masked_softmax, split_pair
 
 PAIRS = [
@@ -27,17 +28,24 @@ SMALL = {"embedding_dim": 6, "hidden_dim": 5}
 FURTHER = 3
 
 
-@pytest.fixture(params=BASELINES)
+WORD_MODELS = [name for name in MODELS if traits_of(name).reads_pairs]
+
+
+@pytest.fixture(params=WORD_MODELS)
 def name(request):
     return request.param
 
 
-def baseline(name, num_labels=3, dtype=torch.float64, **fields):
-    """A small model, in evaluation mode, and its tokenizer."""
-    model, tokenizer, _ = build_baseline(
-        name, TEXTS, num_labels=num_labels, embeddings=None, seed=0, config_fields=SMALL | fields
+def built_of(name, texts=TEXTS, *, num_labels=3, embeddings=None, seed=0, config_fields=None):
+    return build_word_model(
+        MODELS.load(name), texts, num_labels=num_labels, embeddings=embeddings, seed=seed, config_fields=config_fields
     )
-    return model.to(dtype), tokenizer
+
+
+def small_model(name, num_labels=3, dtype=torch.float64, **fields):
+    """A small model, in evaluation mode, and its tokenizer."""
+    built = built_of(name, num_labels=num_labels, config_fields=SMALL | fields)
+    return built.model.to(dtype), built.processor
 
 
 def batch_of(tokenizer, pairs, **options):
@@ -97,7 +105,7 @@ def test_masked_softmax_gives_padding_exactly_nothing():
 
 
 def test_further_padding_changes_no_logit_and_no_gradient(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     batch = batch_of(tokenizer, PAIRS)
     weights = torch.randn(len(PAIRS), 3, dtype=torch.float64)
     logits, padded = model(**batch).logits, model(**pad_further(batch)).logits
@@ -106,7 +114,7 @@ def test_further_padding_changes_no_logit_and_no_gradient(name):
 
 
 def test_a_row_alone_gives_the_logits_and_gradients_it_gives_in_a_batch(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     together = model(**batch_of(tokenizer, PAIRS)).logits
     for row, pair in enumerate(PAIRS):
         alone = model(**batch_of(tokenizer, [pair])).logits
@@ -117,13 +125,13 @@ def test_a_row_alone_gives_the_logits_and_gradients_it_gives_in_a_batch(name):
 
 
 def test_padding_on_the_left_changes_nothing(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     right = model(**batch_of(tokenizer, PAIRS)).logits
     assert_all_close([model(**batch_of(tokenizer, PAIRS, padding_side="left")).logits], [right])
 
 
 def test_without_a_mask_the_padding_tokens_are_padding(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     batch = batch_of(tokenizer, PAIRS)
     expected = model(**batch).logits
     del batch["attention_mask"]
@@ -132,7 +140,7 @@ def test_without_a_mask_the_padding_tokens_are_padding(name):
 
 @pytest.mark.parametrize("pairs", [[("a man", ""), ("a", "a bird")], [("", "a bird")], [("a", "")], [("", "")]])
 def test_an_empty_sentence_gives_finite_logits_and_gradients(name, pairs):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     logits = model(**batch_of(tokenizer, pairs)).logits
     assert logits.shape == (len(pairs), 3)
     assert logits.isfinite().all()
@@ -168,7 +176,7 @@ def words_of(model, tokenizer, text):
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_decomposable_attention_is_its_equations(pair):
-    model, tokenizer = baseline("da")
+    model, tokenizer = small_model("da")
     a, b = ([linear(model.projection, word) for word in words_of(model, tokenizer, text)] for text in pair)
     e = [[relu_layers(model.attend, x) @ relu_layers(model.attend, y) for y in b] for x in a]
     beta = [weighted(softmax(row), b) for row in e]
@@ -201,7 +209,7 @@ def lstm_states(lstm, vectors):
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_esim_is_its_equations(pair):
-    model, tokenizer = baseline("esim")
+    model, tokenizer = small_model("esim")
     a, b = (lstm_states(model.encoder, words_of(model, tokenizer, text)) for text in pair)
     e = [[x @ y for y in b] for x in a]
     aligned_a = [weighted(softmax(row), b) for row in e]
@@ -217,7 +225,7 @@ def test_esim_is_its_equations(pair):
 
 
 def test_each_sentence_may_change_the_logits(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     rows = [("a man", "a bird"), ("a dog", "a bird"), ("a man", "a cat")]
     logits = model(**batch_of(tokenizer, rows)).logits
     assert not torch.allclose(logits[0], logits[1])
@@ -228,7 +236,7 @@ def test_each_sentence_may_change_the_logits(name):
 
 
 def test_gradients_flow_to_every_trained_parameter(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     model(**batch_of(tokenizer, PAIRS), labels=torch.tensor([0, 1, 2, 0])).loss.backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
@@ -237,25 +245,25 @@ def test_gradients_flow_to_every_trained_parameter(name):
 
 
 def test_fixed_word_vectors_get_no_gradient(name):
-    model, tokenizer = baseline(name, train_embeddings=False)
+    model, tokenizer = small_model(name, train_embeddings=False)
     model(**batch_of(tokenizer, PAIRS), labels=torch.tensor([0, 1, 2, 0])).loss.backward()
     assert model.embedding.weight.grad is None
 
 
 def test_the_loss_is_cross_entropy_for_classes_and_the_squared_error_for_a_score(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     labels = torch.tensor([0, 1, 2, 0])
     output = model(**batch_of(tokenizer, PAIRS), labels=labels)
     expected = -output.logits.log_softmax(dim=1)[range(4), labels].mean()
     torch.testing.assert_close(output.loss, expected)
-    model, tokenizer = baseline(name, num_labels=1)
+    model, tokenizer = small_model(name, num_labels=1)
     scores = torch.tensor([0.5, 1.0, 2.5, 4.0], dtype=torch.float64)
     output = model(**batch_of(tokenizer, PAIRS), labels=scores)
     torch.testing.assert_close(output.loss, ((output.logits[:, 0] - scores) ** 2).mean())
 
 
 def test_dropout_acts_in_training_alone(name):
-    model, tokenizer = baseline(name, dropout=0.5)
+    model, tokenizer = small_model(name, dropout=0.5)
     batch = batch_of(tokenizer, PAIRS)
     assert torch.equal(model(**batch).logits, model(**batch).logits)
     model.train()
@@ -270,9 +278,10 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     rows = generate(210, IN_DOMAIN, seed=0)
     texts = [text for row in rows for text in (row.premise, row.hypothesis)]
     sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
-    model, tokenizer, _ = build_baseline(name, texts, num_labels=3, embeddings=None, seed=0, config_fields=sizes)
+    built = built_of(name, texts, config_fields=sizes)
+    model, tokenizer = built.model, built.processor
     data = [{**tokenizer(row.premise, row.hypothesis), "label": row.label} for row in rows]
-    options = {**BASELINE_TRAINING[name], "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
+    options = {**traits_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
         str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True
@@ -286,8 +295,8 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
 
 
 def test_published_training_options_are_options_of_transformers(name, tmp_path):
-    args = transformers.TrainingArguments(str(tmp_path), **BASELINE_TRAINING[name], use_cpu=True)
-    assert args.learning_rate == BASELINE_TRAINING[name]["learning_rate"]
+    args = transformers.TrainingArguments(str(tmp_path), **traits_of(name).training, use_cpu=True)
+    assert args.learning_rate == traits_of(name).training["learning_rate"]
 
 
 # Saving and loading
@@ -295,13 +304,13 @@ def test_published_training_options_are_options_of_transformers(name, tmp_path):
 
 @pytest.mark.parametrize("train_embeddings", [True, False])
 def test_saved_models_load_with_the_auto_classes(name, tmp_path, train_embeddings):
-    model, tokenizer = baseline(name, dtype=torch.float32, train_embeddings=train_embeddings)
+    model, tokenizer = small_model(name, dtype=torch.float32, train_embeddings=train_embeddings)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     batch = batch_of(tokenizer, PAIRS)
     loaded_batch = batch_of(AutoTokenizer.from_pretrained(tmp_path), PAIRS)
-    assert type(loaded) is BASELINES[name]
+    assert type(loaded) is MODELS.load(name)
     assert {key: value.tolist() for key, value in loaded_batch.items()} == {
         key: value.tolist() for key, value in batch.items()
     }
@@ -313,7 +322,7 @@ def test_saved_models_load_with_the_auto_classes(name, tmp_path, train_embedding
 
 
 def test_loading_with_its_report_fixes_the_word_vectors_too(tmp_path):
-    model, _ = baseline("da", train_embeddings=False)
+    model, _ = small_model("da", train_embeddings=False)
     model.save_pretrained(tmp_path)
     loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert not loaded.embedding.weight.requires_grad
@@ -321,7 +330,7 @@ def test_loading_with_its_report_fixes_the_word_vectors_too(tmp_path):
 
 
 def test_embeddings_are_where_transformers_looks_for_them(name):
-    model, _ = baseline(name)
+    model, _ = small_model(name)
     assert model.get_input_embeddings() is model.embedding
 
 
@@ -330,12 +339,40 @@ def test_the_package_does_not_import_the_models():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
+def test_a_fresh_process_loads_a_saved_model_and_its_tokenizer(name, tmp_path):
+    model, tokenizer = small_model(name, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    code = (
+        "import sys, alignattn, transformers as t; t.AutoTokenizer.from_pretrained(sys.argv[1]); "
+        "model = alignattn.from_pretrained(sys.argv[1], t.AutoModelForSequenceClassification); "
+        "print(type(model).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == type(model).__name__
+
+
+@pytest.mark.parametrize("model_name", MODELS)
+def test_a_model_says_whose_a_saved_folder_is(model_name):
+    model_class = MODELS.load(model_name)
+    assert model_class.config_class.model_type == MODEL_TYPE_PREFIX + model_name
+    assert saved_class({"model_type": MODEL_TYPE_PREFIX + model_name}) is model_class
+    assert MODELS[model_name].description
+    assert model_class.traits.citation.startswith("@")
+    assert not model_class.traits.is_pretrained
+
+
+@pytest.mark.parametrize("model_type", ["bert", "da", MODEL_TYPE_PREFIX + "gru", None])
+def test_other_saved_models_are_not_ours(model_type):
+    assert saved_class({"model_type": model_type}) is None
+
+
 # Building
 
 
 def test_the_seed_alone_decides_the_weights(name):
     def weights(seed):
-        model, *_ = build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=seed, config_fields=SMALL)
+        model = built_of(name, seed=seed, config_fields=SMALL).model
         return torch.cat([parameter.flatten() for parameter in model.parameters()])
 
     state = torch.get_rng_state()
@@ -350,18 +387,19 @@ def test_random_word_vectors_are_trained_and_given_ones_as_published(tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("man 1 2\nbird 3 4\n")
     for name, trained in (("da", False), ("esim", True)):
-        model, tokenizer, report = build_baseline(name, TEXTS, num_labels=3, embeddings=file, seed=0)
+        built = built_of(name, embeddings=file)
+        model, tokenizer, report = built.model, built.processor, built.embeddings
         assert model.embedding.weight[tokenizer.get_vocab()["bird"]].tolist() == [3, 4]
         assert model.embedding.weight.requires_grad is trained
         assert (report.file, report.words, report.found) == (str(file), len(tokenizer) - 2, 2)
-        model, _, report = build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=0)
+        built = built_of(name)
+        model, report = built.model, built.embeddings
         assert model.embedding.weight.requires_grad
         assert (report.file, report.found) == (None, 0)
 
 
 def test_default_sizes_are_the_published_ones():
-    da, *_ = build_baseline("da", TEXTS, num_labels=3, embeddings=None, seed=0)
-    esim, *_ = build_baseline("esim", TEXTS, num_labels=3, embeddings=None, seed=0)
+    da, esim = built_of("da").model, built_of("esim").model
     assert (da.projection.weight.shape, da.config.dropout) == ((200, 300), 0.2)
     assert (esim.encoder.hidden_size, esim.encoder.input_size, esim.config.dropout) == (300, 300, 0.5)
     bias = esim.encoder.bias_hh_l0_reverse.view(4, -1)
@@ -381,27 +419,26 @@ def test_default_sizes_are_the_published_ones():
 )
 def test_a_wrong_config_field_is_named(name, fields, message):
     with pytest.raises(AlignAttnError, match=message) as caught:
-        build_baseline(name, TEXTS, num_labels=3, embeddings=None, seed=0, config_fields=fields)
+        built_of(name, config_fields=fields)
     assert "\n" not in str(caught.value)
 
 
 def test_wrong_names_and_sizes_are_refused(tmp_path):
-    with pytest.raises(AlignAttnError, match="unknown baseline 'lstm': choose one of da, esim"):
-        build_baseline("lstm", TEXTS, num_labels=3, embeddings=None, seed=0)
+    with pytest.raises(AlignAttnError, match="unknown model 'gru': choose one of da, esim"):
+        MODELS.load("gru")
     file = tmp_path / "vectors.txt"
     file.write_text("man 1 2\n")
     with pytest.raises(AlignAttnError, match=r"embedding_dim is 6, but the vectors of .*vectors\.txt have 2"):
-        build_baseline("da", TEXTS, num_labels=3, embeddings=file, seed=0, config_fields=SMALL)
+        built_of("da", embeddings=file, config_fields=SMALL)
 
 
 def test_a_batch_without_token_types_is_refused(name):
-    model, tokenizer = baseline(name)
+    model, tokenizer = small_model(name)
     with pytest.raises(AlignAttnError, match="needs token_type_ids"):
         model(tokenizer("a man", return_tensors="pt")["input_ids"])
 
 
-@pytest.mark.parametrize("name", BASELINES)
 def test_a_patch_has_nothing_to_reach(name: str) -> None:
-    model, _, _ = build_baseline(name, ["a b c"], num_labels=2, embeddings=None, seed=0)
+    model = built_of(name, ["a b c"], num_labels=2).model
     with pytest.raises(AlignAttnError, match="no attention that a patch can reach"):
         alignattn.patch(model, "soft")

@@ -12,8 +12,7 @@ from conftest import SHARED
 from transformers import AutoTokenizer
 
 from alignattn import AlignAttnError
-from alignattn.models import build_tokenizer, embedding_matrix, read_embeddings
-from alignattn.models.words import UNKNOWN
+from alignattn.models.words import UNKNOWN, build_tokenizer, embedding_matrix, read_embeddings
 
 TEXTS = ["The cat sees a dog.", "a dog, a cat; the Bird!", "The café"]
 GLOVE = "the 0.5 -1 2e-1\ncat 1 2 3\n. . . 7 8 9\ndog 4 5 6\n"

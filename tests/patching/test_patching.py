@@ -4,7 +4,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from conftest import ALIGNED, FAMILIES, PADDED_LENGTH, tiny_batch, tiny_model
+from conftest import ALIGNED, FAMILIES, PADDED_LENGTH, WITHOUT_NETWORKS, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -48,8 +48,7 @@ def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, 
     assert alignattn.patch(model, variant) is model
     for padded, logits in expected.items():
         assert torch.equal(logits_of(model, tiny_batch(padded=padded)), logits)
-    has_networks = variant in ("aa-gan", "aa-ct")
-    assert (set(model.state_dict()) > set(keys)) == has_networks
+    assert (set(model.state_dict()) > set(keys)) == (variant not in WITHOUT_NETWORKS)
 
     alignattn.unpatch(model)
     assert list(model.state_dict()) == keys

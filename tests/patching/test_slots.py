@@ -141,7 +141,7 @@ def test_learned_alpha_moves_and_survives_a_reload(tmp_path):
     assert not any(map(torch.equal, trained, before))
 
 
-@pytest.mark.parametrize("attention", ["entmax15", "qvi", "additive"])
+@pytest.mark.parametrize("attention", CHOICES)
 def test_gradient_checkpointing_gives_the_same_gradients(attention):
     gradients = []
     for checkpointing in (False, True):

@@ -16,7 +16,7 @@ from robustness_helpers import (
 )
 from transformers import AutoTokenizer
 
-from alignattn.robustness.batches import CPU_TOKENS, GPU_ROWS, padded_batches, rows_at_once
+from alignattn.robustness.batches import CPU_TOKENS, GPU_ROWS, ModelInputs, rows_at_once
 from alignattn.robustness.encoders import MeanPooling
 from alignattn.robustness.library import load_textattack
 
@@ -42,7 +42,7 @@ def test_batches_hold_each_row_once_and_no_needless_padding(
     texts = random_texts(50, longest=60)
     seen: list[int] = []
     longest_of_all = MAX_LENGTH
-    for rows, batch in padded_batches(tokenizer, [texts], max_length=MAX_LENGTH, device=CPU, batch_size=batch_size):
+    for rows, batch in ModelInputs.of(tokenizer, [texts], MAX_LENGTH).batches(CPU, batch_size=batch_size):
         seen += rows.tolist()
         alone = [tokenizer(texts[row], truncation=True, max_length=MAX_LENGTH)["input_ids"] for row in rows]
         longest = max(len(tokens) for tokens in alone)
@@ -55,12 +55,25 @@ def test_batches_hold_each_row_once_and_no_needless_padding(
     assert sorted(seen) == list(range(len(texts)))
 
 
+def test_keys_are_those_of_the_tokens_and_of_nothing_else(tiny_checkpoint: Path) -> None:
+    def keys(*columns: list[str]) -> list[Any]:
+        return ModelInputs.of(AutoTokenizer.from_pretrained(tiny_checkpoint), columns, MAX_LENGTH).keys()
+
+    padded = keys(["a zebra", "A  quokka", "a cat", "the cat sees the dog and runs"])
+    assert padded[:3] == keys(["a zebra", "a gnu", "a cat"])
+    assert padded[0] == padded[1]
+    assert len(set(padded)) == 3
+    # The same tokens, which stand in other texts of a pair.
+    assert len(set(keys(["a [SEP] cat", "a"], ["dog", "cat [SEP] dog"]))) == 2
+
+
 def test_the_sentence_encoder_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
     model = tiny_model("bert").base_model
     shapes = watch_inputs(model, _shape)
-    MeanPooling(model, AutoTokenizer.from_pretrained(tiny_checkpoint))(["a cat", "the dog runs"] * 100)
+    texts = random_texts(200)
+    MeanPooling(model, AutoTokenizer.from_pretrained(tiny_checkpoint)).encode(texts)
     assert shapes[0][0] == CPU_TOKENS // shapes[0][1]
-    assert sum(rows for rows, _ in shapes) == 200
+    assert sum(rows for rows, _ in shapes) == len(set(texts))
 
 
 def _masked_language_model(folder: Path, **options: Any) -> Any:
@@ -68,7 +81,7 @@ def _masked_language_model(folder: Path, **options: Any) -> Any:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["##s"])  # the mark of a part of a word, by which TextAttack knows its rule
-    model = random_masked_language_model(tokenizer)
+    model = random_masked_language_model(tokenizer).double()  # what else is in a batch makes no tie
     return PaddedToLongest(
         masked_language_model=model, tokenizer=tokenizer, method="bae", min_confidence=0.0, **options
     )

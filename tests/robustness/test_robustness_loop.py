@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, toy_attack, toy_rows
+from conftest import WORDS
+from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path
@@ -114,12 +115,30 @@ def test_the_bar_shows_the_running_rate(
     assert shown == (f"{100 * failed / NUM_EXAMPLES:.1f}", str(NUM_EXAMPLES))
 
 
+class Unknown(textattack.transformations.WordSwap):
+    """Swaps that are one input to the toy model, whose tokenizer knows none of these words."""
+
+    def _get_replacement_words(self, word: str) -> list[str]:
+        return ["quokka", "gnu", "zebra"] if word in WORDS else []
+
+
+def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    attack = toy_attack(tiny_checkpoint)
+    rows = toy_rows(attack)
+    search = textattack.search_methods.GreedyWordSwapWIR("delete")  # the recipes'
+    attack = textattack.Attack(attack.goal_function, attack.pre_transformation_constraints, Unknown(), search)
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
+    new = [set(record.perturbed["sentence"].split()) - set(WORDS) for record in records if record.perturbed]
+    assert len(new) == NUM_EXAMPLES
+    assert set().union(*new) == {"gnu"}  # TextAttack sorts the texts of a step
+
+
 def test_goals_hand_over_all_texts_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
     attack = toy_attack(tiny_checkpoint)
     attack.goal_function.batch_size = 1
     calls: list[int] = []
     score = attack.goal_function.model._score
-    attack.goal_function.model._score = lambda texts: (calls.append(len(texts)), score(texts))[1]
+    attack.goal_function.model._score = lambda inputs, rows: (calls.append(len(rows)), score(inputs, rows))[1]
     attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS), show_progress=False)
     # The first call asks which rows to walk; a step of the search asks for all its candidates.
     assert calls[0] == NUM_ROWS

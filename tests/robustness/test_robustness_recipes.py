@@ -4,9 +4,9 @@ from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
-from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, skip_module_without
+import torch
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, skip_module_without, watch_inputs
 
-from alignattn.robustness import library
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.support.errors import AlignAttnError
@@ -97,14 +97,10 @@ def test_the_recipe_module_is_itself_again_after_a_build(wrapper: BagOfWords, re
 
 def test_the_vectors_of_one_attack_are_not_kept_for_the_next(wrapper: BagOfWords, resources: Resources) -> None:
     attack = build_attack("textfooler", wrapper, resources)
-    encoder = constraints(attack)["SentenceSimilarity"].model
-    encoded: list[list[str]] = []
-    with library.replaced(
-        encoder, _encode=lambda texts, encode=encoder._encode: encoded.append(texts) or encode(texts)
-    ):
-        attack.attack(*SENTENCES[1])
-        first = list(encoded)
-        attack.attack(*SENTENCES[1])
+    encoded = watch_inputs(constraints(attack)["SentenceSimilarity"].model.model, torch.Tensor.tolist)
+    attack.attack(*SENTENCES[1])
+    first = list(encoded)
+    attack.attack(*SENTENCES[1])
     # The same batches: a vector may differ in its last bits with what else is in its batch.
     assert first
     assert encoded == first * 2

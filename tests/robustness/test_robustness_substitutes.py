@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from robustness_helpers import NEIGHBORS, NLTK_DATA, skip_module_without
+from robustness_helpers import NEIGHBORS, NLTK_DATA, skip_module_without, watch_inputs
 
 from alignattn.robustness.resources import Resources
 from alignattn.support.errors import AlignAttnError
@@ -108,26 +108,30 @@ def test_a_model_without_masks_or_with_other_marks_is_refused(mlm: Path, resourc
         _token_rule(tokenizer)
 
 
-def test_sentence_vectors_are_means_over_real_tokens_each_sentence_once(minilm: str, resources: Resources) -> None:
-    from alignattn.robustness.encoders import CachedEncoder, MeanPooling
+def test_sentence_vectors_are_means_over_real_tokens_each_input_once(minilm: str, resources: Resources) -> None:
+    from alignattn.robustness.encoders import MeanPooling
 
     model = transformers.AutoModel.from_pretrained(minilm).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
-    texts = ["a movie", "", "a much longer sentence about a movie that nobody saw", "a movie"]
-    pooling, encoded = MeanPooling(model, tokenizer), []
-
-    def encode(sentences: list[str]) -> torch.Tensor:
-        encoded.extend(sentences)
-        return pooling(sentences)
-
-    encoder = CachedEncoder(encode)
-    vectors = encoder.encode(texts)
+    texts = ["a movie", "", "a much longer sentence about a movie that nobody saw", "a movie", "A  movie"]
     with torch.no_grad():
-        for text, vector in zip(texts, vectors, strict=True):
-            alone = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
-            torch.testing.assert_close(vector, alone, atol=1e-5, rtol=0)
+        expected = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in texts]
+    encoder, rows = MeanPooling(model, tokenizer), watch_inputs(model, len)
+    vectors = encoder.encode(texts)
+    torch.testing.assert_close(vectors, torch.stack(expected), atol=1e-5, rtol=0)
     assert torch.equal(encoder.encode(texts[::-1]), vectors.flip(0))
-    assert sorted(encoded) == sorted(set(texts))
+    assert torch.equal(vectors[0], vectors[-1])
+    assert sum(rows) == 3
+
+
+def test_an_encoder_of_texts_is_asked_for_each_once() -> None:
+    from alignattn.robustness.encoders import CachedEncoder
+
+    asked: list[str] = []
+    encoder = CachedEncoder(lambda texts: asked.extend(texts) or [[float(len(text))] for text in texts])
+    assert encoder.encode(["abc", "a", "abc"]).tolist() == [[3], [1], [3]]
+    assert encoder.encode(["a", "ab"]).tolist() == [[1], [2]]
+    assert asked == ["abc", "a", "ab"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
-from alignattn.models import build_baseline
+from alignattn.models import MODELS
+from alignattn.models.build import build_word_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.support.errors import AlignAttnError
 
@@ -103,6 +104,15 @@ def test_a_text_is_computed_once_and_batches_are_full(wrapped: TaskModelWrapper)
     assert sum(rows) == len(texts)
 
 
+def test_texts_that_are_one_input_have_one_score_in_every_batch(wrapped: TaskModelWrapper) -> None:
+    rows = watch_inputs(wrapped.model, len)
+    scores = wrapped(["a zebra", *random_texts(9), "a quokka"])
+    assert torch.equal(scores[0], scores[-1])
+    rows.clear()
+    assert torch.equal(wrapped(["A  gnu", "the cat"])[0], scores[0])
+    assert rows == [1]
+
+
 def test_the_cache_keeps_the_last_used_and_no_more(tiny_checkpoint: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     wrapped = wrap_model(_model(tiny_checkpoint), tokenizer, max_length=MAX_LENGTH, cache_size=2, device="cpu")
@@ -132,7 +142,8 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
 
 @pytest.mark.parametrize("name", ["da", "esim"])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
-    model, tokenizer, _ = build_baseline(name, random_texts(40), num_labels=3, embeddings=None, seed=0)
+    built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
+    model, tokenizer = built.model, built.processor
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
     pairs = [*zip(random_texts(7), random_texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
     together = wrapped(pairs)

@@ -50,7 +50,7 @@ def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -
     result = json.loads((tmp_path / "run" / "results.json").read_text())
     assert (result["model"], result["attention"], result["parameters"]["alignment"]) == (model, "soft", 0)
     embeddings = result["embeddings"]
-    assert (embeddings["file"], embeddings["found"]) == (str(vectors), len(WORDS) - 1)
+    assert (embeddings["file"], embeddings["found"]) == (vectors.name, len(WORDS) - 1)
     ((line, problem),) = embeddings["bad_lines"]
     assert line == 3
     assert "no number" in problem

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -15,8 +16,8 @@ from huggingface_hub import HfApi, ModelCard
 
 import alignattn
 from alignattn.cli import main
-from alignattn.runs.card import model_card, write_model_card
 from alignattn.commands.finetune import COMMAND
+from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.results import RunResult
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
@@ -52,6 +53,11 @@ def measured_in(folder):
 
 def code_of(card):
     return re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+
+
+def naming(secret, folder):
+    """The files of a folder in which a text stands."""
+    return [file.name for file in folder.rglob("*") if file.is_file() and str(secret).encode() in file.read_bytes()]
 
 
 def pushing(words, folder, *more):
@@ -178,6 +184,16 @@ def test_a_run_that_was_not_evaluated_has_a_card_without_results():
     assert "Nothing was evaluated" in card.text
 
 
+def test_what_the_user_named_is_shown_and_is_no_markup():
+    words = "--model ./x<i>|`y --train_file <script>alert(1)</script>.csv --text_columns a --attention aa-ot"
+    changes = {"task": "user", "model": "./x<i>|`y", "derived_splits": {"validation": "<b>rows</b>"}}
+    text = card_from(words, **changes).text
+    assert "# x&lt;i&gt;|`y-script&gt;-aa-ot" in text.splitlines()
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert "| base model | `./x<i>\\|'y`, a local folder |" in text.splitlines()
+
+
 def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path):
     folder = tmp_path / "run"
     assert main([*words_of_run, "--model", "da", "--model_config", "hidden_dim=8", "--output_dir", str(folder)]) == 0
@@ -261,6 +277,7 @@ def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
 ):
     folder = tmp_path / "run"
     words = pushing(words_of_run, folder, "--hub_private_repo", "true", "--hub_strategy", strategy)
+    words += ["--load_best_model_at_end", "true", "--eval_strategy", "epoch"]
     assert main([*words, "--hub_revision", "trial"]) == 0
     for created in stand_in_hub.created:
         assert created == {"repo_id": REPO, "token": TOKEN, "private": True, "exist_ok": True}
@@ -277,8 +294,15 @@ def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
     card_accuracy, accuracy = measured_in(last)
     assert card_accuracy == accuracy
     for upload in stand_in_hub.uploads:
-        for file in upload.folder.rglob("*"):
-            assert file.is_dir() or TOKEN.encode() not in file.read_bytes(), file
+        assert not naming(TOKEN, upload.folder)
+        assert not naming(tmp_path.parent, upload.folder), "a path of this machine"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    published = yaml.safe_load((last / "config.yaml").read_text())
+    assert Path(config["train_file"]).is_file()
+    assert published == config | {
+        name: Path(config[name]).name for name in ("model", "train_file", "validation_file", "output_dir")
+    }
+    assert not [path for path in folder.iterdir() if path.name.startswith("_")]
 
 
 def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made_up_for(
@@ -295,7 +319,10 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     stand_in_hub.refuse_uploads = False
     assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0
     (upload,) = stand_in_hub.uploads
-    assert {path.name: path.read_bytes() for path in upload.folder.iterdir()} == kept
+    pushed = {path.name: path.read_bytes() for path in upload.folder.iterdir()}
+    config = yaml.safe_load(kept.pop("config.yaml"))
+    assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
+    assert pushed == kept
 
 
 def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_users_card(
@@ -311,6 +338,7 @@ def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_
     (upload,) = stand_in_hub.uploads
     assert upload.repo_id == "someone/pairs-ct"
     assert (upload.folder / "README.md").read_text().endswith("My remark.\n")
+    assert not naming(tmp_path, upload.folder)
     assert (folder / "results.json").read_bytes() == results
 
 

@@ -1,19 +1,21 @@
 """Every kind of task goes the one way of `finetune`: its rows checked, its head trained, its predictions scored."""
 
 import json
-import random
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import WORDS
 from datasets import ClassLabel, Dataset, Features, List, Value
+from task_rows import MAKERS, make_rows, sentence, write_rows
 from transformers import (
+    AutoConfig,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
     AutoModelForTokenClassification,
     AutoTokenizer,
+    Trainer,
+    TrainingArguments,
 )
 
 import alignattn
@@ -22,59 +24,19 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
-from alignattn.tasks.kinds import KINDS, kind_of
+from alignattn.tasks.kind import EncodedSplit, TaskKind
+from alignattn.tasks.kinds import TASK_KINDS, kind_of
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
+from alignattn.tasks.task import TaskOptions
 
 ROWS = 24
-DRAW = random.Random(0)
-
-
-def sentence(length: int) -> list[str]:
-    return DRAW.choices(WORDS, k=length)
-
-
-def choice_row(number: int) -> dict:
-    return {"ctx": " ".join(sentence(5)), "endings": [" ".join(sentence(4)) for _ in range(4)], "label": number % 4}
-
-
-def swag_row(number: int) -> dict:
-    endings = {f"ending{index}": " ".join(sentence(3)) for index in range(4)}
-    return {"sent1": " ".join(sentence(5)), "sent2": "the man", **endings, "label": number % 4}
-
-
-def tagged_row(number: int) -> dict:
-    tokens = sentence(3 + number % 5)
-    return {"tokens": tokens, "ner_tags": ["B-ANIMAL" if word in ("cat", "dog", "bird") else "O" for word in tokens]}
-
-
-def question_row(number: int, *, answerable: bool = True) -> dict:
-    words = sentence(45)
-    context, first = " ".join(words), number % 40
-    start = len(" ".join(words[:first])) + (first > 0)
-    text = " ".join(words[first : first + 2])
-    answers = {"text": [text], "answer_start": [start]} if answerable else {"text": [], "answer_start": []}
-    return {"id": f"q{number}", "question": "who sees the cat", "context": context, "answers": answers}
-
-
-MAKERS = {
-    "hellaswag": choice_row,
-    "swag": swag_row,
-    "msra": tagged_row,
-    "squad": question_row,
-    "squadv2": lambda number: question_row(number, answerable=number % 3 > 0),
-}
-
-
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
 def rows_file(tmp_path):
     def write(task: str, *changed: tuple[int, dict]) -> Path:
-        rows = [MAKERS[task](number) for number in range(ROWS)]
+        rows = make_rows(TASKS[task], ROWS)
         for index, values in changed:
             rows[index] |= values
         return write_rows(tmp_path / f"{task}.jsonl", rows)
@@ -103,8 +65,40 @@ def predictions_of(tmp_path: Path) -> list[dict]:
     return pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
 
 
-def test_every_task_has_a_kind() -> None:
-    assert {type(task) for task in TASKS.values()} == set(KINDS)
+def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
+    assert {task.kind for task in TASKS.values()} == set(TASK_KINDS) == set(MAKERS)
+
+
+@pytest.mark.parametrize("name", TASK_KINDS)
+def test_a_kind_is_called_as_its_records_say(name) -> None:
+    record = TASK_KINDS.load(name)
+    assert record.kind == name
+    assert isinstance(kind_of(record), TaskKind)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, tmp_path) -> None:
+    made = make_rows(TASKS[name], ROWS)
+    file = write_rows(tmp_path / "rows.jsonl", made)
+    rows = load_task_files(TASKS[name], file, file)
+    task, kind, tokenizer = rows.task, kind_of(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
+    chosen = TaskOptions(max_length=32, doc_stride=8)
+    dataset = rows.evaluation["validation"]
+    split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, chosen), chosen)
+    config = AutoConfig.from_pretrained(tiny_checkpoint)
+    kind.configure(task, config)
+    trainer = Trainer(
+        kind.auto_class.from_config(config),
+        TrainingArguments(tmp_path / "out", use_cpu=True, disable_tqdm=True, report_to="none"),
+        data_collator=kind.collator(tokenizer),
+    )
+    outputs = trainer.predict(split.encoded)
+    evaluation = kind.evaluate(task, split, outputs.predictions, outputs.label_ids)
+    assert set(evaluation.metrics) >= set(task.metrics)
+    assert all(-1 <= value <= 1 for value in evaluation.metrics.values())
+    written = {"token-classification": "ner_tags", "question-answering": None}.get(task.kind, "label")
+    labels = [row["answers"]["text"] if written is None else row[written] for row in made]
+    assert evaluation.predictions["label"].to_pylist() == labels
 
 
 @pytest.mark.parametrize("task", ["hellaswag", "swag"])
@@ -121,19 +115,13 @@ def test_multiple_choice(task, rows_file, finetune, tmp_path) -> None:
 
 
 def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint, tmp_path) -> None:
-    row = swag_row(0)
+    (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     kind = kind_of(rows.task)
-    encoded = kind.encode(rows.task, rows.train, tokenizer, options(64))
+    encoded = kind.encode(rows.task, rows.train, tokenizer, TaskOptions(64))
     expected = [f"[CLS] {row['sent1']} [SEP] {row['sent2']} {row[f'ending{index}']} [SEP]" for index in range(4)]
     assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected
-
-
-def options(max_length: int):
-    from alignattn.tasks.kinds import TaskOptions
-
-    return TaskOptions(max_length=max_length)
 
 
 def test_tagging(rows_file, finetune, tmp_path) -> None:
@@ -151,7 +139,7 @@ def test_a_conll_file_needs_no_other_option(finetune, tmp_path) -> None:
     path = tmp_path / "own.conll"
     lines = [
         "\n".join(f"{token} X {tag}" for token, tag in zip(row["tokens"], row["ner_tags"], strict=True))
-        for row in map(tagged_row, range(ROWS))
+        for row in make_rows(TASKS["msra"], ROWS)
     ]
     path.write_text("-DOCSTART- X O\n\n" + "\n\n".join(lines) + "\n")
     assert finetune(path, "--max_length", "32") == 0
@@ -286,7 +274,7 @@ def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:
         folder = tmp_path / "data" / task
         folder.mkdir(parents=True)
         for split in splits:
-            pd.DataFrame([MAKERS[task](number) for number in range(ROWS)]).to_parquet(folder / f"{split}.parquet")
+            pd.DataFrame(make_rows(TASKS[task], ROWS)).to_parquet(folder / f"{split}.parquet")
     words = (
         f"domain-shift --pair swag-hellaswag --model {tiny_checkpoint} --data_dir {tmp_path / 'data'} --max_length 32 "
         f"--output_dir {tmp_path / 'out'} --attention aa-ct --num_train_epochs 1 --disable_tqdm true --use_cpu true"
@@ -319,7 +307,7 @@ def test_all_rows_are_scored_in_order_whatever_is_chosen_for_training(task, rows
 
 
 def test_a_class_number_is_never_taken_for_another_tag(finetune, tmp_path, capsys) -> None:
-    train = write_rows(tmp_path / "train.jsonl", [tagged_row(number) for number in range(ROWS)])
+    train = write_rows(tmp_path / "train.jsonl", make_rows(TASKS["msra"], ROWS))
     words = ("--tokens_column", "tokens", "--label_column", "ner_tags", "--max_length", "32")
     numbered = write_rows(tmp_path / "numbered.jsonl", [{"tokens": ["a", "cat"], "ner_tags": [0, 1]}])
     assert finetune(train, *words, "--validation_file", str(numbered)) == 2
@@ -334,7 +322,7 @@ def test_the_best_checkpoint_is_chosen_by_the_first_of_two_splits(tiny_checkpoin
     folder = tmp_path / "data" / "msra_ner"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
-        pd.DataFrame([tagged_row(number) for number in range(40)]).to_parquet(folder / f"{split}.parquet")
+        pd.DataFrame(make_rows(TASKS["msra"], 40)).to_parquet(folder / f"{split}.parquet")
     words = (
         f"finetune --model {tiny_checkpoint} --task msra --data_dir {tmp_path / 'data'} "
         f"--output_dir {tmp_path / 'run'} --max_length 32 --num_train_epochs 2 --eval_strategy epoch "

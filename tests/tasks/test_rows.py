@@ -16,7 +16,7 @@ import pytest
 from conftest import SHARED
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks import TASKS, Task, TextClassification
+from alignattn.tasks import TASKS, Sources, Task, TextClassification
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, max_samples
 
 SHARED_DATA = SHARED / "data"
@@ -42,8 +42,7 @@ TOY = TextClassification(
     text_columns=("a", "b"),
     labels=("no", "yes"),
     metrics=("accuracy",),
-    hub_config="default",
-    folder="toy",
+    sources=Sources(config="default", folder="toy"),
 )
 GOOD = {"a": ["x y", "z", "w"], "b": ["p", "q", "r"], "label": [0, 1, 1]}
 
@@ -212,7 +211,8 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_hub_rows_load_and_keep_empty_texts(toy_dir: Callable[..., Path], cache_dir: str) -> None:
     data_dir = toy_dir(train=GOOD | {"b": ["p", "", "r"]}, validation=GOOD | {"label": [-1, 0, 1]})
-    task = replace(TOY, hub_id=str(data_dir / "toy"))  # `datasets` reads a folder as it reads a Hub repository
+    # `datasets` reads a folder as it reads a Hub repository.
+    task = replace(TOY, sources=Sources(hub=str(data_dir / "toy"), config="default"))
     rows = load_rows(task, cache_dir=cache_dir)
     assert rows.train is not None
     assert rows.train["b"][:] == ["p", "", "r"]
@@ -220,7 +220,8 @@ def test_hub_rows_load_and_keep_empty_texts(toy_dir: Callable[..., Path], cache_
 
 
 def test_hub_split_that_is_missing(toy_dir: Callable[..., Path], cache_dir: str) -> None:
-    task = replace(TOY, hub_id=str(toy_dir(train=GOOD) / "toy"), evaluation_splits=("validation_matched",))
+    sources = Sources(hub=str(toy_dir(train=GOOD) / "toy"), config="default")
+    task = replace(TOY, sources=sources, evaluation_splits=("validation_matched",))
     message = refusal(lambda: load_rows(task, cache_dir=cache_dir))
     assert_mentions(message, "split 'validation_matched' of", "Should be one of ['train']", "--train_file")
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.models.packaged import PACKAGED
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
-BARE_MODELS = ("tiny", "minilm", "bert-base")
+BARE_MODELS = ("tiny", "bare-minilm", "bert-base")
 """BERTs that are built with random weights: no download, and any length."""
 
 DEFAULT_SHAPES = ("16x128", "4x512")
@@ -18,7 +19,10 @@ class BenchmarkOptions(Options):
     """The options of `alignattn benchmark`."""
 
     output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR")
-    model: str = option("minilm", f"Folder or Hub id, or {', '.join(BARE_MODELS)}: BERT with random weights.")
+    model: str = option(
+        "bare-minilm",
+        f"Folder, Hub id, {', '.join(PACKAGED)}; or {', '.join(BARE_MODELS)}: BERT with random weights.",
+    )
     attentions: tuple[str, ...] = option(
         tuple(PRESETS), f"What is measured beside {PLAIN_ATTENTION} (no patch) (default: {' '.join(PRESETS)})."
     )

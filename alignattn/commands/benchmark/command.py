@@ -36,6 +36,7 @@ from alignattn.commands.benchmark.report import (
     summarise,
     write_tables,
 )
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
@@ -51,7 +52,7 @@ class BareSize(NamedTuple):
 
 BARE_SIZES = {
     "tiny": BareSize(128, 2, 2),
-    "minilm": BareSize(384, 6, 12),
+    "bare-minilm": BareSize(384, 6, 12),
     "bert-base": BareSize(768, 12, 12),
 }
 """What is built with random weights: no download, and any length."""
@@ -138,7 +139,7 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
     """Return a sequence classifier: one of `BARE_MODELS` with random weights, or the pretrained `name`.
 
     Args:
-        name: a name in `BARE_MODELS`, a folder or a Hub id, looked for in this order.
+        name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
 
@@ -166,9 +167,9 @@ def _build_bare(size: BareSize, length: int) -> PreTrainedModel:
 
 
 def _load_pretrained(name: str, length: int) -> PreTrainedModel:
-    bare = f"one of {', '.join(BARE_MODELS)}"
+    bare, source = f"one of {', '.join(BARE_MODELS)}", model_source(name)
     try:
-        config = AutoConfig.from_pretrained(name, num_labels=NUM_LABELS)
+        config = AutoConfig.from_pretrained(source, num_labels=NUM_LABELS)
         config.problem_type = "single_label_classification"
         positions = getattr(config, "max_position_embeddings", length)
         if length > positions:
@@ -177,7 +178,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
                 f"--model {bare}"
             )
         model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-            name, config=config, ignore_mismatched_sizes=True
+            source, config=config, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError, KeyError) as error:
         raise unloadable(name, error, f"a folder, a Hub id that is cached or reachable, or {bare}") from error

@@ -21,7 +21,7 @@ def print_completion(options: CompletionOptions) -> None:
 
 def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", command: Command) -> None:
     word = command.name.split()[-1]
-    parser = commands.add_parser(word, help=command.help, parents=[command.parser()], add_help=False)
+    parser = commands.add_parser(word, help=command.help, parents=[command.parser(everything=True)], add_help=False)
     known = options_of(command.options)
     for action in parser._actions:
         if action.dest in known and known[action.dest].choices:

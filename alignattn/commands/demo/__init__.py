@@ -12,7 +12,7 @@ class DemoOptions(Options):
     """The options of `alignattn demo`."""
 
     output_dir: str = option("demo", "Folder of the data, the two runs and the picture.", metavar="DIR")
-    model: str | None = option(None, "Model folder or Hub id (default: MiniLM of the extra 'demo').")
+    model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.")
     train_rows: int = option(900, "Generated rows to train on.")
     validation_rows: int = option(300, "Generated rows of each genre to evaluate on.")
     num_train_epochs: float = option(4.0, "Passes over the training rows.", low=0)

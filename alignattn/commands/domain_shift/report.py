@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.calibration import FIGURES, Estimate
-from alignattn.runs.results import RESULTS_FILE, read_finished
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.runs.results import RESULTS_FILE
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.statistics.seeds import over_seeds, with_deviation
 from alignattn.support.files import write_json
+from alignattn.support.json_records import read_record
 from alignattn.support.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
@@ -82,16 +83,8 @@ class DomainShiftResult:
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
-    """Return the result in `folder`, or None if there is none yet; raises as `read_finished` does."""
-
-    def build(content: dict[str, Any]) -> DomainShiftResult:
-        sides = {
-            side: SideResult(**values | {"figures": _read_figures(values["figures"])})
-            for side, values in content["sides"].items()
-        }
-        return DomainShiftResult(**content | {"sides": sides})
-
-    return read_finished(folder, build, "evaluate")
+    """Return the result in `folder`, or None if there is none yet; raises as `read_record` does."""
+    return read_record(folder / RESULTS_FILE, DomainShiftResult, "evaluate")
 
 
 def render(result: DomainShiftResult) -> str:
@@ -149,16 +142,6 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     count = f"mean ± standard deviation over {len(results)} seed(s)"
     return "\n".join([render_table(header, lines), "", count])
-
-
-def _read_figures(content: Mapping[str, Mapping[str, Any]]) -> Figures:
-    return {
-        state: {
-            name: Estimate(estimate["value"], estimate["interval"] and Interval(**estimate["interval"]))
-            for name, estimate in estimates.items()
-        }
-        for state, estimates in content.items()
-    }
 
 
 def _percent_with_interval(estimate: Estimate) -> str:

@@ -16,8 +16,9 @@ from alignattn.runs.options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
-from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
+from alignattn.tasks.task import TaskOptions
 
 
 class Examples(Protocol):

@@ -7,7 +7,7 @@ COMMAND = Command(
     "finetune",
     "fine-tune a pretrained encoder on a task, with or without alignment attention",
     RunOptions,
-    run="alignattn.runs.run:finetune",
+    run="alignattn.commands.finetune.command:finetune",
     examples=(
         "alignattn finetune --model albert-base-v2 --task mrpc --attention aa-ct --output_dir runs/mrpc",
         "alignattn finetune --config configs/albert-rte.yaml --seeds 1 2 3 --output_dir runs/rte",

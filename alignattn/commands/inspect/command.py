@@ -27,10 +27,10 @@ from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
 from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task
-from alignattn.tasks.kinds import TaskOptions, kind_of
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
-from alignattn.tasks.task import MOST_TEXTS
+from alignattn.tasks.task import MOST_TEXTS, TaskOptions
 
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
 

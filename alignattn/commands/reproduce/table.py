@@ -31,7 +31,7 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.experiment import Experiment, model_label
 from alignattn.commands.reproduce.filled import ColumnHeading, Heading, MeasureHeading
 from alignattn.commands.reproduce.fillers import COMMANDS, Command
-from alignattn.models import BASELINES
+from alignattn.models import Traits, traits_of
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import did_you_mean
 from alignattn.tasks import plain_name
@@ -47,8 +47,8 @@ DISPLACED: Mapping[str, Sequence[str]] = {
 }
 """Options of a table that no longer hold where a user gives the first: fields of another model, another length."""
 
-OF_BASELINES = ("embeddings",)
-"""Options that a user gives for models that are not pretrained; others do not take them."""
+EMBEDDINGS = "embeddings"
+"""The option that a user gives for the rows whose models read word vectors; others do not take it."""
 
 _ROOT = resources.files("alignattn.commands.reproduce")
 _CONFIGS = resources.files("alignattn.configs")
@@ -199,7 +199,8 @@ class Table:
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            model = {MODEL: given[MODEL]} if MODEL in given and MODEL in row.options and not is_baseline(row) else {}
+            takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
+            model = {MODEL: given[MODEL]} if takes_given else {}
             row = replace(row, options=_without(row.options, displaced) | model)
             rows.setdefault(str(sorted(row.options.items())), row)
         columns = [replace(column, options=_without(column.options, displaced)) for column in self.columns]
@@ -211,10 +212,10 @@ class Table:
         for row in self.rows:
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if is_baseline(row):
+                if not traits_of_row(row).is_pretrained:
                     options[MODEL] = row.options[MODEL]
-                else:
-                    options = _without(options, set(OF_BASELINES))
+                if not traits_of_row(row).reads_embeddings:
+                    options = _without(options, {EMBEDDINGS})
                 experiments = self.command.experiments(options, seeds)
                 yield Cell(row, column, row.published[index], experiments)
 
@@ -227,9 +228,9 @@ class Table:
     def baseline(self, row: Row) -> Row | None:
         """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
 
-        A baseline row may lack options that only alignments have. None for a plain row, and where there is no such row.
+        That row may lack options that only alignments have. None for a plain row, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or is_baseline(row):
+        if attention_of(row) == PLAIN_ATTENTION or not traits_of_row(row).has_attention:
             return None
         return next(
             (
@@ -285,13 +286,13 @@ def parse_table(name: str, text: str) -> Table:
 
 
 def attention_of(row: Row) -> str:
-    """Return the attention of the runs of a row; that of a model which is not pretrained is the model's own."""
+    """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
 
 
-def is_baseline(row: Row) -> bool:
-    """Return whether the runs of a row are of a model that is not pretrained."""
-    return row.options.get(MODEL) in BASELINES
+def traits_of_row(row: Row) -> Traits:
+    """Return what the model that a row names says of itself; of a row that names none what an encoder does."""
+    return traits_of(row.options.get(MODEL, ""))
 
 
 def _parse_column(content: Mapping[str, Any]) -> Column:

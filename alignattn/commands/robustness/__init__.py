@@ -5,7 +5,6 @@ from alignattn.commands.robustness.options import (
     MaskedLanguageOptions,
     RobustnessOptions,
     ShowOptions,
-    ThroughputOptions,
 )
 from alignattn.support.command import Command
 
@@ -25,12 +24,6 @@ COMMAND = Command(
             ShowOptions,
             run="alignattn.commands.robustness.show:show",
             examples=(f"{PROG} show attacks/mrpc-seed-1/textfooler.jsonl --html textfooler.html",),
-        ),
-        "throughput": Command(
-            "robustness throughput",
-            "how fast attacks are, beside TextAttack's own model wrapper",
-            ThroughputOptions,
-            run="alignattn.commands.robustness.throughput:throughput",
         ),
         "train-mlm": Command(
             "robustness train-mlm",

@@ -18,7 +18,6 @@ RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
 
-THROUGHPUT_FILE = "throughput.csv"
 DEFAULT_LIMIT = 20
 """Examples that the terminal shows; a page holds all."""
 
@@ -115,17 +114,6 @@ class RobustnessOptions(AttackOptions):
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThroughputOptions(AttackOptions):
-    """The options of `alignattn robustness throughput`."""
-
-    num_examples: int = option(
-        20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by.", low=1
-    )
-    min_words: int = option(0, "Attack rows of at least so many words alone.", low=0)
-    output_dir: str = option("throughput", f"Folder for {THROUGHPUT_FILE}.", metavar="DIR")
 
 
 @dataclass(frozen=True, kw_only=True)

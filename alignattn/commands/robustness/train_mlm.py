@@ -27,6 +27,7 @@ from transformers import (
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
 from alignattn.robustness.masked_head import MaskedLanguageTrainer, masked_logits, masked_positions
@@ -190,10 +191,11 @@ def _share_of(token: int, batches: Sequence[BatchEncoding]) -> float:
 
 
 def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    source = model_source(arguments.model)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        tokenizer = AutoTokenizer.from_pretrained(source)
         # A checkpoint in half precision would be trained in half precision.
-        model = AutoModelForMaskedLM.from_pretrained(arguments.model, dtype=torch.float32, use_safetensors=True)
+        model = AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32, use_safetensors=True)
     except LOADING_ERRORS as error:
         raise unloadable(arguments.model, error, CHECKPOINT) from error
     if tokenizer.mask_token is None or tokenizer.pad_token is None:

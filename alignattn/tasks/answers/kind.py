@@ -14,9 +14,10 @@ from transformers import (
 from alignattn.tasks.answers.spans import best_answers
 from alignattn.tasks.answers.squad_metric import final_answers, squad_scores
 from alignattn.tasks.answers.squad_rows import qa_problem
+from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.answers.windows import encode_windows
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
-from alignattn.tasks.task import QuestionAnswering, TaskOptions
+from alignattn.tasks.task import TaskOptions
 
 
 class QuestionAnsweringKind(TaskKind[QuestionAnswering]):

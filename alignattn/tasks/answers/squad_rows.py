@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignattn.tasks.wording import shown
+from alignattn.support.errors import shown
 
 
 def qa_problem(context: Any, question: Any, answers: Any) -> str | None:

@@ -11,11 +11,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from alignattn.support.errors import shown
+from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.kind import check_max_length, encode_rows, text_problem
 from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.labels import label_problems
-from alignattn.tasks.task import MOST_TEXTS, MultipleChoice, TaskOptions
-from alignattn.tasks.wording import shown
+from alignattn.tasks.task import MOST_TEXTS, TaskOptions
 
 
 class MultipleChoiceKind(LabelledKind[MultipleChoice]):

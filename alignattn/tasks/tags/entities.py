@@ -7,12 +7,12 @@ definition, and gives other numbers on malformed sequences.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 OUTSIDE = "O"
 """The tag of a token that is in no entity."""
 
-TOKEN_ACCURACY = "token_accuracy"  # noqa: S105
+TOKEN_ACCURACY: Final = "token_accuracy"  # noqa: S105
 """The one score that needs no entities."""
 
 _NO_TYPE = "_"

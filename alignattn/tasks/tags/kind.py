@@ -25,7 +25,8 @@ from alignattn.tasks.kind import (
 )
 from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
 from alignattn.tasks.tags.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
-from alignattn.tasks.task import TaskOptions, TokenClassification
+from alignattn.tasks.tags.task import TokenClassification
+from alignattn.tasks.task import TaskOptions
 
 
 class TokenClassificationKind(TaskKind[TokenClassification]):

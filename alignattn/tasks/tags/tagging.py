@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, listing, shown
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.tags.entities import OUTSIDE
-from alignattn.tasks.wording import listing, shown
 
 IGNORED = -100
 """The label of a piece that is not the first of its word: `torch.nn.functional.cross_entropy` passes over it."""

@@ -14,7 +14,8 @@ from transformers import (
 from alignattn.tasks.kind import check_max_length, encode_rows, name_classes, text_problem
 from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.labels import label_problems
-from alignattn.tasks.task import TaskOptions, TextClassification
+from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.texts.task import TextClassification
 
 
 class TextClassificationKind(LabelledKind[TextClassification]):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ALIGNED, VOCABULARY, tiny_model
+from conftest import ALIGNED, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
 from alignattn.attention.alignment import transport
@@ -102,10 +102,9 @@ def test_evaluation_of_an_alignment_needs_no_more_memory(result: Path) -> None:
 
 
 def test_diagnostics_stand_beside_the_training_time(result: Path) -> None:
-    names = {"aa-gan": "discriminator_accuracy", "aa-ot": "marginal_error", "aa-ct": "critic_gap"}
     for line in lines_of(result / "benchmark.csv"):
-        expected = names.get(line["attention"], "") if line["phase"] == "training" else ""
-        assert line["diagnostics"].partition("=")[0] == expected
+        expected = diagnostic_of(line["attention"]) if line["phase"] == "training" else None
+        assert line["diagnostics"].partition("=")[0] == (expected or "")
 
 
 def test_pictures_are_drawn(result: Path) -> None:

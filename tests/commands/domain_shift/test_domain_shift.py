@@ -309,7 +309,7 @@ class TestMistakes:
         [
             (
                 {"pair": "snli"},
-                "--pair 'snli' is not two tasks joined by a hyphen, such as snli-mnli: choose among mrpc",
+                "--pair 'snli' is not two tasks joined by a hyphen, such as snli-mnli: choose among agnews",
             ),
             ({"pair": "snli-xnli"}, "--pair 'snli-xnli' is not two tasks"),
             (

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import ROOT, WORDS
+from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, WORDS
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
@@ -77,7 +77,7 @@ def weights(folder):
     return load_file(Path(folder) / "model.safetensors")
 
 
-@pytest.mark.parametrize("attention", ["soft", "aa-gan", "aa-ot", "aa-ct"])
+@pytest.mark.parametrize("attention", alignattn.PRESETS)
 def test_a_run_writes_its_folder(options, attention):
     assert run(options, attention=attention, alignment_weight="0.1") == 0
     folder = options["--output_dir"]
@@ -87,8 +87,8 @@ def test_a_run_writes_its_folder(options, attention):
     assert result["train_rows"] == 48
     assert result["versions"]["torch"] == torch.__version__
     assert result["train_runtime"] > 0
-    assert (result["parameters"]["alignment"] > 0) == (attention in ("aa-gan", "aa-ct"))
-    assert ("align_loss" in result["training"]) == (attention != "soft")
+    assert (result["parameters"]["alignment"] > 0) == (attention not in WITHOUT_NETWORKS)
+    assert ("align_loss" in result["training"]) == (attention in ALIGNED)
 
     predictions = pq.read_table(Path(folder) / "predictions.parquet").to_pandas()
     accuracy = (predictions["prediction"] == predictions["label"]).mean()
@@ -373,7 +373,7 @@ class TestBadInput:
         def interrupt(options):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("alignattn.runs.run.finetune", interrupt)
+        monkeypatch.setattr("alignattn.commands.finetune.command.finetune", interrupt)
         assert run(options) == 130
         assert one_line(capsys) == "alignattn: stopped; what is written stays"
 

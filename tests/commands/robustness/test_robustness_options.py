@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
@@ -37,9 +38,8 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("option", ["run", *ATTACK_PATHS])
-@pytest.mark.parametrize("command", ["", "throughput"])
-def test_an_empty_value_of_an_attack_is_refused_at_once(command, option, empty_folder, capsys) -> None:
-    words = f"robustness {command} {ATTACK}".split()
+def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, capsys) -> None:
+    words = f"robustness {ATTACK}".split()
     expected = f"--{option} is empty: give a value, or leave it out"
     assert refusal([*words, f"--{option}", ""], capsys) == expected
     assert refusal([*words, f"--{option}="], capsys) == expected
@@ -77,13 +77,19 @@ def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
         AttackOptions(**{option: ""}).resources()
 
 
-@pytest.mark.parametrize("command", ["", "throughput"])
 @pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
 @pytest.mark.parametrize("number", [0, -3])
-def test_a_number_below_one_is_refused_at_once(command, option, number, empty_folder, capsys) -> None:
-    words = f"robustness {command} {ATTACK} --{option} {number}".split()
+def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys) -> None:
+    words = f"robustness {ATTACK} --{option} {number}".split()
     assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
     assert not list(empty_folder.iterdir())
+
+
+def test_the_throughput_comparison_is_said_to_have_moved(capsys) -> None:
+    line = refusal(["robustness", "throughput", "--run", "missing"], capsys)
+    script = line.rpartition(" ")[2]
+    assert script == "benchmarks/attack_throughput.py"
+    assert (ROOT / script).is_file()
 
 
 @pytest.mark.parametrize("command", HELPS, ids="-".join)

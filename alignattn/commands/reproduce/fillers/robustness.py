@@ -1,6 +1,7 @@
 """`alignattn robustness` as a filler of tables."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,23 @@ from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
-from alignattn.runs.results import read_finished
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_record
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What a table of attacks holds that a filler reads."""
+
+    summaries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class AttackedTables:
+    """What `robustness.json` holds; of one experiment it is one table of one summary."""
+
+    tables: list[Attacked]
 
 
 class Robustness(Command):
@@ -65,13 +80,9 @@ class Robustness(Command):
         return RunReport(facts, scores, options)
 
     def _summary(self, folder: Path) -> dict[str, Any]:
-        def build(content: dict[str, Any]) -> dict[str, Any]:
-            summary: dict[str, Any] = content["tables"][0]["summaries"][0]
-            return summary
-
-        summary = read_finished(folder, build, "attack", f"{TABLE_NAME}.json")
-        assert summary is not None
-        return summary
+        attacked = read_record(folder / f"{TABLE_NAME}.json", AttackedTables, "attack")
+        assert attacked is not None
+        return attacked.tables[0].summaries[0]
 
     def _run(self, folder: Path) -> AttackRun:
         found = list(folder.glob(f"*/{self._summary(folder)['settings']['recipe']}{RECORDS_SUFFIX}"))

@@ -1,0 +1,47 @@
+"""`alignattn finetune`: one run, or one a seed and what they have in common."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelerate import PartialState
+
+from alignattn.runs.options import RunOptions
+from alignattn.runs.results import RESULTS_FILE, RunResult
+from alignattn.runs.run import check_output_dir, finetune_one
+from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.support.files import write_json
+
+
+def finetune(options: RunOptions) -> list[RunResult]:
+    """Run each seed of the call that is not finished, and write what they share."""
+    runs = options.runs()
+    for run in runs:
+        check_output_dir(run)
+    results = [finetune_one(run) for run in runs]
+    if options.training.seeds is not None and PartialState().is_main_process:
+        print(write_seed_summary(options.output_dir, results))
+    # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
+    PartialState().destroy_process_group()
+    return results
+
+
+def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
+    """Write mean and standard deviation over the seeds to `results.json` in `folder`; return them in lines."""
+    summary: dict[str, dict[str, SeedSpread]] = {}
+    lines = []
+    for split, scores in results[0].metrics.items():
+        summary[split] = {}
+        for name in scores:
+            values = [result.metrics[split][name] for result in results]
+            summary[split][name] = over_seeds(values)
+            spread = with_deviation(summary[split][name], "{:.2f}", 100)
+            lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
+    content = {
+        "task": results[0].task,
+        "model": results[0].model,
+        "attention": results[0].attention,
+        "seeds": [result.seed for result in results],
+        "metrics": summary,
+    }
+    write_json(folder / RESULTS_FILE, content)
+    return "\n".join([str(folder), *lines])

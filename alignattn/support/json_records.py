@@ -1,0 +1,32 @@
+"""Records that are read back from JSON files, each validated against the dataclass that it was written from."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from alignattn.support.errors import AlignAttnError
+
+R = TypeVar("R")
+
+
+def read_record(path: Path, record: type[R], verb: str) -> R | None:
+    """Return the record in a file, or None if there is no such file.
+
+    Args:
+        path: of the file.
+        record: a dataclass; its fields and their types are what the file must hold, and what else it holds is left.
+        verb: what a user does to get the file again, for the message.
+
+    Raises:
+        AlignAttnError: if the file is damaged or of another version.
+    """
+    # Where nothing is read back, nobody waits for its import.
+    from pydantic import TypeAdapter, ValidationError
+
+    if not path.is_file():
+        return None
+    try:
+        return TypeAdapter(record).validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise AlignAttnError(
+            f"{path} is damaged or of another version of alignattn: move it away to {verb} again"
+        ) from error

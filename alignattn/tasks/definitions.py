@@ -1,0 +1,50 @@
+"""Tasks as data: the YAML file of a task, shipped or a user's own, and what can be wrong with one."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.support.files import read_yaml
+from alignattn.tasks.kinds import TASK_KINDS
+from alignattn.tasks.task import Task
+
+SUFFIXES = (".yaml", ".yml")
+
+_PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field of this kind"}
+"""Of pydantic's errors, which otherwise speak of arguments."""
+
+
+def is_definition(name: str) -> bool:
+    """Return whether `name` is that of a user's own file and not of a shipped task."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def read_definition(path: Path) -> Task:
+    """Return the task that a file defines; it has the file's name.
+
+    Raises:
+        AlignAttnError: if the file cannot be read, is not YAML, or does not define a task.
+    """
+    # Not at the top: who asks for the names of the tasks does not pay for what checks their files.
+    from pydantic import TypeAdapter, ValidationError
+
+    content = read_yaml(path)
+    kind = str(content.pop("kind", ""))
+    if kind not in TASK_KINDS:
+        raise AlignAttnError(f"{path}: {unknown(TASK_KINDS.kind, kind, TASK_KINDS)}")
+    try:
+        task: Task = TypeAdapter(TASK_KINDS.load(kind)).validate_python({"name": path.stem, **content})
+    except ValidationError as error:
+        raise AlignAttnError(f"{path}: {'; '.join(map(_described, error.errors()))}") from error
+    problem = task.problem()
+    if problem is not None:
+        raise AlignAttnError(f"{path}: {problem}")
+    files = {split: str(path.parent / file) for split, file in task.sources.files.items()}
+    return replace(task, sources=replace(task.sources, files=files))
+
+
+def _described(error: Any) -> str:
+    phrase = _PHRASES.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
+    advice = ", in quotes where YAML reads another type, as of no and 1" if error["type"] == "string_type" else ""
+    return f"{'.'.join(map(str, error['loc']))} {phrase}{advice}"

@@ -1,0 +1,27 @@
+"""The record of a task of texts."""
+
+from dataclasses import dataclass
+
+from alignattn.tasks.task import MOST_TEXTS, LabelledTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassification(LabelledTask):
+    """Classification or regression of one text or a pair of texts.
+
+    Attributes:
+        text_columns: The one or two columns of text, in the order in which the model reads them.
+    """
+
+    kind = "text-classification"
+    implementation = "alignattn.tasks.texts.kind:TextClassificationKind"
+
+    text_columns: tuple[str, ...]
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the columns, or as for every labelled task."""
+        if not 1 <= len(self.text_columns) <= MOST_TEXTS:
+            return f"text_columns must be one or two, not {len(self.text_columns)}"
+        if len({*self.text_columns, self.label_column}) <= len(self.text_columns):
+            return f"a column is named twice among {', '.join((*self.text_columns, self.label_column))}"
+        return super().problem()

@@ -1,0 +1,138 @@
+"""Tasks as data: every shipped file, a user's own, and every mistake in one."""
+
+from pathlib import Path
+
+import pytest
+from task_rows import make_rows, write_rows
+
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import CATALOG, TASKS, get_task
+from alignattn.tasks.definitions import read_definition
+from alignattn.tasks.rows import load_rows
+
+OWN = """
+kind: text-classification
+text_columns: [question, reply]
+label_column: right
+labels: ["no", "yes"]
+metrics: [accuracy, f1]
+sources:
+  files: {train: rows/train.jsonl, validation: rows/dev.jsonl}
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path: Path) -> Path:
+    """The file of a user's own task, whose rows lie beside it."""
+    path = tmp_path / "own-task.yaml"
+    path.write_text(OWN)
+    task = get_task(str(path))
+    (tmp_path / "rows").mkdir()
+    for name in ("train", "dev"):
+        write_rows(tmp_path / "rows" / f"{name}.jsonl", make_rows(task, 12))
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(CATALOG.iterdir()), ids=lambda path: path.name)
+def test_every_shipped_file_is_whole(path: Path) -> None:
+    task = read_definition(path)
+    assert (task.name, task) == (path.stem, TASKS[path.stem])
+    assert get_task(task.name.upper()) is TASKS[task.name]
+    assert all((task.description, task.licence, task.citation, task.sources.folder))
+    assert not task.sources.files
+    assert "\n" not in task.description + task.citation
+
+
+def test_a_task_has_its_folder_for_itself() -> None:
+    assert len({task.sources.folder for task in TASKS.values()}) == len(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "mistake"),
+    [
+        ("text-classification", "texts", "unknown kind of task 'texts': choose one of text-classification, multiple"),
+        ("kind: text-classification\n", "", "unknown kind of task ''"),
+        ("metrics:", "metric:", "metric is no field of this kind"),
+        ("  files:", "  file:", "sources.file is no field of this kind"),
+        ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),
+        ("text_columns: [question, reply]\n", "", "text_columns is missing"),
+        ("[question, reply]", "question", "text_columns should be a valid list"),
+        ("[question, reply]", "[]", "text_columns must be one or two, not 0"),
+        ("reply]", "right]", "a column is named twice among question, right, right"),
+        ('["no", "yes"]', "[no, yes]", "labels.0 should be a valid string, in quotes where YAML reads another type"),
+        ('["no", "yes"]', "[a, b, a]", "labels must be two or more, none of them twice, or none for scores: a, b, a"),
+        ('["no", "yes"]', "[a, b, c]", "metrics f1 do not go with 3 labels"),
+        ('["no", "yes"]', "[]", "metrics accuracy, f1 do not go with 0 labels"),
+        ("sources:", "label_range: [0, 5]\nsources:", "label_range is for scores"),
+        ("sources:", "max_length: long\nsources:", "max_length should be a valid integer"),
+        ("sources:", "max_length: 0\nsources:", "max_length 0 must be at least 1"),
+        ("sources:", "evaluation_splits: []\nsources:", "metrics and evaluation_splits must name one each at least"),
+        ("sources:", "evaluation_splits: [train]\nsources:", "and not the split train"),
+        ("validation: rows", "dev: rows", "sources.files names a split 'dev', and there are train, validation"),
+        (OWN, "[" * 5000, "is nested too deeply"),
+        (OWN, "a: [b", "is not YAML: while parsing a flow sequence"),
+        (OWN, "a: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (OWN, "- a", "must hold lines of NAME: VALUE"),
+        (OWN, "", "must hold lines of NAME: VALUE"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, mistake: str) -> None:
+    path = tmp_path / "own.yaml"
+    assert old in OWN
+    path.write_text(OWN.replace(old, new))
+    with pytest.raises(AlignAttnError) as caught:
+        get_task(str(path))
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert mistake in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "mistake"),
+    [
+        ("kind: multiple-choice\ncontext_column: c\nending_columns: [a, b]\nlabels: [A, B, C]", "2 for 3 labels"),
+        ("kind: multiple-choice\ncontext_column: c\nending_columns: [a]", "1 for 0 labels"),
+        ("kind: token-classification\ntokens_column: a\ntags_column: a", "must be two columns"),
+        ("kind: token-classification\nlabels: [O, O]", "no tag stand twice"),
+        ("kind: question-answering\nmetrics: [best_f1]", "set has_unanswerable: true"),
+        ("kind: question-answering\ncolumns: [a]", "columns is no field of this kind"),
+    ],
+)
+def test_every_kind_says_what_is_wrong_with_its_fields(tmp_path: Path, content: str, mistake: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(content)
+    with pytest.raises(AlignAttnError, match=mistake):
+        read_definition(path)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("kind: text-classification\nlabel: y\nmetrics: accuracy")
+    with pytest.raises(AlignAttnError, match=r"metrics should be .*; text_columns is missing; label is no field"):
+        read_definition(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AlignAttnError, match=r"there is no file .*own.yaml"):
+        get_task(str(tmp_path / "own.yaml"))
+
+
+def test_files_of_a_task_lie_beside_it_wherever_the_command_runs(own_task: Path, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    rows = load_rows(get_task(f"../{own_task.name}"))
+    assert rows.train is not None
+    assert (len(rows.train), len(rows.evaluation["validation"])) == (12, 12)
+
+
+def test_a_split_without_a_file_is_named(own_task: Path) -> None:
+    own_task.write_text(OWN.replace(", validation: rows/dev.jsonl", ""))
+    with pytest.raises(AlignAttnError, match=r"has no 'validation' split \(there: train\): add its file to sources"):
+        load_rows(get_task(str(own_task)))
+
+
+def test_a_task_without_sources_asks_for_them(own_task: Path) -> None:
+    own_task.write_text(OWN[: OWN.index("sources")])
+    with pytest.raises(AlignAttnError, match=r"give --data_dir DIR with train.parquet$"):
+        load_rows(get_task(str(own_task)))
