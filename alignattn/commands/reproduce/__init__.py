@@ -1,20 +1,33 @@
 """`alignattn reproduce`: the papers' tables as data, what fills each cell, and what was measured beside it."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import resources
+
+import yaml
 
 from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
-TABLES = tuple(sorted(path.stem for path in Path(__file__).with_name("tables").glob("*.yaml")))
+TABLES = resources.files(__name__) / "tables"
 LAUNCHERS = ("local", "ray")
+
+
+def table_names() -> list[str]:
+    """Return the names of the tables that there are."""
+    return sorted(path.name.removesuffix(".yaml") for path in TABLES.iterdir())
+
+
+def table_titles() -> dict[str, str]:
+    """Return the titles of the tables that there are, by name."""
+    contents = {name: (TABLES / f"{name}.yaml").read_text(encoding="utf-8") for name in table_names()}
+    return {name: yaml.safe_load(content)["title"] for name, content in contents.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(REQUIRED, f"One of {', '.join(TABLES)}.", positional=True, metavar="TABLE")
+    table: str = option(REQUIRED, f"One of {', '.join(table_names())}.", positional=True, metavar="TABLE")
     seeds: int = option(5, "Runs of each cell, with the seeds 1 to N.", low=1)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")

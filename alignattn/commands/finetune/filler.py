@@ -6,56 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.finetune import COMMAND
-from alignattn.commands.reproduce.examples import metric_examples
-from alignattn.commands.reproduce.fillers.files import (
-    config,
-    listed,
-    log_history,
-    option_names,
-    percent,
-    predictions,
-    probabilities,
-)
-from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
+from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names, percent
 from alignattn.runs.options import RunOptions
-from alignattn.runs.results import read_result
+from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
 from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
-class Finetune(Command):
+class FinetuneFiller(Filler):
     """`alignattn finetune`."""
-
-    name = "finetune"
 
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        ours = {OWN_FOLDER, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
-        return option_names(RunOptions) - ours
+        return option_names(RunOptions) - {OUTPUT_DIR, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
         return read_result(folder) is not None
 
-    def check_same(self, argv: Sequence[str]) -> None:
+    def check_same(self, values: Mapping[str, Any]) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        check_output_dir(COMMAND.parse(argv))
-
-    def numbers(self, folder: Path) -> Mapping[str, Any]:
-        """Return the result's fields."""
-        result = read_result(folder)
-        assert result is not None
-        return result.to_dict()
-
-    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split `path` leads to."""
-        _, split, metric = path
-        return metric_examples(metric, predictions(folder, split))
+        check_output_dir(COMMAND.resolve(values))
 
     def report(self, folder: Path) -> RunReport:
-        """Return what is to be told of a finished run."""
+        """Return what a finished run tells."""
         result = read_result(folder)
         assert result is not None
         facts = {
@@ -67,8 +44,18 @@ class Finetune(Command):
             "hardware": result.device,
             "versions": listed(result.versions),
         }
-        scores = {
-            f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
-        }
-        split = next(iter(result.metrics), None)
-        return RunReport(facts, scores, config(folder), log_history(folder), probabilities(folder, split))
+        return RunReport(
+            numbers=result.to_dict(),
+            facts=facts,
+            scores={
+                f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
+            },
+            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            log_history=read_logs(folder),
+            probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
+        )
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split that `path` leads to."""
+        _, split, metric = path
+        return metric_examples(metric, read_split(folder, split))
