@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from alignattn.attention.choices import SLOTS, HeadReduction
-from alignattn.attention.references import Reference, references
 from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.support.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
@@ -107,8 +107,8 @@ class AttentionConfig:
     @property
     def references(self) -> list[Reference]:
         """The papers of the choices that are not those of plain attention, each once."""
-        works = (SLOTS[slot][getattr(self, slot)].work for slot in self.filled_slots)
-        return [references()[work] for work in dict.fromkeys(works) if work]
+        cited = (SLOTS[slot][getattr(self, slot)].reference for slot in self.filled_slots)
+        return [reference for reference in dict.fromkeys(cited) if reference]
 
     @property
     def changes_function(self) -> bool:

@@ -7,9 +7,10 @@ import datasets
 import evaluate
 
 from alignattn.calibration.measures import ECE_BINS, expected_calibration_error
+from alignattn.support.in_memory_metric import InMemoryMetric
 
 
-class CalibrationError(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
+class CalibrationError(InMemoryMetric):
     """The expected calibration error (Naeini et al. 2015; Guo et al. 2017), a fraction.
 
     `compute(predictions=, references=, num_bins=10)` takes probabilities `[N, C]` and class numbers `[N]`, returns

@@ -31,7 +31,6 @@ class Traits:
         reads_pairs: whether it compares the two texts of a pair, and nothing else.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
         training: fields of `TrainingArguments` that it is trained with where the user says nothing.
-        citation: BibTeX of the paper that it is from.
     """
 
     tasks: tuple[type[Task], ...] = (Task,)
@@ -40,7 +39,6 @@ class Traits:
     reads_pairs: bool = False
     reads_embeddings: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
-    citation: str = ""
 
 
 MODELS = Registry(
@@ -49,9 +47,12 @@ MODELS = Registry(
         "da": Entry(
             ".decomposable_attention:DecomposableAttentionForSequenceClassification",
             "Decomposable Attention (Parikh et al. 2016)",
+            "parikh2016decomposable",
         ),
         "esim": Entry(
-            ".esim:EsimForSequenceClassification", "ESIM, the enhanced sequential inference model (Chen et al. 2017)"
+            ".esim:EsimForSequenceClassification",
+            "ESIM, the enhanced sequential inference model (Chen et al. 2017)",
+            "chen2017enhanced",
         ),
     },
     package=__name__,

@@ -25,14 +25,6 @@ class DecomposableAttentionConfig(SentencePairConfig):
     train_embeddings: bool = False
 
 
-CITATION = """@inproceedings{parikh2016decomposable,
-  title     = {A Decomposable Attention Model for Natural Language Inference},
-  author    = {Parikh, Ankur and Täckström, Oscar and Das, Dipanjan and Uszkoreit, Jakob},
-  booktitle = {Empirical Methods in Natural Language Processing},
-  year      = {2016}
-}"""
-
-
 class DecomposableAttentionForSequenceClassification(SentencePairClassifier):
     """Attend, compare, aggregate (Parikh et al. 2016, §3).
 
@@ -57,7 +49,6 @@ class DecomposableAttentionForSequenceClassification(SentencePairClassifier):
             "per_device_train_batch_size": 64,
             "num_train_epochs": 30,
         },
-        citation=CITATION,
     )
 
     def __init__(self, config: DecomposableAttentionConfig) -> None:

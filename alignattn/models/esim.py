@@ -27,14 +27,6 @@ class EsimConfig(SentencePairConfig):
     train_embeddings: bool = True
 
 
-CITATION = """@inproceedings{chen2017enhanced,
-  title     = {Enhanced {LSTM} for Natural Language Inference},
-  author    = {Chen, Qian and Zhu, Xiaodan and Ling, Zhen-Hua and Wei, Si and Jiang, Hui and Inkpen, Diana},
-  booktitle = {Annual Meeting of the Association for Computational Linguistics},
-  year      = {2017}
-}"""
-
-
 class EsimForSequenceClassification(SentencePairClassifier):
     """The sequential model of Chen et al. 2017, §3, without the tree LSTM.
 
@@ -59,7 +51,6 @@ class EsimForSequenceClassification(SentencePairClassifier):
             "per_device_train_batch_size": 64,
             "num_train_epochs": 10,
         },
-        citation=CITATION,
     )
 
     def __init__(self, config: EsimConfig) -> None:

@@ -64,10 +64,10 @@ def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
 
 def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
     num_bins = len(panel.counts)
-    filled = [index for index in range(num_bins) if panel.counts[index]]
-    lefts = [index / num_bins for index in filled]
-    accuracy = [panel.accuracy[index] for index in filled]
-    gaps = [panel.confidence[index] - panel.accuracy[index] for index in filled]
+    occupied = [index for index in range(num_bins) if panel.counts[index]]
+    lefts = [index / num_bins for index in occupied]
+    accuracy = [panel.accuracy[index] for index in occupied]
+    gaps = [panel.confidence[index] - panel.accuracy[index] for index in occupied]
     bars = {"width": 1 / num_bins, "align": "edge"}
     axes.bar(lefts, accuracy, color=ACCURACY_COLOUR, edgecolor="white", label="accuracy", **bars)
     gap_style = {"facecolor": "none", "edgecolor": GAP_COLOUR, "hatch": "///"}

@@ -2,10 +2,12 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
+
+from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from alignattn.support.bad_rows import numbers_without
 from alignattn.support.errors import AlignAttnError
@@ -14,6 +16,11 @@ Outcome = Literal["failed", "succeeded", "skipped"]
 """The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+NO_VALUE = ("missing", "unexpected_keyword_argument")
+"""pydantic's errors in which it is a name that is wrong, and no value."""
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,8 @@ class Shard:
         AlignAttnError: if there is no such shard.
     """
 
-    number: int = 1
-    count: int = 1
+    number: StrictInt = 1
+    count: StrictInt = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.count:
@@ -78,18 +85,18 @@ class AttackSettings:
         resources: what the recipe's parts were made of, by part.
     """
 
-    run: str = field(compare=False)
-    model: str
-    task: str
-    split: str
-    attention: str
-    recipe: str
-    attack_columns: tuple[str, ...]
-    max_length: int
-    seed: int
-    num_examples: int
-    precision: str
-    resources: Mapping[str, str]
+    run: StrictStr = field(compare=False)
+    model: StrictStr
+    task: StrictStr
+    split: StrictStr
+    attention: StrictStr
+    recipe: StrictStr
+    attack_columns: tuple[StrictStr, ...]
+    max_length: StrictInt
+    seed: StrictInt
+    num_examples: StrictInt
+    precision: StrictStr
+    resources: Mapping[StrictStr, StrictStr]
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,11 @@ class AttackHeader:
 
     settings: AttackSettings
     shard: Shard
-    rows: int
-    rows_available: int
-    left_out: tuple[int, ...]
-    rows_digest: str
-    versions: Mapping[str, str] = field(compare=False)
+    rows: StrictInt
+    rows_available: StrictInt
+    left_out: tuple[StrictInt, ...]
+    rows_digest: StrictStr
+    versions: Mapping[StrictStr, StrictStr] = field(compare=False)
 
     @property
     def usable_rows(self) -> Sequence[int]:
@@ -125,22 +132,13 @@ class AttackHeader:
         return self.shard.deal(self.usable_rows[: self.rows])
 
     @classmethod
-    def from_dict(cls, content: Any) -> Self:
+    def from_dict(cls, content: Any) -> "AttackHeader":
         """Return the header that `dataclasses.asdict` made `content` of.
 
         Raises:
             ValueError: if it is not that.
         """
-        _check_values(content, _HEADER_VALUES)
-        settings, shard = content["settings"], content["shard"]
-        _check_values(settings, _SETTINGS_VALUES)
-        _check_values(shard, _SHARD_VALUES)
-        objects = {
-            "settings": AttackSettings(**settings | {"attack_columns": tuple(settings["attack_columns"])}),
-            "shard": Shard(**shard),
-            "left_out": tuple(content["left_out"]),
-        }
-        return cls(**content | objects)
+        return _validated(_HEADER, content)
 
 
 @dataclass(frozen=True)
@@ -163,19 +161,19 @@ class AttackRecord:
         error: what broke the attack off; None where nothing did.
     """
 
-    index: int
-    recipe: str
+    index: StrictInt
+    recipe: StrictStr
     outcome: Outcome
-    label: int
-    original: Mapping[str, str]
-    perturbed: Mapping[str, str] | None
-    original_scores: Sequence[float]
-    perturbed_scores: Sequence[float] | None
-    queries: int
-    words: int
-    words_changed: int
-    seed: int
-    error: str | None = None
+    label: StrictInt
+    original: Mapping[StrictStr, StrictStr]
+    perturbed: Mapping[StrictStr, StrictStr] | None
+    original_scores: Sequence[StrictFloat]
+    perturbed_scores: Sequence[StrictFloat] | None
+    queries: StrictInt
+    words: StrictInt
+    words_changed: StrictInt
+    seed: StrictInt
+    error: StrictStr | None = None
 
     @property
     def original_prediction(self) -> int | None:
@@ -192,15 +190,13 @@ class AttackRecord:
         return json.dumps(asdict(self), allow_nan=False) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> Self:
+    def from_line(cls, line: str) -> "AttackRecord":
         """Read what `to_line` wrote.
 
         Raises:
             ValueError: if it is not what `to_line` writes.
         """
-        content = json.loads(line)
-        _check_values(content, _RECORD_VALUES)
-        return cls(**content)
+        return _validated(_RECORD, json.loads(line))
 
 
 @dataclass(frozen=True)
@@ -227,87 +223,17 @@ def _argmax(scores: Sequence[float] | None) -> int | None:
     return max(range(len(scores)), key=scores.__getitem__) if scores else None
 
 
-def _check_values(content: Any, checks: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Check that `content` is an object of the names and values that `checks` tells.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if not isinstance(content, dict) or content.keys() != checks.keys():
-        raise ValueError(f"expected an object of {', '.join(checks)}")
-    for name, is_good in checks.items():
-        if not is_good(content[name]):
-            raise ValueError(f"{name} is {content[name]!r}")
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int
+def _validated(adapter: TypeAdapter[R], content: Any) -> R:
+    """The record that `dataclasses.asdict` made `content` of, or a ValueError that names the first wrong value."""
+    try:
+        # Not read as JSON by pydantic, which refuses the half of a surrogate pair, as a strange text may hold it.
+        return adapter.validate_python(content, extra="forbid")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        value = "" if first["type"] in NO_VALUE else f" is {first['input']!r}"
+        raise ValueError(f"{place}{value}: {first['msg']}") from error
 
 
-def _is_float(value: Any) -> bool:
-    return isinstance(value, float)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_list_of(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_good, value))
-
-
-def _or_none(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_good(value)
-
-
-_RECORD_VALUES: Mapping[str, Callable[[Any], bool]] = {
-    "index": _is_int,
-    "recipe": _is_text,
-    "outcome": OUTCOMES.__contains__,
-    "label": _is_int,
-    "original": _is_texts,
-    "perturbed": _or_none(_is_texts),
-    "original_scores": _is_list_of(_is_float),
-    "perturbed_scores": _or_none(_is_list_of(_is_float)),
-    "queries": _is_int,
-    "words": _is_int,
-    "words_changed": _is_int,
-    "seed": _is_int,
-    "error": _or_none(_is_text),
-}
-"""What a value of a line must be, by name."""
-
-_SHARD_VALUES: Mapping[str, Callable[[Any], bool]] = {"number": _is_int, "count": _is_int}
-
-_SETTINGS_VALUES: Mapping[str, Callable[[Any], bool]] = {
-    "run": _is_text,
-    "model": _is_text,
-    "task": _is_text,
-    "split": _is_text,
-    "attention": _is_text,
-    "recipe": _is_text,
-    "attack_columns": _is_list_of(_is_text),
-    "max_length": _is_int,
-    "seed": _is_int,
-    "num_examples": _is_int,
-    "precision": _is_text,
-    "resources": _is_texts,
-}
-
-_HEADER_VALUES: Mapping[str, Callable[[Any], bool]] = {
-    "settings": _is_object,
-    "shard": _is_object,
-    "rows": _is_int,
-    "rows_available": _is_int,
-    "left_out": _is_list_of(_is_int),
-    "rows_digest": _is_text,
-    "versions": _is_texts,
-}
+_HEADER: TypeAdapter[AttackHeader] = TypeAdapter(AttackHeader)
+_RECORD: TypeAdapter[AttackRecord] = TypeAdapter(AttackRecord)

@@ -17,7 +17,7 @@ from torch import Tensor
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.masked_head import logits_at
+from alignattn.robustness.masked_head import IGNORED_LABEL, masked_tokens_alone
 from alignattn.support.errors import AlignAttnError
 
 load_textattack()
@@ -214,7 +214,9 @@ class PaddedToLongest(WordSwapMaskedLM):
             is_mask = batch["input_ids"] == self._lm_tokenizer.mask_token_id
             is_first_mask = is_mask & (is_mask.cumsum(dim=1) == 1)
             features = {name: values for name, values in batch.items() if name in self._lm_tokenizer.model_input_names}
-            logits = logits_at(self._language_model, features, is_first_mask)
+            labels = batch["input_ids"].masked_fill(~is_first_mask, IGNORED_LABEL)
+            with masked_tokens_alone(self._language_model):
+                logits = self._language_model(**features, labels=labels).logits[0]
             found, positions = (indices.tolist() for indices in is_first_mask.nonzero(as_tuple=True))
             probabilities = logits.float().softmax(dim=-1).cpu()
             for row, position, ranked in zip(rows[found].tolist(), positions, map(_ranked, probabilities), strict=True):

@@ -1,8 +1,7 @@
 """The folder of a finished run of `alignattn finetune`, read back: its options, its rows, its logs."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,21 @@ from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, is_seed_folder
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_record
 from alignattn.support.options import read_options_file, resolve
+from alignattn.support.publishing import distinct_ends
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
 
 STATE_FILE = "trainer_state.json"
 """transformers' name of the file that holds what a run logged."""
+
+
+@dataclass(frozen=True)
+class LoggedState:
+    """What of that file is read."""
+
+    log_history: list[dict[str, Any]]
 
 
 def check_run_folder(folder: Path, option: str) -> None:
@@ -46,11 +54,10 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     Raises:
         AlignAttnError: if a folder is there twice.
     """
-    for parts in range(1, max(len(folder.resolve().parts) for folder in folders) + 1):
-        names = {folder: "-".join(folder.resolve().parts[-parts:]) for folder in folders}
-        if len(set(names.values())) == len(folders):
-            return names
-    raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+    names = ["-".join(end) for end in distinct_ends(folders)]
+    if len(set(names)) < len(names):
+        raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+    return dict(zip(folders, names, strict=True))
 
 
 def read_run_options(folder: Path) -> RunOptions:
@@ -90,11 +97,7 @@ def read_log_history(folder: Path) -> list[dict[str, Any]]:
     Raises:
         AlignAttnError: if the file is missing or damaged.
     """
-    path = folder / STATE_FILE
-    if not path.is_file():
+    state = read_record(folder / STATE_FILE, LoggedState, "run")
+    if state is None:
         raise AlignAttnError(f"{folder} holds no {STATE_FILE}: its run has not finished, or logged nothing")
-    try:
-        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
-        return [dict(entry) for entry in history]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AlignAttnError(f"{path} is damaged: run again, or give another run") from error
+    return state.log_history

@@ -3,28 +3,40 @@
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from alignattn.support.errors import unknown
+from alignattn.support.references import Reference, references
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a registry says of a name; a registry whose names have more to say takes a subclass.
+    """What a registry says of a name.
 
     Attributes:
         target: `module:name` of what the name stands for; a module that starts with a dot is of the registry's package.
         description: a few words on it.
+        work: the paper it is of, by its key in `references.bib`.
+        place: where in the paper it stands, such as `eq. 2`.
     """
 
     target: str
     description: str
+    work: str | None = None
+    place: str | None = None
+
+    @property
+    def reference(self) -> Reference | None:
+        """The paper."""
+        return None if self.work is None else references()[self.work]
+
+    @property
+    def citation(self) -> str:
+        """The paper and the place in it, on one line; empty for what is of no paper."""
+        return ", ".join(str(part) for part in (self.reference, self.place) if part)
 
 
-EntryT = TypeVar("EntryT", bound=Entry)
-
-
-class Registry(Mapping[str, EntryT]):
+class Registry(Mapping[str, Entry]):
     """Entries by name.
 
     Args:
@@ -33,12 +45,12 @@ class Registry(Mapping[str, EntryT]):
         package: what targets that start with a dot are relative to.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, EntryT], package: str | None = None) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, Entry], package: str | None = None) -> None:
         self.kind = kind
         self._entries = dict(entries)
         self._package = package
 
-    def __getitem__(self, name: str) -> EntryT:
+    def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:

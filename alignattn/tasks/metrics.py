@@ -13,11 +13,12 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.in_memory_metric import InMemoryMetric
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.task import LabelledTask, MetricName
 
 
-class _OneNumber(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
+class _OneNumber(InMemoryMetric):
     """A metric of predictions [N] and references [N] whose result is `{its name: one number}`."""
 
     dtype: str
@@ -140,8 +141,7 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
         raise ValueError(f"predictions {predictions.shape} and labels {references.shape} differ in shape")
     scores: dict[str, float] = {}
     for name in task.metrics:
-        metric = METRICS[name](keep_in_memory=True)
-        scores |= metric.compute(predictions=predictions, references=references)
+        scores |= METRICS[name]().compute(predictions=predictions, references=references)
     return scores
 
 

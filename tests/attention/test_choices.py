@@ -5,7 +5,7 @@ from torch import nn
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS, AttentionConfig
-from alignattn.attention.references import references
+from alignattn.support.references import references
 
 CHOICES = [(slot, name) for slot, choices in SLOTS.items() for name in choices]
 
@@ -40,14 +40,3 @@ def test_a_config_cites_each_paper_once():
         "Wu et al. 2020",
         "Zhang et al. 2021",
     ]
-
-
-def test_the_bibliography_holds_what_is_cited():
-    assert {SLOTS[slot][name].work for slot, name in CHOICES} - {None} == set(references())
-
-
-def test_a_citation_tells_authors_title_venue_and_place():
-    assert SLOTS["normalizer"]["sparsemax"].citation == (
-        'Martins & Astudillo 2016, "From Softmax to Sparsemax: A Sparse Model of Attention and Multi-Label '
-        'Classification", International Conference on Machine Learning, eq. 2'
-    )

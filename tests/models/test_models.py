@@ -358,7 +358,7 @@ def test_a_model_says_whose_a_saved_folder_is(model_name):
     assert model_class.config_class.model_type == MODEL_TYPE_PREFIX + model_name
     assert saved_class({"model_type": MODEL_TYPE_PREFIX + model_name}) is model_class
     assert MODELS[model_name].description
-    assert model_class.traits.citation.startswith("@")
+    assert MODELS[model_name].reference.bibtex.startswith("@")
     assert not model_class.traits.is_pretrained
 
 

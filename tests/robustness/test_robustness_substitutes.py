@@ -15,6 +15,9 @@ from alignattn.support.errors import AlignAttnError
 skip_module_without(NEIGHBORS, NLTK_DATA)
 pytest_plugins = ["robustness_fixtures"]
 
+GAP = 0.2
+"""Between the logits of two tokens of a masked-language model."""
+
 
 def test_neighbours_of_vectors_are_those_of_a_full_table(resources: Resources) -> None:
     from textattack.shared import WordEmbedding
@@ -80,8 +83,12 @@ def test_masked_words_are_those_of_textattack_padding_to_512(mlm: Path, resource
 
     from alignattn.robustness.substitutes import PaddedToLongest
 
+    model = transformers.AutoModelForMaskedLM.from_pretrained(mlm).double()
+    # Likelier and less likely tokens with gaps that no rounding closes, some 40 of them above the least confidence.
+    order = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(1))
+    model.cls.predictions.bias.data.copy_(-GAP * order)
     parts = {
-        "masked_language_model": transformers.AutoModelForMaskedLM.from_pretrained(mlm),
+        "masked_language_model": model,
         "tokenizer": transformers.AutoTokenizer.from_pretrained(mlm),
     }
     for options in ({"max_candidates": 50, "min_confidence": 0.0}, {"max_candidates": 50, "min_confidence": 4e-5}):

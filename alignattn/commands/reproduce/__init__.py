@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
-TABLES = tuple(sorted(path.stem for path in Path(__file__).with_name("tables").glob("*.yaml")))
+FOLDER = Path(__file__).with_name("tables")
+TABLES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 LAUNCHERS = ("local", "ray")
 
 
@@ -14,7 +17,9 @@ LAUNCHERS = ("local", "ray")
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(REQUIRED, f"One of {', '.join(TABLES)}.", positional=True, metavar="TABLE")
+    table: str = option(
+        REQUIRED, f"One of {', '.join(TABLES)}, or a YAML file of your own.", positional=True, metavar="TABLE"
+    )
     seeds: int = option(5, "Runs of each cell, with the seeds 1 to N.", low=1)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
@@ -40,3 +45,8 @@ COMMAND = Command(
         "alignattn reproduce table1 --tasks mrpc rte --attentions soft aa-ct --num_train_epochs 1",
     ),
 )
+
+
+def table_titles() -> dict[str, str]:
+    """Return the titles of the tables that there are, by name."""
+    return {name: yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["title"] for name in TABLES}

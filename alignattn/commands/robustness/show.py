@@ -2,11 +2,11 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
-from alignattn.robustness.examples import (
+from alignattn.commands.robustness.examples import (
     Kind,
     Piece,
     changed_columns,
@@ -15,11 +15,12 @@ from alignattn.robustness.examples import (
     summary_line,
     visible,
 )
+from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
 from alignattn.robustness.record_files import read_shown
-from alignattn.robustness.records import AttackRecord
-from alignattn.robustness.show_page import render_page
+from alignattn.robustness.records import OUTCOMES, AttackRecord
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
+from alignattn.support.html import render_page
 
 Marks = Mapping[Kind, tuple[str, str]]
 
@@ -52,7 +53,7 @@ def show(arguments: ShowOptions) -> None:
     page = Path(arguments.html)
     if page.exists():
         raise AlignAttnError(f"{page} is there already: give another name to --html")
-    write_text(page, render_page(records[: arguments.limit], path.name, labels))
+    write_text(page, examples_page(records[: arguments.limit], path.name, labels))
     _print(f"{summary_line(records)}\nwritten to {page}")
 
 
@@ -73,6 +74,36 @@ def render_terminal(
     if len(shown) < len(records):
         lines += [f"{len(records) - len(shown)} more: see --limit and --html", ""]
     return "\n".join([*lines, summary_line(records)])
+
+
+def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[str] = ()) -> str:
+    """Return one web page of examples, which needs no network and no script.
+
+    Args:
+        records: the examples.
+        title: of the page.
+        labels: names of the classes.
+    """
+    examples = [
+        {
+            "outcome": record.outcome,
+            "heading": heading(record),
+            "predictions": predictions(record, labels),
+            "columns": [(visible(column), *texts) for column, *texts in changed_columns(record)],
+        }
+        for record in records
+    ]
+    room = "commands/robustness"
+    counts = Counter(record.outcome for record in records)
+    return render_page(
+        f"{room}/show.html",
+        f"{room}/show.css",
+        title=visible(title),
+        summary=summary_line(records),
+        outcomes=OUTCOMES,
+        counts={"all": len(records)} | {outcome: counts[outcome] for outcome in OUTCOMES},
+        examples=examples,
+    )
 
 
 def _print(text: str) -> None:

@@ -30,7 +30,7 @@ from alignattn.commands.robustness.options import MaskedLanguageOptions
 from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
-from alignattn.robustness.masked_head import MaskedLanguageTrainer, masked_logits, masked_positions
+from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
 from alignattn.robustness.masked_texts import (
     encode_texts,
     masked_batches,
@@ -123,7 +123,8 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     frequent = most_frequent_token(train)
     trainer = _build_trainer(model, tokenizer, (train, held_out), arguments.mlm_probability, args)
     before = masked_accuracy(model, batches, "before")
-    training = _train(trainer, args)
+    with masked_tokens_alone(model):
+        training = _train(trainer, args)
     after = masked_accuracy(model, batches, "after")
     result = MaskedLanguageResult(
         model=arguments.model,
@@ -175,11 +176,11 @@ def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], de
     was_training = model.training
     model.eval()
     right = masked = 0
-    with torch.inference_mode():
+    with torch.inference_mode(), masked_tokens_alone(model):
         for batch in tqdm(batches, unit="batch", desc=f"masked accuracy {description}"):
             labels = batch["labels"][masked_positions(batch)]
             inputs = {name: values.to(model.device) for name, values in batch.items()}
-            right += int((masked_logits(model, inputs).argmax(-1).cpu() == labels).sum())
+            right += int((model(**inputs).logits[0].argmax(-1).cpu() == labels).sum())
             masked += len(labels)
     model.train(was_training)
     return right / masked
@@ -226,7 +227,7 @@ def _build_trainer(
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:
-        trainer = MaskedLanguageTrainer(
+        trainer = Trainer(
             model=model,
             args=args,
             train_dataset=train,

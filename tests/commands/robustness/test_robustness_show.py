@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from alignattn.commands.robustness.show import main, render_terminal
-from alignattn.robustness.examples import changed_words, summary_line
+from alignattn.commands.robustness.examples import changed_words, summary_line
+from alignattn.commands.robustness.show import examples_page, main, render_terminal
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import AttackRecord
-from alignattn.robustness.show_page import render_page
 from alignattn.support.errors import AlignAttnError
 
 VOID = {"meta", "input"}
@@ -167,7 +166,7 @@ def test_no_text_reaches_the_terminal_as_a_command(tmp_path):
     text = render_terminal(records_of(tmp_path, record), color=False, limit=None)
     assert all(char.isprintable() or char == "\n" for char in text)
     assert "\\x1b[2Jgone \\x07 \\ud800" in text
-    render_page(records_of(tmp_path, record), "title").encode("utf-8")
+    examples_page(records_of(tmp_path, record), "title").encode("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +184,7 @@ def test_the_summary_counts(lines, said, tmp_path):
 
 
 def test_the_page_marks_the_changed_words_and_needs_nothing_else(tmp_path):
-    text = render_page(records_of(tmp_path, line(0), failed(1), skipped(2)), "a title", labels=["bad", "good"])
+    text = examples_page(records_of(tmp_path, line(0), failed(1), skipped(2)), "a title", labels=["bad", "good"])
     page = Page(text)
     assert page.texts["del"] == ["good", "good"]
     assert page.texts["ins"] == ["decent", "decent"]
@@ -199,7 +198,7 @@ def test_the_page_marks_the_changed_words_and_needs_nothing_else(tmp_path):
 
 
 def test_the_page_filters_by_outcome(tmp_path):
-    text = render_page(records_of(tmp_path, line(0), failed(1), failed(2)), "title")
+    text = examples_page(records_of(tmp_path, line(0), failed(1), failed(2)), "title")
     page = Page(text)
     choices = {attrs["id"] for tag, attrs in page.tags if tag == "input"}
     assert choices == {attrs["for"] for tag, attrs in page.tags if tag == "label"}
@@ -211,7 +210,7 @@ def test_the_page_filters_by_outcome(tmp_path):
 
 def test_texts_cannot_break_out_of_the_page(tmp_path):
     record = line(original={NASTY: NASTY}, perturbed={NASTY: NASTY + " <img src=x>"}, recipe=NASTY, error=NASTY)
-    page = Page(render_page(records_of(tmp_path, record), NASTY, labels=[NASTY, NASTY]))
+    page = Page(examples_page(records_of(tmp_path, record), NASTY, labels=[NASTY, NASTY]))
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img"})
     assert page.texts["title"] == page.texts["h1"] == page.texts["dt"] == [NASTY]
     assert page.texts["ins"] == ["<img src=x>"]

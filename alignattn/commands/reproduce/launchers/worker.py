@@ -63,9 +63,9 @@ def work(folder: RunFolder) -> int:
                 raise AlignAttnError(
                     f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
-            folder.command.clear_unfinished(folder.output)
+            folder.filler.clear_unfinished(folder.output)
             command = get_command(folder.experiment.command)
-            command.execute(command.parse(folder.argv))
+            command.execute(command.resolve(folder.values))
         except AlignAttnError as error:
             record_failure(folder.path, str(error))
             return FAILED

@@ -1,4 +1,4 @@
-"""The papers of the slots' choices, read from `references.bib`."""
+"""The papers that the registries name, read from `references.bib`."""
 
 import re
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ class Reference:
 
     def __str__(self) -> str:
         fields = dict(re.findall(r"^ *(\w+) *= *\{(.*)\},?$", self.bibtex, re.MULTILINE))
+        title = re.sub("[{}]", "", fields["title"])
         names = [author.partition(",")[0] for author in fields["author"].split(" and ")]
         authors = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
-        return f'{authors} {fields["year"]}, "{fields["title"]}", {fields.get("booktitle") or fields["journal"]}'
+        return f'{authors} {fields["year"]}, "{title}", {fields.get("booktitle") or fields["journal"]}'
 
 
 @cache

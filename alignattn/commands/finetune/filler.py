@@ -1,0 +1,59 @@
+"""`alignattn finetune` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alignattn.commands.finetune import COMMAND
+from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.filler import Filler, RunReport, listed, percent
+from alignattn.runs.results import CONFIG_FILE, read_result
+from alignattn.runs.run import check_output_dir
+from alignattn.runs.training_options import HUB_OPTIONS
+from alignattn.statistics.example_scores import ExampleScores
+
+
+class FinetuneFiller(Filler):
+    """`alignattn finetune`."""
+
+    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS})
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether there is a result; raises as `read_result` does."""
+        return read_result(folder) is not None
+
+    def check_same(self, values: Mapping[str, Any]) -> None:
+        """Raise as `finetune` does of a folder of another run."""
+        check_output_dir(COMMAND.resolve(values))
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells."""
+        result = read_result(folder)
+        assert result is not None
+        facts = {
+            "seed": str(result.seed),
+            "trained on": f"{result.train_rows} rows",
+            "evaluated on": ", ".join(f"{rows} rows of {split}" for split, rows in result.evaluation_rows.items()),
+            "training took": f"{result.train_runtime:.0f} s, {result.train_samples_per_second:.1f} rows a second",
+            "parameters": f"{result.parameters['total']:,}",
+            "hardware": result.device,
+            "versions": listed(result.versions),
+        }
+        return RunReport(
+            numbers=result.to_dict(),
+            facts=facts,
+            scores={
+                f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
+            },
+            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            log_history=read_logs(folder),
+            probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
+        )
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split that `path` leads to."""
+        _, split, metric = path
+        return metric_examples(metric, read_split(folder, split))
+
+
+FILLER = FinetuneFiller()
