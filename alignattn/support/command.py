@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Options, resolve
 
 
@@ -22,6 +23,7 @@ class Command:
         run: "module:function" of what takes them.
         examples: whole command lines.
         subcommands: those that go with it, by their own word.
+        moved: words that were subcommands once, and where to find now what they did.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Command:
     run: str
     examples: Sequence[str] = ()
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def prog(self) -> str:
@@ -37,7 +40,13 @@ class Command:
         return f"alignattn {self.name}"
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command that the words after this one's name are of, and the words that are left for it."""
+        """Return the command that the words after this one's name are of, and the words that are left for it.
+
+        Raises:
+            AlignAttnError: if they are of a command that has moved away.
+        """
+        if words and words[0] in self.moved:
+            raise AlignAttnError(self.moved[words[0]])
         if words and words[0] in self.subcommands:
             return self.subcommands[words[0]].select(words[1:])
         return self, words

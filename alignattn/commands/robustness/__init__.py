@@ -17,6 +17,7 @@ COMMAND = Command(
         f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
         f"{PROG} --merge --output_dir attacks",
     ),
+    moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},
     subcommands={
         "show": Command(
             "robustness show",
