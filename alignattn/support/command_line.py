@@ -8,8 +8,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-import shtab
-
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import (
     BOOLEANS,
@@ -38,9 +36,6 @@ CONFIG = Option(
     metavar="FILE",
 )
 
-COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
-"""How a shell completes a value, by what stands for it in the help."""
-
 
 def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErrorParser") -> dict[str, Any]:
     """Return the options that words give, by name; those of the file of `--config` where the words say nothing.
@@ -58,7 +53,7 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
     given: dict[str, Any] = vars(parsed)
     for option in known.values():
         if option.rest:
-            given[option.name], others = others, []
+            given[option.name], others = tuple(others), []
         elif option.positional:
             values = list(takewhile(lambda word: not word.startswith("--"), others))[: None if option.is_list else 1]
             given |= {option.name: values if option.is_list else values[0]} if values else {}
@@ -185,8 +180,6 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
     }
     action = group.add_argument(option.name if option.positional else f"--{option.name}", **details)
     action.required = False
-    if metavar(option) in COMPLETED:
-        action.complete = COMPLETED[metavar(option)]
     if option.is_flag and option.default is True:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)

@@ -100,7 +100,7 @@ class Option:
         Raises:
             AlignAttnError: if it is empty, of another type, out of range, or none of the choices.
         """
-        if value is self.default or (value is None and self.takes_none):
+        if value is self.default or (value is None and self.takes_none) or self.rest:
             return value
         if not self.is_list:
             return self._checked_one(value, self.label)
@@ -112,12 +112,13 @@ class Option:
         return checked
 
     def _checked_one(self, value: Any, label: str) -> Any:
-        if value == "":
+        # Words for others are theirs to judge.
+        if value == "" and not self.rest:
             raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
         converted = self._converted(value)
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
-            raise AlignAttnError(f"argument {self.label}: invalid choice: {value!r} (choose from {choices})")
+            raise AlignAttnError(f"argument {self.label}: invalid choice: {value!r}: choose one of {choices}")
         if isinstance(converted, int | float) and not isinstance(converted, bool):
             self._check_range(converted)
         return converted

@@ -15,7 +15,7 @@ from alignattn.support.command import Command
 from alignattn.support.command_line import read_words
 from alignattn.support.options import options_of
 
-HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib", "pydantic")
+HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MOST_LINES = 80
 ROOT = Path(__file__).parents[2]
 

@@ -73,7 +73,7 @@ def test_hyphens_and_underscores_are_one():
         ("a --rows 0", "--rows 0 must be at least 1"),
         ("a --seeds 1 -1", "--seeds -1 must be at least 0"),
         ("a --seeds 1 1", "--seeds 1 1 names a seed twice"),
-        ("a --device tpu", "argument --device: invalid choice: 'tpu' (choose from cpu, cuda)"),
+        ("a --device tpu", "argument --device: invalid choice: 'tpu': choose one of cpu, cuda"),
         ("a --devise cpu", "unrecognized arguments: --devise: did you mean '--device'? (see --help)"),
         ("--devise cpu", "unrecognized arguments: --devise: did you mean '--device'? (see --help)"),
         ("a --num_rows 3", "--num_rows is called --rows now"),

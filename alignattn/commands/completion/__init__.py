@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import shtab
-
 from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
@@ -12,7 +10,9 @@ from alignattn.support.options import REQUIRED, Options, option
 class CompletionOptions(Options):
     """The options of `alignattn completion`."""
 
-    shell: str = option(REQUIRED, "The shell.", choices=tuple(shtab.SUPPORTED_SHELLS), positional=True, metavar="SHELL")
+    shell: str = option(
+        REQUIRED, "The shell.", choices=("bash", "zsh", "tcsh", "fish"), positional=True, metavar="SHELL"
+    )
 
 
 COMMAND = Command(

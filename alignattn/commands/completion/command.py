@@ -7,7 +7,10 @@ import shtab
 from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.completion import CompletionOptions
 from alignattn.support.command import Command
-from alignattn.support.options import options_of
+from alignattn.support.options import metavar, options_of
+
+COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
+"""How a shell completes a value, by what stands for it in the help."""
 
 
 def print_completion(options: CompletionOptions) -> None:
@@ -24,8 +27,11 @@ def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comman
     parser = commands.add_parser(word, help=command.help, parents=[command.parser(everything=True)], add_help=False)
     known = options_of(command.options)
     for action in parser._actions:
-        if action.dest in known and known[action.dest].choices:
-            action.choices = known[action.dest].choices
+        option = known.get(action.dest)
+        if option and option.choices:
+            action.choices = option.choices
+        elif option and metavar(option) in COMPLETED:
+            action.complete = COMPLETED[metavar(option)]  # type: ignore[attr-defined]  # shtab's own attribute
     if command.subcommands:
         # A subcommand stands where an option may: shtab completes both.
         others = parser.add_subparsers()

@@ -43,14 +43,12 @@ class ReproduceOptions(Options):
         if self.seeds is None:
             return
         if len(self.seeds) != (self.num_seeds or len(self.seeds)):
-            raise AlignAttnError(
-                f"--seeds lists {len(self.seeds)}, --num_seeds is {self.num_seeds}: leave one of them out"
-            )
+            raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
         if len(self.seeds) == 1 and self.num_seeds is None:
             (seed,) = self.seeds
             raise AlignAttnError(
-                f"--seeds {seed} lists a single seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
-                "beside it for this one alone"
+                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 beside "
+                "it for this one alone"
             )
 
     @property

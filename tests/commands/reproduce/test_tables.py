@@ -203,7 +203,7 @@ def test_rows_are_named_by_what_tells_them_apart():
     [
         (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
         (["table9"], "table"),
-        ([], "TABLE"),
+        ([], "give TABLE"),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
