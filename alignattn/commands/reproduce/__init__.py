@@ -47,8 +47,8 @@ class ReproduceOptions(Options):
         if len(self.seeds) == 1 and self.num_seeds is None:
             (seed,) = self.seeds
             raise AlignAttnError(
-                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 beside "
-                "it for this one alone"
+                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
+                "beside it for this one alone"
             )
 
     @property

@@ -334,7 +334,7 @@ def changed(part, **values):
     [
         (renamed("title", "titel"), "title: Field required"),
         (renamed("rows", "lines"), "'rows'"),
-        (lambda content: content | {"command": "inspect"}, "'inspect'"),
+        (lambda content: content | {"command": "inspect"}, "alignattn inspect fills no tables"),
         (lambda content: [content], "not valid"),
         (changed("rows", options={"atention": "soft"}), "no option 'atention': did you mean 'attention'?"),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
