@@ -9,6 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.models import MODELS, traits_of
 from alignattn.runs.options import parse_run_options
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
@@ -44,7 +45,7 @@ def vectors(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("model", ["da", "esim"])
+@pytest.mark.parametrize("model", [name for name in MODELS if traits_of(name).reads_embeddings])
 def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
     assert run("--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8") == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text())
