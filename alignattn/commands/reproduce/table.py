@@ -29,9 +29,10 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.reproduce import TABLES, table_names
+from alignattn.commands.reproduce import FOLDER, TABLES
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of, path_label
+from alignattn.commands.reproduce.fillers import option_names
 from alignattn.models import Traits, traits_of
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
@@ -74,7 +75,7 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        known = all_option_names(self.command)
+        known = option_names(self.command)
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
         for name in set().union(*parts) - {ATTENTION}:
             if name not in known:
@@ -125,12 +126,12 @@ class Table(Definition):
             AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = all_option_names(self.command)
+        known = option_names(self.command)
         for name in given:
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
-                    "--attentions and --seeds"
+                    "--attentions, --seeds or --num_seeds"
                 )
             if name not in known:
                 raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
@@ -212,10 +213,10 @@ def load_table(name: str) -> Table:
     """
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
-    if name not in table_names():
-        choices = ", ".join(table_names())
+    if name not in TABLES:
+        choices = ", ".join(TABLES)
         raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
-    return parse_table(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_table(name, (FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
