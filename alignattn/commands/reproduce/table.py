@@ -31,12 +31,13 @@ from pydantic import Field, ValidationError, model_validator
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce import FOLDER, TABLES
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of, path_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
 from alignattn.commands.reproduce.fillers import option_names
 from alignattn.models import Traits, traits_of
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
 from alignattn.support.options import did_you_mean
+from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
 ATTENTION = "attention"
@@ -275,5 +276,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return path_label(str(value))
+        return short_path(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)
