@@ -19,7 +19,7 @@ from alignattn.commands.benchmark.report import (
     GROWTH_FILE,
     RATIOS_FILE,
     Conditions,
-    Cost,
+    StepCost,
     costs_of,
     draw_growth,
     draw_ratios,
@@ -82,7 +82,7 @@ def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
     return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
 
-def benchmark(arguments: BenchmarkOptions) -> list[Cost]:
+def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
@@ -103,7 +103,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[Cost]:
     model = load_model(arguments.model, max(shape.length for shape in shapes), arguments.dropout)
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     measurements: list[Measurement] = []
-    costs: list[Cost] = []
+    costs: list[StepCost] = []
     with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
         for shape in shapes:
             for measurement in _measure_shape(subjects, shape, arguments, progress):
@@ -186,7 +186,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     return model
 
 
-def _draw(costs: Sequence[Cost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
+def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
     if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return
