@@ -138,7 +138,7 @@ class Table(Definition):
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
+            takes_given = MODEL in given and MODEL in row.options and self.traits(row).is_pretrained
             model = {MODEL: given[MODEL]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
@@ -161,9 +161,9 @@ class Table(Definition):
             baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if not traits_of_row(row).is_pretrained:
-                    options[MODEL] = row.options[MODEL]
-                if not traits_of_row(row).reads_embeddings:
+                if not self.traits(row).is_pretrained:
+                    options[MODEL] = self._own_model(row)
+                if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)
                 published = row.published[index] if row.published else [None]
@@ -181,7 +181,7 @@ class Table(Definition):
 
         That row may lack options that only alignments have. None for a plain row, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or not traits_of_row(row).has_attention:
+        if attention_of(row) == PLAIN_ATTENTION or not self.traits(row).has_attention:
             return None
         return next(
             (
@@ -196,6 +196,13 @@ class Table(Definition):
     def model_of(self, row: Row) -> str:
         """Return the model of the runs of a row."""
         return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
+
+    def traits(self, row: Row) -> Traits:
+        """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
+        return traits_of(self._own_model(row))
+
+    def _own_model(self, row: Row) -> str:
+        return str(row.options.get(MODEL, self.options.get(MODEL)))
 
 
 def load_table(name: str) -> Table:
@@ -241,11 +248,6 @@ def parse_table(name: str, text: str) -> Table:
 def attention_of(row: Row) -> str:
     """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
-
-
-def traits_of_row(row: Row) -> Traits:
-    """Return what the model that a row names says of itself; of a row that names none what an encoder does."""
-    return traits_of(row.options.get(MODEL, ""))
 
 
 def _published(entry: Any) -> list[str | None]:
