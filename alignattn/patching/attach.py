@@ -100,9 +100,7 @@ def check_model(model: nn.Module) -> None:
     name, config = type(model).__name__, getattr(model, "config", None)
     for module in model.modules():
         if is_patched(module):
-            raise AlignAttnError(
-                f"this {type(module).__name__} is patched already: call alignattn.unpatch(model) first"
-            )
+            raise AlignAttnError(f"this {type(module).__name__} is patched already: call alignattn.unpatch first")
     is_decoder = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
         raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
@@ -160,7 +158,8 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         if id(module) not in declared:
             if isinstance(module, nn.MultiheadAttention) or any(names.of(module) for names in PROJECTIONS):
                 raise AlignAttnError(
-                    f"{name} is attention that slots cannot reach: {advice}; encoders of transformers go to alignattn.patch"
+                    f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
+                    "encoders)"
                 )
             if any(hasattr(module, projection) for projection in DECLARED.roles.values()):
                 raise AlignAttnError(f"{name} is half an attention module: {advice}")
@@ -171,8 +170,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         sizes = [getattr(projection, "out_features", 0) for projection in layer.projections.values()]
         if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.num_heads:
             raise AlignAttnError(
-                f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for queries and "
-                "keys"
+                f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for both"
             )
         if any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items()):
             raise AlignAttnError(f"{name} projects to queries and keys by one layer: nothing is left to align")

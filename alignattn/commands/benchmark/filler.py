@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
+from alignattn.commands.benchmark.report import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
 from alignattn.runs.filler import Filler, RunReport
 from alignattn.support.errors import AlignAttnError
 
@@ -20,7 +20,7 @@ class BenchmarkFiller(Filler):
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
-        for name in FILES:
+        for name in BENCHMARK_FILES:
             (folder / name).unlink(missing_ok=True)
 
     def is_finished(self, folder: Path) -> bool:
