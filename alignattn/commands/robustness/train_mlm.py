@@ -204,11 +204,11 @@ def train_masked_language_model(
     trainer.save_model()
     if trainer.is_world_process_zero():
         write_json(folder / RESULTS_FILE, asdict(result))
-        print(render(result, folder))
+        print(accuracy_lines(result, folder))
     return result
 
 
-def render(result: MaskedLanguageResult, folder: Path) -> str:
+def accuracy_lines(result: MaskedLanguageResult, folder: Path) -> str:
     """Return the result in lines, shares as percentages."""
     accuracy = result.masked_accuracy
     lines = [

@@ -13,8 +13,8 @@ from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.fillers.files import option_names, percent
 from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
 from alignattn.commands.reproduce.fillers.finetune import Finetune
-from alignattn.commands.robustness.command import RECORDS_SUFFIX, RobustnessArguments
-from alignattn.robustness.record_files import read_run
+from alignattn.commands.robustness.command import RobustnessArguments
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
 from alignattn.statistics.example_scores import ExampleScores
