@@ -7,8 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from alignattn.attention.attend import AttentionLayer, attend
     from alignattn.attention.config import PRESETS, AttentionConfig
-    from alignattn.patching import collect, is_patched, patch, patch_alignment, patch_qvi, unpatch
+    from alignattn.patching import attach, collect, is_patched, patch, patch_alignment, patch_qvi, unpatch
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.support.errors import AlignAttnError
@@ -21,9 +22,12 @@ _HOMES = {
     "AlignmentTrainer": "training",
     "AlignmentTrainingArguments": "training",
     "AttentionConfig": "attention.config",
+    "AttentionLayer": "attention.attend",
     "LayerRecord": "patching.recording",
     "PRESETS": "attention.config",
     "Recording": "patching.recording",
+    "attach": "patching",
+    "attend": "attention.attend",
     "collect": "patching",
     "from_pretrained": "patching.checkpoints",
     "is_patched": "patching",
@@ -39,8 +43,11 @@ __all__ = [
     "AlignmentTrainer",
     "AlignmentTrainingArguments",
     "AttentionConfig",
+    "AttentionLayer",
     "LayerRecord",
     "Recording",
+    "attach",
+    "attend",
     "collect",
     "from_pretrained",
     "is_patched",

@@ -1,25 +1,16 @@
 """Slots in models: patch and unpatch them, record what their attention does, save and load them."""
 
-from alignattn.patching.patch import (
-    CHILD_NAME,
-    LOADING_HINT,
-    Patch,
-    alignment_parameters,
-    collect,
-    function_parameters,
-    is_patched,
-    patch,
-    patch_alignment,
-    patch_of,
-    patch_qvi,
-    unpatch,
-)
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.patching.attach import LOADING_HINT, attach, unpatch
+from alignattn.patching.patch import patch, patch_alignment, patch_qvi
+from alignattn.patching.slots import Patch, alignment_parameters, collect, function_parameters, is_patched, patch_of
 
 __all__ = [
     "CHILD_NAME",
     "LOADING_HINT",
     "Patch",
     "alignment_parameters",
+    "attach",
     "collect",
     "function_parameters",
     "is_patched",

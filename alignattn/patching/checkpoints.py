@@ -71,9 +71,10 @@ def load_with_missing(path: str | Path, auto_class: Any, **kwargs: Any) -> tuple
     """
     hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
     fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
-    saved_class(fields)
+    model_class = saved_class(fields) or auto_class
     if fields.get("attn_implementation") == LOADING_HINT:
-        kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION)
+        has_interface = getattr(model_class, "_supports_sdpa", True)  # an Auto class does not say
+        kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION if has_interface else "eager")
     with _without_report_of_slots():
         model, report = auto_class.from_pretrained(str(path), **kwargs | {"output_loading_info": True})
     if CHILD_NAME in fields:

@@ -39,6 +39,10 @@ PROJECTIONS = (
 )
 
 
+DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"})
+"""The names of `alignattn.attention.attend.AttentionLayer`."""
+
+
 @dataclass(frozen=True)
 class AttentionModule:
     """A self-attention module of a model, and its projections."""

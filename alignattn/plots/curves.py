@@ -12,7 +12,7 @@ MARKER_POINTS = 3.5
 LINE_POINTS = 1.2
 MOST_TICKS = 5
 """Intervals of an axis."""
-TITLE_INCHES = 0.6
+CURVES_TITLE_INCHES = 0.6
 """What the picture's title and legend need of its height."""
 
 Curve = Sequence[tuple[float, float]]
@@ -45,7 +45,7 @@ def draw_curves(panels: Sequence[CurvePanel], *, names: Sequence[str], x_label: 
     """
     columns = min(len(panels), CURVE_PANELS_ABREAST)
     rows = math.ceil(len(panels) / columns)
-    width, height = PANEL_WIDTH * columns, PANEL_HEIGHT * rows + TITLE_INCHES
+    width, height = PANEL_WIDTH * columns, PANEL_HEIGHT * rows + CURVES_TITLE_INCHES
     figure, all_axes = new_figure(rows, columns, width, height, title)
     for axes in all_axes[len(panels) :]:
         axes.remove()

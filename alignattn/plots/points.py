@@ -8,7 +8,7 @@ from alignattn.plots.drawing import COLOURS, cycled, finish_axes, new_figure
 
 POINT_PANEL_INCHES = (4.2, 4.4)
 """Width and height."""
-TITLE_INCHES = 0.7
+POINTS_TITLE_INCHES = 0.7
 """What the picture's title and legend need of its height."""
 POINT_AREA = 12
 """Of a marker, in square points."""
@@ -39,7 +39,7 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
         title: of the whole picture.
     """
     width, height = POINT_PANEL_INCHES
-    figure, all_axes = new_figure(1, len(panels), width * len(panels), height + TITLE_INCHES, title)
+    figure, all_axes = new_figure(1, len(panels), width * len(panels), height + POINTS_TITLE_INCHES, title)
     for axes, panel in zip(all_axes, panels, strict=True):
         for index, (name, points) in enumerate(panel.series.items()):
             x, y = zip(*points, strict=True)

@@ -14,7 +14,7 @@ LABEL_INCHES = 1.1
 """What the labels of the tokens and the axes need beside the cells, and below them."""
 COLOUR_BAR_INCHES = 0.9
 COLOUR_BAR_ASPECT = 30
-TITLE_INCHES = 0.9
+MAP_TITLE_INCHES = 0.9
 POINTS_AN_INCH = 72
 LABEL_SHARE = 0.75
 """Height of a token's label, as a share of its row's."""
@@ -48,7 +48,7 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
     smallest, largest = MAP_INCHES
     side = min(max(smallest, TOKEN_INCHES * count), largest)
     width = (side + LABEL_INCHES) * len(panels) + COLOUR_BAR_INCHES
-    figure, all_axes = new_figure(1, len(panels), width, side + LABEL_INCHES + TITLE_INCHES, title)
+    figure, all_axes = new_figure(1, len(panels), width, side + LABEL_INCHES + MAP_TITLE_INCHES, title)
     top = max(weight for panel in panels for row in panel.weights for weight in row)
     label_size = min(LARGEST_LABEL, LABEL_SHARE * POINTS_AN_INCH * side / count)
     for axes, panel in zip(all_axes, panels, strict=True):

@@ -214,7 +214,8 @@ class _Card:
 
     def _data_source(self) -> str:
         if self.hub_data is None:
-            return "the user's own file" if self.data.train_file else "not on the Hub"
+            is_own = self.data.train_file or (self.task and self.task.sources.files)
+            return "the user's own file" if is_own else "not on the Hub"
         parts = (self.hub_data.sources.hub, self.hub_data.sources.config)
         return Markup(", ").join(_code(part) for part in parts if part)
 

@@ -77,7 +77,9 @@ def _check_options_fit(data_args: DataArguments) -> None:
         AlignAttnError: if there are such.
     """
     if data_args.train_file is None and data_args.task is None:
-        raise AlignAttnError("no data: give --task NAME, or --train_file FILE with --text_columns (or --tokens_column)")
+        raise AlignAttnError(
+            "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
+        )
     if data_args.train_file is None:
         source, fitting = "--task without --train_file", {"data_dir"}
     elif data_args.task is not None:

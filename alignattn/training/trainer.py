@@ -216,8 +216,8 @@ class AlignmentTrainer(Trainer):
         align_loss = self._recording.mean_loss()
         if align_loss is None:
             raise AlignAttnError(
-                f"no attention layer of this {type(self.model).__name__} reported an alignment loss: its forward does "
-                "not pass through transformers' attention interface"
+                f"no attention layer of this {type(self.model).__name__} reported an alignment loss: its forward "
+                "passes neither through transformers' attention interface nor through alignattn.attend"
             )
         weight = self.alignment_weight
         parts = self._recording.mean_diagnostics() | {

@@ -19,6 +19,8 @@ from alignattn.cli import main
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.options import parse_run_options
 from alignattn.runs.results import RunResult
+from alignattn.tasks import TASKS
+from alignattn.tasks.kinds import kind_of
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 TOKEN = "hf_a-secret-that-nobody-may-read"
@@ -176,6 +178,15 @@ def test_each_kind_of_task_has_the_names_of_the_hub(task, scores, tag, metrics, 
     assert {result.metric_name: result.metric_value for result in card.data.eval_results} == scores
     assert f"AutoModelFor{head}" in code_of(card)[0]
     assert ("| doc_stride | 128 |" in card.text) == (tag == "question-answering")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_card_of_every_task_says_its_kind_and_its_data(name):
+    task = TASKS[name]
+    card = card_from(f"--model albert-base-v2 --task {name} --attention soft", task=name)
+    assert card.data.pipeline_tag == task.kind
+    assert card.data.datasets == ([task.sources.hub] if task.sources.hub else None)
+    assert f"{kind_of(task).auto_class.__name__}.from_pretrained" in code_of(card)[0]
 
 
 def test_a_run_that_was_not_evaluated_has_a_card_without_results():

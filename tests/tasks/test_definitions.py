@@ -1,10 +1,15 @@
 """Tasks as data: every shipped file, a user's own, and every mistake in one."""
 
+import json
 from pathlib import Path
 
 import pytest
 from task_rows import make_rows, write_rows
 
+from alignattn.cli import main
+from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.inspect.command import InspectionArguments, load_texts
+from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import CATALOG, TASKS, get_task
 from alignattn.tasks.definitions import read_definition
@@ -136,3 +141,43 @@ def test_a_task_without_sources_asks_for_them(own_task: Path) -> None:
     own_task.write_text(OWN[: OWN.index("sources")])
     with pytest.raises(AlignAttnError, match=r"give --data_dir DIR with train.parquet$"):
         load_rows(get_task(str(own_task)))
+
+
+def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.yml").write_text(OWN)
+    words = f"domain-shift --pair {own_task}-{tmp_path}/other.yml --model {tiny_checkpoint} --attention soft"
+    words += f" --output_dir {tmp_path}/out --max_length 32 --num_train_epochs 1 --disable_tqdm true --use_cpu true"
+    assert main(words.split()) == 0
+    run = json.loads((tmp_path / "out" / "run" / "results.json").read_text())
+    assert (run["task"], run["train_rows"], set(run["metrics"]["validation"])) == ("own-task", 12, {"accuracy", "f1"})
+    shifted = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [side["task"] for side in shifted["sides"].values()] == ["own-task", "other"]
+    read_back = load_run_evaluation(read_run_options(tmp_path / "out" / "run", "alignattn"))
+    assert len(read_back.evaluation["validation"]) == 12
+
+
+def test_the_texts_of_a_users_own_task_are_inspected(own_task: Path) -> None:
+    task, rows = load_texts(InspectionArguments(model="any", data=str(own_task), max_samples=5))
+    assert (task.name, len(rows)) == ("own-task", 5)
+
+
+def test_a_mistake_in_a_file_of_a_pair_is_told(own_task: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("kind: text-classification")
+    with pytest.raises(AlignAttnError, match=r"other\.yaml: metrics is missing; text_columns is missing"):
+        parse_pair(f"snli-{tmp_path}/other.yaml")
+
+
+def test_a_model_of_mnli_is_evaluated_on_the_diagnostics(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    made = make_rows(TASKS["ax"], 12)
+    named = [row | {"label": TASKS["ax"].labels[row["label"]]} for row in made]
+    train, diagnostics = write_rows(tmp_path / "mnli.jsonl", made), write_rows(tmp_path / "ax.jsonl", named)
+    words = f"finetune --task ax --train_file {train} --validation_file {diagnostics} --model {tiny_checkpoint}"
+    words += f" --output_dir {tmp_path}/run --max_length 32 --num_train_epochs 1 --disable_tqdm true --use_cpu true"
+    assert main(words.split()) == 0
+    metrics = json.loads((tmp_path / "run" / "results.json").read_text())["metrics"]
+    assert list(metrics["validation"]) == ["matthews_correlation"]
+
+
+def test_the_diagnostics_are_not_trained_on(tmp_path: Path) -> None:
+    with pytest.raises(AlignAttnError, match=r"task 'ax' is not on the Hub: give --data_dir DIR with glue/ax/train"):
+        load_rows(TASKS["ax"])

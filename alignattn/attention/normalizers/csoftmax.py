@@ -8,7 +8,7 @@ from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, inval
 from alignattn.support.errors import AlignAttnError
 
 DEFAULT_BOUND = 0.5
-SUM_TOLERANCE = 1e-5
+BOUNDS_TOLERANCE = 1e-5
 """How far below 1 rounding may put the sum of bounds that were meant to sum to 1."""
 
 
@@ -58,7 +58,7 @@ def _check_bounds(bound: Tensor, scores: Tensor) -> None:
     if not lowest >= 0:
         raise invalid("csoftmax", "bound", lowest, "0 or more at every position")
     total = bounds.sum(dim=-1, dtype=torch.float64).min().item()
-    if total < 1 - SUM_TOLERANCE:
+    if total < 1 - BOUNDS_TOLERANCE:
         raise AlignAttnError(
             f"normalizer 'csoftmax': the bounds of a row sum to {total:.6g}: they must sum to 1 or more, "
             "or its weights cannot"

@@ -34,7 +34,7 @@ PREMISE_ATTEMPTS = 60
 
 
 @dataclass(frozen=True)
-class Row:
+class SentencePair:
     """One example; `label` as in the module's description."""
 
     premise: str
@@ -42,7 +42,7 @@ class Row:
     label: int
 
 
-def generate(num_rows: int, genre: str, seed: int) -> list[Row]:
+def generate(num_rows: int, genre: str, seed: int) -> list[SentencePair]:
     """Draw rows of one genre: no pair twice, and every run of three rows holds the three labels.
 
     The same arguments give the same rows, and a larger `num_rows` continues the rows of a smaller one.
@@ -55,13 +55,13 @@ def generate(num_rows: int, genre: str, seed: int) -> list[Row]:
     if genre not in GENRES:
         raise AlignAttnError(f"unknown demo genre {genre!r}: choose one of {', '.join(GENRES)}")
     rng = random.Random(f"{genre} {seed}")  # noqa: S311, the rows must be the same for a seed
-    rows: dict[Row, None] = {}  # a dict keeps the order, which a set does not
+    rows: dict[SentencePair, None] = {}  # a dict keeps the order, which a set does not
     while len(rows) < num_rows:
         rows[_draw_row(GENRES[genre], len(rows) % len(LABEL_NAMES), rng)] = None
     return list(rows)
 
 
-def _draw_row(genre: Genre, label: int, rng: random.Random) -> Row:
+def _draw_row(genre: Genre, label: int, rng: random.Random) -> SentencePair:
     """A hypothesis that has premises of all three labels, with its premise of the wanted one."""
     while True:
         hypothesis = Statement.draw(genre, rng)
@@ -72,7 +72,7 @@ def _draw_row(genre: Genre, label: int, rng: random.Random) -> Row:
             if (text := premise.text(genre)) != hypothesis_text:
                 premises.setdefault(hypothesis.label_from(premise, genre), text)
             if len(premises) == len(LABEL_NAMES):
-                return Row(premises[label], hypothesis_text, label)
+                return SentencePair(premises[label], hypothesis_text, label)
 
 
 def write_demo_data(folder: Path, *, train_rows: int, validation_rows: int, seed: int) -> None:
@@ -97,7 +97,7 @@ def write_demo_data(folder: Path, *, train_rows: int, validation_rows: int, seed
         _write_parquet(rows, task_folder / f"{split}.parquet")
 
 
-def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+def _write_parquet(rows: Sequence[SentencePair], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -17,8 +17,8 @@ from alignattn.commands.demo.vocabulary import Genre, Verb, members_of, step_up_
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 
-Cell = tuple[bool, bool]  # inside the premise's set, inside the hypothesis's set
-Individual = tuple[Cell, Cell]  # of the two nouns, of the two events
+Region = tuple[bool, bool]  # inside the premise's set, inside the hypothesis's set
+Individual = tuple[Region, Region]  # of the two nouns, of the two events
 
 # Above every number that a sentence names, lest "at least five" come to mean "exactly five".
 LARGEST_COUNT = 12
@@ -38,16 +38,16 @@ def relation(premise: Set[Hashable], hypothesis: Set[Hashable]) -> int:
     return NEUTRAL if premise & hypothesis else CONTRADICTION
 
 
-def overlap_cells(first: Set[Hashable], second: Set[Hashable]) -> list[Cell]:
+def overlap_cells(first: Set[Hashable], second: Set[Hashable]) -> list[Region]:
     """The regions that something can lie in; something can always lie outside both sets."""
     candidates = {(True, True): first & second, (True, False): first - second, (False, True): second - first}
     return [cell for cell, members in candidates.items() if members] + [(False, False)]
 
 
-T = TypeVar("T")
+SentenceT = TypeVar("SentenceT")
 
 
-def _change_some(sentence: T, rng: random.Random, **new_parts: Callable[[], Any]) -> T:
+def _change_some(sentence: SentenceT, rng: random.Random, **new_parts: Callable[[], Any]) -> SentenceT:
     """The sentence with none, one or two of the named parts made new."""
     changed = rng.sample(list(new_parts), rng.choice(CHANGES))
     return replace(sentence, **{part: new_parts[part]() for part in changed})  # type: ignore[type-var]
@@ -308,7 +308,7 @@ QUANTIFIERS: dict[str, Callable[[Collection[bool]], bool]] = {
 
 
 @cache
-def _label_of_quantifiers(premise: str, hypothesis: str, nouns: tuple[Cell, ...], events: tuple[Cell, ...]) -> int:
+def _label_of_quantifiers(premise: str, hypothesis: str, nouns: tuple[Region, ...], events: tuple[Region, ...]) -> int:
     """A world is the set of kinds of individual that exist in it; either noun has somebody in every world.
 
     "Every harpist" takes that somebody for granted; without it "every" and "no" could both be true.

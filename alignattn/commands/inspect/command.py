@@ -27,7 +27,7 @@ from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
 from alignattn.support.parser import OneLineErrorParser, check_range
-from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task
+from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task, is_definition
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
@@ -121,7 +121,8 @@ def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
         AlignAttnError: if there is no such file or task, a column is missing, or a text is empty.
     """
     path = Path(arguments.data)
-    task, rows = _file_texts(path, arguments) if path.suffix else _task_texts(arguments)
+    is_file = path.suffix and not is_definition(arguments.data)
+    task, rows = _file_texts(path, arguments) if is_file else _task_texts(arguments)
     if len(rows) > arguments.max_samples:
         generator = np.random.default_rng(arguments.seed)
         rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_samples, replace=False)))

@@ -12,13 +12,14 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from alignattn.commands.reproduce import table_names
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.filling import fill
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
+from alignattn.commands.reproduce.formats import to_text, write_table
 from alignattn.commands.reproduce.launchers import LAUNCHERS, Launcher, make_launcher
 from alignattn.commands.reproduce.launchers.worker import BUSY
-from alignattn.commands.reproduce.render import to_text, write_table
-from alignattn.commands.reproduce.table import Table, load_table, table_names
+from alignattn.commands.reproduce.result import read_table
+from alignattn.commands.reproduce.table import Table, load_table
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.parser import OneLineErrorParser
 from alignattn.support.text_tables import render_table
@@ -110,21 +111,21 @@ def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, A
     results = Path(arguments.output_dir)
     cells = list(table.cells(range(1, arguments.seeds + 1)))
     waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
-    print(render_runs(waves))
+    print(list_runs(waves))
     if arguments.dry_run:
         return
     launcher = make_launcher(arguments.launcher, processes=arguments.processes, ray_address=arguments.ray_address)
     for wave in waves:
         run_missing(launcher, wave)
-    filled = fill(table, cells, results)
+    result = read_table(table, cells, results)
     if arguments.note is not None:
-        filled = replace(filled, notes=[*filled.notes, arguments.note])
-    written = write_table(results / table.name, filled)
-    print(f"{to_text(filled)}\nwritten to {', '.join(map(str, written))}")
-    failed = [run for run in filled.runs.values() if run.state != "done"]
+        result = replace(result, notes=[*result.notes, arguments.note])
+    written = write_table(results / table.name, result)
+    print(f"{to_text(result)}\nwritten to {', '.join(map(str, written))}")
+    failed = [run for run in result.runs.values() if run.state != "done"]
     if failed:
         reason = failed[0].reason or f"there is no result; see {failed[0].folder}"
-        raise AlignAttnError(f"{len(failed)} of {len(filled.runs)} runs failed, the first: {failed[0].title}: {reason}")
+        raise AlignAttnError(f"{len(failed)} of {len(result.runs)} runs failed, the first: {failed[0].title}: {reason}")
 
 
 def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
@@ -147,7 +148,7 @@ def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
             _wait_for_one(busy.values())
 
 
-def render_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
+def list_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
     """Return the runs, their state, and how long those that are missing will take, by those that are not."""
     folders = [folder for wave in waves for folder in wave]
     states = {folder.path: folder.status() for folder in folders}

@@ -2,16 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal
+
+from alignattn.commands.reproduce.fillers import filler_of
 
 FORMAT = 1
 """Of what makes a digest: raised when equal options come to mean another run."""
 
 DIGEST_CHARACTERS = 16
+
+MODEL, SEED = "model", "seed"
+
+State = Literal["done", "missing", "failed"]
+"""Of a run."""
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that change nothing of what a run measures."""
@@ -44,12 +51,6 @@ class Experiment:
         needs = None if self.needs is None else self.needs.to_dict()
         return {"command": self.command, "options": dict(sorted(self.options.items())), "needs": needs}
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Return the run that `to_dict` made `content` of."""
-        needs = content["needs"]
-        return cls(content["command"], content["options"], None if needs is None else cls.from_dict(needs))
-
     @property
     def all_options(self) -> dict[str, Any]:
         """Its options, over those of the run on whose result it works."""
@@ -59,14 +60,31 @@ class Experiment:
     def title(self) -> str:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
-        names = ("recipes", "task", "pair", "model", "attention", "gradient_scope")
-        parts = [model_label(str(whole[name])) if name == "model" else whole[name] for name in names if name in whole]
+        names = ("recipes", "task", "pair", MODEL, "attention", "gradient_scope")
+        parts = [path_label(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
         words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
-        words += [f"seed {whole['seed']}"] if "seed" in whole else []
+        words += [f"seed {whole[SEED]}"] if SEED in whole else []
         return f"{self.command} {', '.join(words)}"
 
 
-def model_label(model: str) -> str:
-    """Return a model's Hub id as it is, and of a folder the last two parts, since many end in `model`."""
-    return "/".join(Path(model).parts[-2:])
+def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
+    """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
+    filler = filler_of(command)
+    own = {name: value for name, value in options.items() if name in filler.options}
+    if filler.needs is not None:
+        return [Experiment(command, own, needed) for needed in experiments_of(filler.needs, options, seeds)]
+    if not filler.has_seeds:
+        return [Experiment(command, own)]
+    return [Experiment(command, own | {SEED: seed}) for seed in seeds]
+
+
+def all_option_names(command: str) -> frozenset[str]:
+    """Return the options that a table of a command may give: its own, and those of the command that it needs."""
+    filler = filler_of(command)
+    return filler.options | (all_option_names(filler.needs) if filler.needs else frozenset())
+
+
+def path_label(path: str) -> str:
+    """Return a name or an id of the Hub as it is, and of a folder the last two parts, since many end in `model`."""
+    return "/".join(part for part in Path(path).parts[-2:] if part != "/")

@@ -5,20 +5,24 @@ failure, `failure.txt` with the reason; `seconds.txt` says how long it took. A p
 system gives that up with the process, however it ends, so no run is ever made twice at once.
 """
 
-import json
 import math
+import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.filled import State
-from alignattn.commands.reproduce.fillers import COMMANDS, Command
+from alignattn.commands.reproduce.experiment import Experiment, State
+from alignattn.commands.reproduce.fillers import filler_of
+from alignattn.runs.filler import Filler, words
+from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
+from alignattn.support.json_records import read_record
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -61,11 +65,9 @@ class RunFolder:
         Raises:
             AlignAttnError: if it says nothing that can be read.
         """
-        file = path / EXPERIMENT_FILE
-        try:
-            experiment = Experiment.from_dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise AlignAttnError(f"{file} is damaged or of another version of alignattn: move {path} away") from error
+        experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
+        if experiment is None:
+            raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
         folder = cls(path.parents[1], experiment)
         if folder.path != path:
             raise AlignAttnError(f"{path} holds another run than its name says: move it away")
@@ -82,9 +84,9 @@ class RunFolder:
         return self.path / OUTPUT_FOLDER
 
     @property
-    def command(self) -> Command:
-        """The command."""
-        return COMMANDS[self.experiment.command]
+    def filler(self) -> Filler:
+        """What its command is as a filler of tables."""
+        return filler_of(self.experiment.command)
 
     @cached_property
     def needed(self) -> "RunFolder | None":
@@ -93,10 +95,19 @@ class RunFolder:
         return None if needs is None else RunFolder(self.results, needs)
 
     @property
-    def argv(self) -> list[str]:
-        """The words after the command's name."""
+    def values(self) -> dict[str, Any]:
+        """All options of the command."""
         needed = None if self.needed is None else self.needed.output
-        return self.command.argv(self.experiment, self.output, needed)
+        return self.filler.values(self.experiment.options, self.output, needed)
+
+    @property
+    def command_line(self) -> str:
+        """What makes the run again, ready to be pasted into a shell."""
+        return shlex.join(["alignattn", self.experiment.command, *words(self.values)])
+
+    def examples(self, path: Sequence[str]) -> ExampleScores | None:
+        """Return what a number of the finished run is made of; see `Filler.examples`."""
+        return self.filler.examples(self.output, path)
 
     @property
     def seconds(self) -> float:
@@ -116,8 +127,8 @@ class RunFolder:
             return Status("missing")
         try:
             RunFolder.read(self.path)
-            self.command.check_same(self.argv)
-            if self.command.is_finished(self.output):
+            self.filler.check_same(self.values)
+            if self.filler.is_finished(self.output):
                 return Status("done")
         except AlignAttnError as error:
             return Status("failed", str(error))

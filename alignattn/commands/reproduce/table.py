@@ -1,4 +1,4 @@
-"""A table as data: a YAML file in `data/` says what its rows, columns and numbers are, and which runs fill it.
+"""A table as data: a YAML file in `tables/`, or a user's own, says what its rows, columns and numbers are.
 
     title: above the table
     published_source: what the published numbers are of; left out where there are none
@@ -7,38 +7,38 @@
     default_tasks: the columns where a user names none; all where left out
     options: of every run
     rows:      a list of
-      options: of the runs of the row; they also name it
+      options: of the runs of the row
+      label: as printed; where left out, the options that tell the row from the others
       published: for each column a number, or a list of as many as it has measures; null or left out where unknown
     columns:   a list of
       label: as printed
       config: a file of configs/ without its ending, whose options come first; may be left out
       options: of the runs of the column
-      measures: a list of label, path (keys joined by dots, to the number in what a run measured; `{attention}` stands
-        for the row's), unit and is_better (see `filled.MeasureHeading`; percent and higher where left out)
+      measures: a list of what `Measure` holds
 
-A cell is where a row and a column meet: its runs have the options of the table, the config, the column and the row,
-each over those before it, and last those that a user gives. To add a table is to add a file.
+A cell is where a row and a measure of a column meet: its runs have the options of the table, the config, the column and
+the row, each over those before it, and last those that a user gives. To add a table is to add a file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import yaml
+from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.reproduce.experiment import Experiment, model_label
-from alignattn.commands.reproduce.filled import ColumnHeading, Heading, MeasureHeading
-from alignattn.commands.reproduce.fillers import COMMANDS, Command
+from alignattn.commands.reproduce import TABLES, table_names
+from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
+from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
 from alignattn.models import Traits, traits_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import read_text
 from alignattn.support.parser import did_you_mean
 from alignattn.tasks import plain_name
 
-ATTENTION, MODEL, SEED = "attention", "model", "seed"
-COLUMN_OPTIONS = ("task", "pair")
-"""Options that name a column; the first that it has."""
+ATTENTION = "attention"
 
 DISPLACED: Mapping[str, Sequence[str]] = {
     MODEL: ("model_config",),
@@ -50,105 +50,43 @@ DISPLACED: Mapping[str, Sequence[str]] = {
 EMBEDDINGS = "embeddings"
 """The option that a user gives for the rows whose models read word vectors; others do not take it."""
 
-_ROOT = resources.files("alignattn.commands.reproduce")
-_CONFIGS = resources.files("alignattn.configs")
+CONFIGS = resources.files("alignattn.configs")
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A number below a column.
-
-    Attributes:
-        heading: as printed.
-        path: the keys that lead to it in what a run measured.
-    """
-
-    heading: MeasureHeading
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row.
-
-    Attributes:
-        options: of its runs, which name it.
-        published: by column and measure, as the paper prints it; None where it does not.
-    """
-
-    options: Mapping[str, Any]
-    published: Sequence[Sequence[str | None]]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column.
-
-    Attributes:
-        label: as printed.
-        options: of its runs.
-        measures: the numbers below it.
-    """
-
-    label: str
-    options: Mapping[str, Any]
-    measures: Sequence[Measure]
-
-    @property
-    def name(self) -> str:
-        """The task or pair; the label where there is neither."""
-        return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
-
-    @property
-    def heading(self) -> ColumnHeading:
-        """What the renderers know of it."""
-        return ColumnHeading(self.name, self.label, tuple(measure.heading for measure in self.measures))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Where a row and a column meet.
-
-    Attributes:
-        row: the row.
-        column: the column.
-        published: one a measure.
-        experiments: one a seed; one alone where the command has no seeds.
-    """
-
-    row: Row
-    column: Column
-    published: Sequence[str | None]
-    experiments: Sequence[Experiment]
-
-
-@dataclass(frozen=True)
-class Table:
+class Table(Definition):
     """A table of a paper: see the module's text.
 
     Attributes:
         name: of its file.
-        title: above it.
-        published_source: what the published numbers are of, or None.
-        notes: below it.
-        command: whose runs fill it.
-        options: of every run.
-        rows: in order.
-        columns: in order.
-        default_tasks: names of the columns where a user names none; None for all.
         given: options that a user gave; they come last.
     """
 
     name: str
     title: str
-    published_source: str | None
-    notes: Sequence[str]
-    command: Command
-    options: Mapping[str, Any]
-    rows: Sequence[Row]
-    columns: Sequence[Column]
+    published_source: str | None = None
+    notes: Sequence[str] = ()
+    command: str
     default_tasks: Sequence[str] | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    rows: Sequence[Row] = Field(min_length=1)
+    columns: Sequence[Column] = Field(min_length=1)
+    given: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        known = all_option_names(self.command)
+        parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
+        for name in set().union(*parts) - {ATTENTION}:
+            if name not in known:
+                raise ValueError(f"{self.command} has no option {name!r}{did_you_mean(name, sorted(known))}")
+        measures = [len(column.measures) for column in self.columns]
+        for row in self.rows:
+            # A single null stands for all measures of its column.
+            counts = zip(row.published, measures, strict=False)
+            published = [count if numbers == [None] else len(numbers) for numbers, count in counts]
+            if row.published and (published != measures or len(row.published) != len(measures)):
+                raise ValueError(f"a row has {published} published numbers, and the columns have {measures} measures")
+        return self
 
     def narrowed(
         self,
@@ -170,13 +108,13 @@ class Table:
         tasks = self.default_tasks if tasks is None else tasks
         kept = [index for index, column in enumerate(self.columns) if _is_among(column.name, tasks)]
         rows = [
-            replace(row, published=[row.published[index] for index in kept])
+            row.model_copy(update={"published": [row.published[index] for index in kept] if row.published else []})
             for row in self.rows
             if _is_among(self.model_of(row), models) and _is_among(attention_of(row), attentions)
         ]
         if not rows:
             raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
-        return replace(self, rows=rows, columns=[self.columns[index] for index in kept])
+        return self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
 
     def with_given(self, given: Mapping[str, Any]) -> "Table":
         """Return the table with options that a user gives; a model takes the place of every pretrained one.
@@ -187,7 +125,7 @@ class Table:
             AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = self.command.all_options
+        known = all_option_names(self.command)
         for name in given:
             if name in cells_own:
                 raise AlignAttnError(
@@ -195,35 +133,47 @@ class Table:
                     "--attentions and --seeds"
                 )
             if name not in known:
-                raise AlignAttnError(f"--{name} is no option of {self.command.name}{did_you_mean(name, sorted(known))}")
+                raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
             takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
             model = {MODEL: given[MODEL]} if takes_given else {}
-            row = replace(row, options=_without(row.options, displaced) | model)
-            rows.setdefault(str(sorted(row.options.items())), row)
-        columns = [replace(column, options=_without(column.options, displaced)) for column in self.columns]
-        options = _without(self.options, displaced)
-        return replace(self, rows=list(rows.values()), columns=columns, options=options, given=dict(given))
+            options = _without(row.options, displaced) | model
+            rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
+        columns = [
+            column.model_copy(update={"options": _without(column.options, displaced)}) for column in self.columns
+        ]
+        return self.model_copy(
+            update={
+                "rows": list(rows.values()),
+                "columns": columns,
+                "options": _without(self.options, displaced),
+                "given": dict(given),
+            }
+        )
 
     def cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
-        """Yield the cells row by row, each with its runs."""
+        """Yield the cells row by row, each with its runs and with nothing measured."""
         for row in self.rows:
+            labelled, plain = row.model_copy(update={"label": self.label(row)}), self.baseline(row)
+            baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
                 if not traits_of_row(row).is_pretrained:
                     options[MODEL] = row.options[MODEL]
                 if not traits_of_row(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
-                experiments = self.command.experiments(options, seeds)
-                yield Cell(row, column, row.published[index], experiments)
+                experiments = experiments_of(self.command, options, seeds)
+                published = row.published[index] if row.published else [None]
+                for place, measure in enumerate(column.measures):
+                    number = None if published == [None] else published[place]
+                    yield Cell(labelled, column, measure, experiments, number, baseline)
 
-    def heading(self, row: Row) -> Heading:
-        """Return what the renderers know of a row: its options, without those that all rows share."""
+    def label(self, row: Row) -> str:
+        """Return what a row is called: its options, without those that all rows share."""
         names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
-        label = ", ".join(_label(name, row.options[name]) for name in names or row.options)
-        return Heading(label, label)
+        return row.label or ", ".join(_label(name, row.options[name]) for name in names or row.options)
 
     def baseline(self, row: Row) -> Row | None:
         """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
@@ -247,42 +197,44 @@ class Table:
         return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
 
 
-def table_names() -> list[str]:
-    """Return the names of the tables that there are."""
-    return sorted(path.name.removesuffix(".yaml") for path in (_ROOT / "tables").iterdir())
-
-
 def load_table(name: str) -> Table:
-    """Read a table's file.
+    """Read a table's file: one of `tables/` by its name, or a user's own.
 
     Raises:
-        AlignAttnError: if there is no table of that name.
+        AlignAttnError: if there is no such table, or it is none.
     """
+    if name.endswith(".yaml"):
+        return parse_table(Path(name).stem, read_text(Path(name)))
     if name not in table_names():
-        raise AlignAttnError(f"unknown table {name!r}: choose one of {', '.join(table_names())}")
-    return parse_table(name, (_ROOT / "tables" / f"{name}.yaml").read_text(encoding="utf-8"))
+        choices = ", ".join(table_names())
+        raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
+    return parse_table(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Return the table that a file describes."""
-    content = yaml.safe_load(text)
-    # Numbers as they are written: a paper's 78.80 is not 78.8.
-    published = [row.get("published") for row in yaml.load(text, Loader=yaml.BaseLoader)["rows"]]  # noqa: S506
-    columns = [_parse_column(column) for column in content["columns"]]
-    return Table(
-        name=name,
-        title=content["title"],
-        published_source=content.get("published_source"),
-        notes=content.get("notes", []),
-        command=COMMANDS[content["command"]],
-        options=content.get("options", {}),
-        rows=[
-            Row(row["options"], _parse_published(numbers, columns))
-            for row, numbers in zip(content["rows"], published, strict=True)
-        ],
-        columns=columns,
-        default_tasks=content.get("default_tasks"),
-    )
+    """Return the table that a file describes.
+
+    Raises:
+        AlignAttnError: if it describes none.
+    """
+    try:
+        content = yaml.safe_load(text)
+        # Numbers as they are written: a paper's 78.80 is not 78.8.
+        as_written = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
+        for row, written in zip(content["rows"], as_written["rows"], strict=True):
+            if row.get("published") is not None:
+                row["published"] = [_published(entry) for entry in written["published"]]
+        for column in content["columns"]:
+            if config := column.pop("config", None):
+                own = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
+                column["options"] = own | column.get("options", {})
+        return Table.model_validate(content | {"name": name})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"])) or "its content"
+        raise AlignAttnError(f"table {name} is not valid: {place}: {problem['msg']}") from error
+    except (yaml.YAMLError, OSError, LookupError, TypeError, AttributeError) as error:
+        raise AlignAttnError(f"table {name} is not valid: {one_line(error)}") from error
 
 
 def attention_of(row: Row) -> str:
@@ -295,30 +247,9 @@ def traits_of_row(row: Row) -> Traits:
     return traits_of(row.options.get(MODEL, ""))
 
 
-def _parse_column(content: Mapping[str, Any]) -> Column:
-    config = yaml.safe_load((_CONFIGS / f"{content['config']}.yaml").read_text()) if "config" in content else {}
-    measures = [
-        Measure(
-            MeasureHeading(entry["path"], entry["label"], **{k: entry[k] for k in ("unit", "is_better") if k in entry}),
-            tuple(entry["path"].split(".")),
-        )
-        for entry in content["measures"]
-    ]
-    return Column(content["label"], config | content.get("options", {}), measures)
-
-
-def _parse_published(numbers: Sequence[Any] | None, columns: Sequence[Column]) -> list[list[str | None]]:
-    """The texts of the published numbers by column and measure; `null`, as any number, is a text here."""
-    if numbers is None:
-        numbers = [["null"] * len(column.measures) for column in columns]
-    by_column = [entry if isinstance(entry, list) else [entry] for entry in numbers]
-    return [
-        [
-            None if number == "null" else number
-            for number in (entry * len(column.measures) if entry == ["null"] else entry)
-        ]
-        for entry, column in zip(by_column, columns, strict=True)
-    ]
+def _published(entry: Any) -> list[str | None]:
+    """The texts of a column's published numbers; `null`, as any number, is a text here."""
+    return [None if number == "null" else number for number in (entry if isinstance(entry, list) else [entry])]
 
 
 def _check_known(wanted: Sequence[str] | None, known: Sequence[str], option: str, table: str) -> None:
@@ -341,5 +272,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return model_label(str(value))
+        return path_label(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)

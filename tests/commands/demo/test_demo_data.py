@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.commands.demo.data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, Row, generate, write_demo_data
+from alignattn.commands.demo.data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, SentencePair, generate, write_demo_data
 from alignattn.commands.demo.vocabulary import GENRES, Genre, Taxon
 from alignattn.support.errors import AlignAttnError
 
@@ -241,7 +241,7 @@ def test_labels_agree_with_the_oracle(genre: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[SentencePair]:
     return generate(1800, IN_DOMAIN, seed=5)
 
 
@@ -252,7 +252,7 @@ def test_labels_are_balanced_within_one(num_rows: int) -> None:
     assert np.ptp(counts) <= 1
 
 
-def test_no_pair_comes_twice_and_none_is_a_copy(rows: list[Row]) -> None:
+def test_no_pair_comes_twice_and_none_is_a_copy(rows: list[SentencePair]) -> None:
     assert len({(row.premise, row.hypothesis) for row in rows}) == len(rows)
     assert all(row.premise != row.hypothesis for row in rows)
 
@@ -299,7 +299,7 @@ def test_no_term_has_two_places_in_a_taxonomy(genre: str) -> None:
 # Artefacts
 
 
-def test_negation_comes_with_every_label_in_either_sentence(rows: list[Row]) -> None:
+def test_negation_comes_with_every_label_in_either_sentence(rows: list[SentencePair]) -> None:
     for part in ("premise", "hypothesis"):
         for label in LABEL_NAMES:
             texts = [getattr(row, part) for row in rows if row.label == label]
@@ -307,7 +307,7 @@ def test_negation_comes_with_every_label_in_either_sentence(rows: list[Row]) -> 
             assert 0.2 < np.mean(negated) < 0.6
 
 
-def test_hypothesis_alone_tells_nothing(rows: list[Row]) -> None:
+def test_hypothesis_alone_tells_nothing(rows: list[SentencePair]) -> None:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -318,10 +318,10 @@ def test_hypothesis_alone_tells_nothing(rows: list[Row]) -> None:
     assert model.score([row.hypothesis for row in held_out], [row.label for row in held_out]) < 0.42
 
 
-def test_lengths_and_overlap_tell_little(rows: list[Row]) -> None:
+def test_lengths_and_overlap_tell_little(rows: list[SentencePair]) -> None:
     from sklearn.linear_model import LogisticRegression
 
-    def features(row: Row) -> list[float]:
+    def features(row: SentencePair) -> list[float]:
         premise, hypothesis = (set(text.lower().strip(".").split()) for text in (row.premise, row.hypothesis))
         shared = len(premise & hypothesis)
         return [len(premise), len(hypothesis), shared / len(premise), shared / len(hypothesis)]

@@ -109,7 +109,13 @@ def test_the_table_holds_what_its_runs_measured(filled, words):
     assert table["difference"][1] == pytest.approx(table["mean"][1] - table["mean"][0])
     written = {path.suffix: path for path in (results / "table1").iterdir()}
     assert written.keys() == {".md", ".csv", ".tex", ".html"}
-    assert all(folder.experiment.digest in written[".html"].read_text() for folder in folders)
+    texts = {suffix: path.read_text() for suffix, path in written.items()}
+    assert all(folder.experiment.digest in texts[".html"] for folder in folders)
+    # The data and the model lie beside the results, in folders of this machine that no reader has.
+    machine = str(results.parents[2])
+    assert machine in words[words.index("--data_dir") + 1]
+    assert not [suffix for suffix, text in texts.items() if machine in text]
+    assert f"--output_dir results/runs/{folders[0].experiment.digest}/run" in texts[".html"]
 
 
 def test_what_is_finished_is_not_run_again(filled, words, copy, capsys):

@@ -1,4 +1,4 @@
-"""The page of a filled table in a real browser: nothing is fetched, no error is logged, every link leads somewhere."""
+"""A page of a measured table in a real browser: nothing is fetched, no error logged, every link leads somewhere."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filled_table import ENTRIES, NASTY, filled_table
+from measured_table import CELLS, NASTY, measured_table
 
 from alignattn.commands.reproduce.page import to_html
 from alignattn.support.files import write_text
@@ -43,7 +43,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "table1.html"
-    write_text(path, to_html(filled_table()))
+    write_text(path, to_html(measured_table()))
     return path
 
 
@@ -107,18 +107,18 @@ def test_ids_are_unique_and_every_link_leads_to_one(opened: Any) -> None:
     ids = [element.get_attribute("id") for element in find(opened, "[id]")]
     assert len(ids) == len(set(ids))
     targets = [link.get_dom_attribute("href") for link in find(opened, "a")]
-    assert len(targets) > len(ENTRIES)
+    assert len(targets) > len(CELLS)
     assert {target.removeprefix("#") for target in targets} <= set(ids)
-    assert {f"run-{digest}" for digest in filled_table().runs} <= set(ids)
+    assert {f"run-{digest}" for digest in measured_table().runs} <= set(ids)
 
 
 def test_each_number_leads_to_its_runs(opened: Any) -> None:
     cells = find(opened, ".results td.measured")
-    assert len(cells) == len(ENTRIES)
-    for cell, entry in zip(cells, ENTRIES, strict=True):
-        number, *runs = (link.get_dom_attribute("href") for link in cell.find_elements("css selector", ":not(sup) > a"))
-        assert number == f"#run-{entry.runs[0]}"
-        assert runs == [f"#run-{digest}" for digest in entry.runs]
+    assert len(cells) == len(CELLS)
+    for td, cell in zip(cells, CELLS, strict=True):
+        number, *runs = (link.get_dom_attribute("href") for link in td.find_elements("css selector", ":not(sup) > a"))
+        assert number == f"#run-{cell.digests[0]}"
+        assert runs == [f"#run-{digest}" for digest in cell.digests]
 
 
 @pytest.mark.parametrize("link", ["a.number", ".seeds a:last-child"])
@@ -136,7 +136,7 @@ def test_a_click_opens_the_run_and_goes_there_also_when_it_was_closed_again(open
 
 
 def test_a_link_to_a_run_opens_it_at_once(opened: Any, page: Path) -> None:
-    digest = ENTRIES[-1].runs[1]
+    digest = CELLS[-1].digests[1]
     opened.get("about:blank")
     opened.get(f"{page.as_uri()}#run-{digest}")
     assert opened.find_element("id", f"run-{digest}").get_property("open")
@@ -154,7 +154,7 @@ def test_a_failure_leads_to_its_reason(opened: Any) -> None:
 
 def test_every_picture_has_loaded_and_has_a_text(opened: Any) -> None:
     pictures = find(opened, "img")
-    runs = filled_table().runs.values()
+    runs = measured_table().runs.values()
     assert len(pictures) == sum(len(run.pictures) for run in runs)
     for picture in pictures:
         assert opened.execute_script("return arguments[0].complete && arguments[0].naturalWidth", picture) > 0
@@ -171,8 +171,8 @@ def test_measured_stands_beside_published(opened: Any) -> None:
 
 def test_only_what_survives_for_the_better_is_bold(opened: Any) -> None:
     weights = [int(number.value_of_css_property("font-weight")) for number in find(opened, ".results .number")]
-    bold = [entry.row + entry.measure for entry, weight in zip(ENTRIES, weights, strict=True) if weight >= 600]
-    assert bold == ["ganaccuracy", "ctece"]
+    bold = [cell for cell, weight in zip(CELLS, weights, strict=True) if weight >= 600]
+    assert bold == [CELLS[4], CELLS[9]]
 
 
 def test_a_cell_tells_what_it_is(opened: Any) -> None:
@@ -219,8 +219,8 @@ def test_the_page_follows_the_readers_scheme(opened: Any) -> None:
 
 
 def test_a_table_of_nothing_yet_is_a_page(browser: Any, tmp_path: Path) -> None:
-    missing = [replace(one, state="missing", values=(), comparison=None, reason=None) for one in ENTRIES]
-    write_text(tmp_path / "empty.html", to_html(replace(filled_table(), entries=missing, runs={}, notes=[])))
+    missing = [replace(one, state="missing", values=(), comparison=None, reason=None) for one in CELLS]
+    write_text(tmp_path / "empty.html", to_html(replace(measured_table(), cells=missing, runs={}, notes=[])))
     forget_logs(browser)
     browser.get((tmp_path / "empty.html").as_uri())
     assert browser.get_log("browser") == []

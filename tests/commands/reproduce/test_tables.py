@@ -1,19 +1,24 @@
 """Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SHARED
+from conftest import ROOT, SHARED
 
 from alignattn.cli import main
+from alignattn.commands.reproduce import table_names
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.fillers import COMMANDS
+from alignattn.commands.reproduce.experiment import all_option_names
+from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.commands.reproduce.table import load_table, table_names
+from alignattn.commands.reproduce.table import load_table
+from alignattn.runs.filler import words
 from alignattn.support.errors import AlignAttnError
 
 PAPER = SHARED / "paper_tables.yaml"
@@ -69,14 +74,13 @@ def test_table_3_holds_the_published_numbers(paper):
 def test_every_cell_has_runs_whose_options_their_commands_know(name):
     table = load_table(name)
     cells = list(table.cells(SEEDS))
-    assert len(cells) == len(table.rows) * len(table.columns)
+    assert len(cells) == len(table.rows) * sum(len(column.measures) for column in table.columns)
     for cell in cells:
-        assert len(cell.published) == len(cell.column.measures)
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert run.options.keys() <= COMMANDS[run.command].options
+                assert run.options.keys() <= filler_of(run.command).options
     wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
-    assert wanted - {"attention"} <= table.command.all_options
+    assert wanted - {"attention"} <= all_option_names(table.command)
 
 
 @pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
@@ -85,7 +89,7 @@ def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_p
 
     for cell in load_table(name).cells(SEEDS):
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
-        options = parse_run_options(RunFolder(tmp_path, cell.experiments[0]).argv, "finetune")
+        options = parse_run_options(words(RunFolder(tmp_path, cell.experiments[0]).values), "finetune")
         assert options.data().task == cell.column.name
         assert options.model().attention_config().name == cell.row.options["attention"]
         assert options.training().seed == 1
@@ -100,8 +104,8 @@ def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tm
         assert experiment.needs.options["seed"] == 7
         assert experiment.needs.options["attention"] == cell.row.options["attention"]
         by_row[cell.row.options["recipes"][0], cell.row.options["attention"]] = experiment
-        argv = RunFolder(tmp_path, experiment).argv
-        assert argv[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
+        given = words(RunFolder(tmp_path, experiment).values)
+        assert given[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
     assert len({experiment.digest for experiment in by_row.values()}) == 6
     assert by_row["bae", "soft"].needs == by_row["textfooler", "soft"].needs
     assert by_row["bae", "soft"].needs != by_row["bae", "aa-ct"].needs
@@ -133,7 +137,7 @@ def test_what_changes_nothing_of_a_run_changes_no_digest():
 
 def test_published_numbers_stand_as_they_are_printed():
     assert load_table("table1").rows[0].published[-1] == ["78.80", "82.07"]
-    assert load_table("efficiency").rows[0].published == [[None] * 4]
+    assert [cell.published for cell in load_table("efficiency").cells([1])][:4] == [None] * 4
 
 
 def test_word_vectors_are_for_the_baselines_alone():
@@ -142,9 +146,11 @@ def test_word_vectors_are_for_the_baselines_alone():
     assert given == {"da": True, "esim": True, "bert-base-uncased": False, "roberta-base": False}
 
 
-def test_a_digest_survives_its_file():
+def test_a_digest_survives_its_file(tmp_path):
     (experiment,) = next(load_table("table3").cells([3])).experiments
-    assert Experiment.from_dict(experiment.to_dict()).digest == experiment.digest
+    folder = RunFolder(tmp_path, experiment)
+    folder.prepare()
+    assert RunFolder.read(folder.path).experiment.digest == experiment.digest
     assert replace(experiment, options={**experiment.options, "num_examples": 7}).digest != experiment.digest
 
 
@@ -186,7 +192,8 @@ def test_a_row_is_compared_with_the_plain_row_that_differs_in_nothing_else():
 
 def test_rows_are_named_by_what_tells_them_apart():
     table = load_table("lambda")
-    labels = [table.heading(row).label for row in table.rows]
+    labels = list(dict.fromkeys(cell.row.label for cell in table.cells([1])))
+    assert len(labels) == len(table.rows)
     assert labels[0] == "soft"
     assert labels[2] == "aa-ct, projections, λ 0.1"
     assert len(set(labels)) == len(labels)
@@ -272,3 +279,71 @@ def test_a_folder_that_is_there_is_given_by_its_whole_path(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert parse_given(["--data_dir", "data/here"]) == {"data_dir": str(Path("data/here").resolve())}
     assert parse_given(["--model", "google/bert"]) == {"model": "google/bert"}
+
+
+OWN_TABLE = {
+    "title": "My own",
+    "command": "finetune",
+    "rows": [
+        {"options": {"attention": "soft"}, "published": [78.80]},
+        {"options": {"attention": "qvi"}, "label": "mine"},
+    ],
+    "columns": [
+        {
+            "label": "RTE",
+            "config": "albert-rte",
+            "options": {"task": "rte"},
+            "measures": [{"label": "accuracy", "path": "metrics.validation.accuracy"}],
+        }
+    ],
+}
+
+
+def test_a_table_may_be_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(OWN_TABLE).replace("78.8", "78.80"))
+    plain, mine = load_table(str(path)).cells([1])
+    assert [(cell.row.label, cell.published, cell.baseline) for cell in (plain, mine)] == [
+        ("soft", "78.80", None),
+        ("mine", None, "soft"),
+    ]
+    assert mine.experiments[0].options["attention"] == "qvi"
+    assert mine.experiments[0].options["learning_rate"] == 3e-5
+
+
+def renamed(old, new):
+    return lambda content: {new if name == old else name: value for name, value in content.items()}
+
+
+def changed(part, **values):
+    return lambda content: content | {part: [content[part][0] | values, *content[part][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (renamed("title", "titel"), "title: Field required"),
+        (renamed("rows", "lines"), "'rows'"),
+        (lambda content: content | {"command": "inspect"}, "'inspect'"),
+        (lambda content: [content], "not valid"),
+        (changed("rows", options={"atention": "soft"}), "no option 'atention': did you mean 'attention'?"),
+        (changed("rows", published=[1.0, 2.0]), "published numbers"),
+        (changed("columns", config="albert-rt"), "albert-rt"),
+        (changed("columns", measures=[]), "columns.0.measures"),
+        (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(damage, said, tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(damage(OWN_TABLE)))
+    assert main(["reproduce", str(path), "--dry_run"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "mine" in error
+    assert said in error
+
+
+def test_titles_of_the_tables_are_known_without_torch():
+    script = "import sys; from alignattn.commands.reproduce import table_titles; t = table_titles(); "
+    script += "assert 'table1' in t and not {'torch', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})

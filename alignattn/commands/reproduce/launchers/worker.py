@@ -16,6 +16,7 @@ from filelock import Timeout
 
 from alignattn.cli import COMMANDS
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
+from alignattn.runs.filler import words
 from alignattn.support.errors import AlignAttnError, reason_of
 
 DONE, FAILED, BUSY = 0, 1, 75
@@ -63,8 +64,8 @@ def work(folder: RunFolder) -> int:
                 raise AlignAttnError(
                     f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
-            folder.command.clear_unfinished(folder.output)
-            COMMANDS[folder.experiment.command](folder.argv)
+            folder.filler.clear_unfinished(folder.output)
+            COMMANDS[folder.experiment.command](words(folder.values))
         except AlignAttnError as error:
             record_failure(folder.path, str(error))
             return FAILED

@@ -1,4 +1,4 @@
-"""The printed forms of a filled table: what a cell says, what is bold, and that every text survives its form."""
+"""The printed forms of a measured table: what a cell says, what is bold, and that every text survives its form."""
 
 import csv
 import io
@@ -10,10 +10,26 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from filled_table import ENTRIES, NASTY, NOISE, OUT_OF_MEMORY, SURVIVES, differs, entry, filled_table, with_entry
+from measured_table import (
+    ACCURACY,
+    CELLS,
+    COST,
+    ECE,
+    MEMORY,
+    MRPC,
+    NASTY,
+    NOISE,
+    OUT_OF_MEMORY,
+    SURVIVES,
+    cell,
+    differs,
+    measured_table,
+    with_cell,
+)
 
-from alignattn.commands.reproduce.filled import Entry, FilledTable
-from alignattn.commands.reproduce.render import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
+from alignattn.commands.reproduce.cell import Cell
+from alignattn.commands.reproduce.formats import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
+from alignattn.commands.reproduce.result import TableResult
 from alignattn.statistics.comparison import Comparison
 
 UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
@@ -24,7 +40,7 @@ def markdown_cells(line: str) -> list[str]:
     return [cell.strip() for cell in UNESCAPED_BAR.split(line)[1:-1]]
 
 
-def markdown_tables(table: FilledTable) -> list[list[list[str]]]:
+def markdown_tables(table: TableResult) -> list[list[list[str]]]:
     """The tables of the Markdown form: lines of cells, header first."""
     blocks = [block.splitlines() for block in to_markdown(table).split("\n\n") if block.startswith("|")]
     return [[markdown_cells(line) for line in block if not line.startswith("| ---")] for block in blocks]
@@ -34,17 +50,17 @@ def unescaped(markdown: str) -> str:
     return unescape(re.sub(r"\\(.)", r"\1", markdown))
 
 
-def body(table: FilledTable) -> list[list[str]]:
+def body(table: TableResult) -> list[list[str]]:
     return markdown_tables(table)[0][1:]
 
 
-def text_of(changed: Entry) -> str:
-    """The cell of aa-gan's accuracy on MRPC when its entry is `changed`."""
-    return body(with_entry(filled_table(), changed))[1][1]
+def text_of(changed: Cell) -> str:
+    """The cell of aa-gan's accuracy on MRPC when it is `changed`."""
+    return body(with_cell(measured_table(), changed))[1][1]
 
 
 def test_a_cell_is_mean_and_deviation_beside_the_published_number() -> None:
-    soft, gan, ct = body(filled_table())
+    soft, gan, ct = body(measured_table())
     assert soft == ["soft", "72.00 ± 2.00 (86.5)", "12.00 ± 2.00", "0.250", "2,000.0"]
     assert gan == ["aa-gan", "**82.00 ± 2.00** (87.5)", "22.00 ± 2.00†", "–", "3,000.0"]
     assert [unescaped(cell) for cell in ct] == [
@@ -57,7 +73,7 @@ def test_a_cell_is_mean_and_deviation_beside_the_published_number() -> None:
 
 
 def test_the_header_names_column_measure_and_unit() -> None:
-    header = markdown_tables(filled_table())[0][0]
+    header = markdown_tables(measured_table())[0][0]
     assert header == ["", "MRPC accuracy (%)", "MRPC ECE (%)", "cost time a step (s)", "cost memory (MiB)"]
 
 
@@ -74,37 +90,37 @@ def test_the_header_names_column_measure_and_unit() -> None:
     ],
 )
 def test_bold_is_what_survives_for_the_better(comparison: Comparison | None, expected: str) -> None:
-    assert text_of(entry("gan", "mrpc", "accuracy", 0.80, 0.82, 0.84, comparison=comparison)) == expected
+    assert text_of(cell("gan", MRPC, ACCURACY, 0.80, 0.82, 0.84, comparison=comparison)) == expected
 
 
 def test_where_lower_is_better_a_rise_is_for_the_worse() -> None:
-    table = filled_table()
-    fall = entry("gan", "mrpc", "ece", 0.05, comparison=differs(-0.1, SURVIVES))
+    table = measured_table()
+    fall = cell("gan", MRPC, ECE, 0.05, comparison=differs(-0.1, SURVIVES))
     assert body(table)[1][2] == "22.00 ± 2.00†"
-    assert body(with_entry(table, fall))[1][2] == "**5.00**"
+    assert body(with_cell(table, fall))[1][2] == "**5.00**"
 
 
-def test_an_entry_without_values_is_a_dash_whether_or_not_its_row_was_published() -> None:
-    assert text_of(entry("gan", "mrpc", "accuracy", state="missing", published="87.5")) == "– (87.5)"
-    assert text_of(entry("gan", "mrpc", "accuracy", state="missing")) == "–"
-    assert text_of(entry("gan", "mrpc", "accuracy", 0.8, state="missing")) == "80.00, 1 of 3"
+def test_a_cell_without_values_is_a_dash_whether_or_not_its_row_was_published() -> None:
+    assert text_of(cell("gan", MRPC, ACCURACY, state="missing", published="87.5")) == "– (87.5)"
+    assert text_of(cell("gan", MRPC, ACCURACY, state="missing")) == "–"
+    assert text_of(cell("gan", MRPC, ACCURACY, 0.8, state="missing")) == "80.00, 1 of 3"
 
 
 def test_each_reason_is_told_once_with_its_number() -> None:
-    text = to_text(filled_table())
+    text = to_text(measured_table())
     assert text.count(OUT_OF_MEMORY) == 1
     assert f"[1] failed: {OUT_OF_MEMORY}" in text.splitlines()
     assert "[2] failed: another reason" in text.splitlines()
 
 
 def test_a_failure_without_a_reason_says_so() -> None:
-    table = with_entry(filled_table(), entry("ct", "cost", "memory", state="failed"))
+    table = with_cell(measured_table(), cell("ct", COST, MEMORY, state="failed"))
     assert "[2] failed: no reason is recorded" in to_text(table).splitlines()
 
 
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_latex])
-def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[FilledTable], str]) -> None:
-    text = render(filled_table())
+def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[TableResult], str]) -> None:
+    text = render(measured_table())
     for words in (
         "MiniLM, 3 seeds",
         "Zhang et al. 2021; ALBERT-base",
@@ -116,24 +132,24 @@ def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[Fil
 
 
 def test_only_marks_that_occur_are_explained() -> None:
-    plain = [replace(one, comparison=None, state="done", values=(0.7,), published=None) for one in ENTRIES]
-    text = to_text(replace(filled_table(), entries=plain, published_source=None, notes=[]))
+    plain = [replace(one, comparison=None, state="done", values=(0.7,), published=None) for one in CELLS]
+    text = to_text(replace(measured_table(), cells=plain, published_source=None, notes=[]))
     for words in ("±", "†", "better", "not measured", "failed", "2 of 3", "ublished"):
         assert words not in text
 
 
 def test_a_table_in_which_nothing_survives_says_so() -> None:
-    noisy = [replace(one, comparison=one.comparison and differs(0.1)) for one in ENTRIES]
-    text = to_markdown(replace(filled_table(), entries=noisy))
+    noisy = [replace(one, comparison=one.comparison and differs(0.1)) for one in CELLS]
+    text = to_markdown(replace(measured_table(), cells=noisy))
     assert "No number is better than that of soft" in text
     assert "**" not in text
 
 
 def test_differences_come_with_interval_p_and_test() -> None:
-    header, *lines = markdown_tables(filled_table())[1]
+    header, *lines = markdown_tables(measured_table())[1]
     assert header == ["row", "column", "difference", "95 % interval", "p", "corrected p", "seeds", "test"]
     shown = [[unescaped(cell) for cell in line] for line in lines]
-    assert len(shown) == sum(one.comparison is not None for one in ENTRIES)
+    assert len(shown) == sum(one.comparison is not None for one in CELLS)
     assert shown[0] == [
         *("aa-gan", "MRPC accuracy (%)", "+10.00 points", "[+9.00, +11.00]", "0.002", "0.012", "3", "a test"),
     ]
@@ -143,27 +159,27 @@ def test_differences_come_with_interval_p_and_test() -> None:
 
 def test_what_cannot_be_tested_is_a_dash() -> None:
     untested = Comparison(0.1, None, None, None, "one seed: nothing is tested", 1)
-    table = with_entry(filled_table(), entry("gan", "mrpc", "accuracy", 0.8, comparison=untested))
+    table = with_cell(measured_table(), cell("gan", MRPC, ACCURACY, 0.8, comparison=untested))
     assert markdown_tables(table)[1][1][3:6] == ["–", "–", "–"]
 
 
 def test_without_comparisons_there_is_no_second_table() -> None:
-    alone = replace(filled_table(), entries=[replace(one, comparison=None) for one in ENTRIES])
+    alone = replace(measured_table(), cells=[replace(one, comparison=None) for one in CELLS])
     assert len(markdown_tables(alone)) == 1
     assert to_latex(alone).count(r"\begin{table}") == 1
 
 
 def test_markdown_escapes_what_would_be_markup() -> None:
-    text = to_markdown(filled_table())
+    text = to_markdown(measured_table())
     assert "<script>" not in text
-    assert {len(line) for table in markdown_tables(filled_table()) for line in table} == {5, 8}
+    assert {len(line) for table in markdown_tables(measured_table()) for line in table} == {5, 8}
     assert unescaped(text).count(NASTY) == 3
 
 
 def test_csv_gives_the_numbers_back() -> None:
-    lines = list(csv.DictReader(io.StringIO(to_csv(filled_table()))))
-    assert len(lines) == len(ENTRIES)
-    for line, one in zip(lines, ENTRIES, strict=True):
+    lines = list(csv.DictReader(io.StringIO(to_csv(measured_table()))))
+    assert len(lines) == len(CELLS)
+    for line, one in zip(lines, CELLS, strict=True):
         factor = 100 if line["unit"] == "percent" else 1
         assert line["state"] == one.state
         assert line["published"] == (one.published or "")
@@ -180,10 +196,12 @@ def test_csv_gives_the_numbers_back() -> None:
 
 
 def test_pandas_reads_the_csv_as_the_frame() -> None:
-    frame = to_frame(filled_table())
+    frame = to_frame(measured_table())
     numbers = list(frame.select_dtypes("number"))
     assert {"mean", "standard_deviation", "seeds", "difference", "p_value", "corrected_p_value"} <= set(numbers)
-    read = pd.read_csv(io.StringIO(to_csv(filled_table())), keep_default_na=False, na_values=dict.fromkeys(numbers, ""))
+    read = pd.read_csv(
+        io.StringIO(to_csv(measured_table())), keep_default_na=False, na_values=dict.fromkeys(numbers, "")
+    )
     pd.testing.assert_frame_equal(read[numbers], frame[numbers], check_dtype=False)
     words = ["row", "column", "measure", "reason", "test", "runs"]
     assert read[words].to_numpy().tolist() == frame[words].fillna("").to_numpy().tolist()
@@ -191,7 +209,7 @@ def test_pandas_reads_the_csv_as_the_frame() -> None:
 
 
 def test_latex_is_balanced_and_escaped() -> None:
-    text = to_latex(filled_table())
+    text = to_latex(measured_table())
     assert text.isascii()
     nested = [("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table")]
     assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == nested * 2
@@ -205,7 +223,7 @@ def test_latex_is_balanced_and_escaped() -> None:
 
 
 def test_latex_rows_have_a_cell_for_each_column() -> None:
-    first, second = re.findall(r"\\midrule\n(.*?)\\bottomrule", to_latex(filled_table()), re.DOTALL)
+    first, second = re.findall(r"\\midrule\n(.*?)\\bottomrule", to_latex(measured_table()), re.DOTALL)
     for rows, columns in ((first, 5), (second, 8)):
         for line in rows.strip().splitlines():
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
@@ -214,20 +232,20 @@ def test_latex_rows_have_a_cell_for_each_column() -> None:
 
 
 def test_latex_keeps_the_hyphens_of_an_option_apart() -> None:
-    table = replace(filled_table(), notes=["lower --batch_size – or not"])
+    table = replace(measured_table(), notes=["lower --batch_size – or not"])
     assert r"lower -{}-batch\_size \textendash{} or not" in to_latex(table)
 
 
 def test_the_terminal_marks_with_a_star() -> None:
-    lines = to_text(filled_table()).splitlines()
+    lines = to_text(measured_table()).splitlines()
     gan = next(line for line in lines if line.startswith("aa-gan"))
     assert re.split(r" {2,}", gan) == ["aa-gan", "82.00 ± 2.00 * (87.5)", "22.00 ± 2.00†", "–", "3,000.0"]
 
 
 def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
     (tmp_path / "table1.md").write_text("old")
-    paths = write_table(tmp_path, filled_table())
+    paths = write_table(tmp_path, measured_table())
     assert [path.name for path in paths] == ["table1.md", "table1.csv", "table1.tex", "table1.html"]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
-    assert paths[0].read_text(encoding="utf-8") == to_markdown(filled_table())
-    assert paths[2].read_text(encoding="utf-8") == to_latex(filled_table())
+    assert paths[0].read_text(encoding="utf-8") == to_markdown(measured_table())
+    assert paths[2].read_text(encoding="utf-8") == to_latex(measured_table())

@@ -1,16 +1,13 @@
 """`alignattn benchmark` as a filler of tables."""
 
 import csv
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from alignattn.commands.benchmark.command import BenchmarkArguments
 from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.fillers.files import option_names
-from alignattn.commands.reproduce.fillers.filler import OWN_FOLDER, Command, RunReport
+from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names
 from alignattn.support.errors import AlignAttnError
 
 NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
@@ -18,19 +15,15 @@ FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "re
 COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
 
 
-class Benchmark(Command):
+class BenchmarkFiller(Filler):
     """`alignattn benchmark`: one run measures all attentions, so nothing is repeated with another seed."""
 
-    name = "benchmark"
+    has_seeds = False
 
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(BenchmarkArguments) - {OWN_FOLDER}
-
-    def experiments(self, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
-        """Return the one run."""
-        return [Experiment(self.name, self._own(options))]
+        return option_names(BenchmarkArguments) - {OUTPUT_DIR}
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
@@ -41,9 +34,9 @@ class Benchmark(Command):
         """Return whether the picture of ratios is there: the CSV files are written as the run goes on."""
         return (folder / SUMMARY_FILE).is_file() and (folder / RATIOS_FILE).is_file()
 
-    def numbers(self, folder: Path) -> Mapping[str, Any]:
-        """Return the columns of `benchmark.csv` by attention and phase."""
-        lines = self._lines(folder)
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells: the columns of `benchmark.csv` by attention and phase."""
+        lines = _read_summary(folder / SUMMARY_FILE)
         if len({(line["batch"], line["length"]) for line in lines}) > 1:
             raise AlignAttnError(
                 "the benchmark measured several shapes, and a table has room for one: give one --shapes"
@@ -51,24 +44,20 @@ class Benchmark(Command):
         numbers: dict[str, dict[str, dict[str, Any]]] = {}
         for line in lines:
             numbers.setdefault(line["attention"], {})[line["phase"]] = {name: float(line[name]) for name in NUMBERS}
-        return numbers
+        ratios = {f"{line['attention']} {line['phase']}": float(line["ratio_median"]) for line in lines}
+        return RunReport(
+            numbers=numbers,
+            facts={name.replace("_", " "): lines[0][name] for name in FACTS},
+            scores={f"{name}, times soft": f"{ratio:.3f}" for name, ratio in ratios.items()},
+        )
 
-    def report(self, folder: Path) -> RunReport:
-        """Return what is to be told of a finished run."""
-        lines = self._lines(folder)
-        facts = {name.replace("_", " "): lines[0][name] for name in FACTS}
-        scores = {
-            f"{line['attention']} {line['phase']}, times soft": f"{float(line['ratio_median']):.3f}" for line in lines
-        }
-        return RunReport(facts, scores)
 
-    def _lines(self, folder: Path) -> list[dict[str, str]]:
-        path = folder / SUMMARY_FILE
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                lines = list(csv.DictReader(file))
-            if not lines or not lines[0].keys() >= COLUMNS:
-                raise ValueError("columns are missing")
-        except (OSError, ValueError, csv.Error) as error:
-            raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
-        return lines
+def _read_summary(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        if not lines or not lines[0].keys() >= COLUMNS:
+            raise ValueError("columns are missing")
+    except (OSError, ValueError, csv.Error) as error:
+        raise AlignAttnError(f"{path} is damaged or of another version: move its folder away") from error
+    return lines

@@ -1,22 +1,38 @@
-"""The examples behind a run's numbers, read from the files that it leaves: predictions, and records of attacks."""
+"""The rows behind a run's numbers, read back from its folder: what it predicted, and how right each row is."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from alignattn.calibration.measures import calibration_scores
-from alignattn.robustness.records import AttackRun
-from alignattn.statistics.example_scores import (
-    ExampleScores,
-    example_scores,
-    mean_scores,
-    ratio_scores,
-)
+from alignattn.runs.folders import STATE_FILE, read_log_history
+from alignattn.runs.results import PREDICTIONS_FILE
+from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.metrics import METRICS
 
 NO_ANSWER_COLUMN = "no_answer_score"
 """A column of the predictions of question answering alone."""
+
+
+def read_split(folder: Path, split: str) -> Any:
+    """Return the predictions of a split, a table."""
+    return pq.read_table(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
+
+
+def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
+    """Return the probabilities `[N, C]` of a split and its labels `[N]`; None where there are none."""
+    if split is None or "probabilities" not in pq.read_schema(folder / PREDICTIONS_FILE).names:
+        return None
+    rows = read_split(folder, split)
+    return np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy()
+
+
+def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
+    """Return what a run's training logged; nothing where it kept nothing."""
+    return read_log_history(folder) if (folder / STATE_FILE).is_file() else []
 
 
 def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
@@ -26,21 +42,6 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     if metric not in METRICS or predictions["label"].type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
-
-
-def calibration_examples(predictions: Any) -> ExampleScores:
-    """Return what the expected calibration error of a table of predictions is made of."""
-    return calibration_scores(np.stack(predictions["probabilities"].to_numpy()), predictions["label"].to_numpy())
-
-
-def attack_examples(run: AttackRun) -> ExampleScores:
-    """Return what the share of failed attacks is made of, over all rows that there are: those not reached weigh 0."""
-    rows = np.array(run.header.usable_rows)
-    failed, attacked = np.zeros((2, len(rows)))
-    for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):
-        failed[place] = record.outcome == "failed"
-        attacked[place] = record.outcome != "skipped"
-    return ratio_scores(rows, failed, attacked)
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:

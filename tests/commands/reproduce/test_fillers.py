@@ -12,10 +12,10 @@ from alignattn.calibration import expected_calibration_error, summarise
 from alignattn.cli import main
 from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.fillers import COMMANDS
-from alignattn.commands.reproduce.filling import fill
+from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.commands.reproduce.render import to_text
+from alignattn.commands.reproduce.formats import to_text
+from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
@@ -65,17 +65,17 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
         outcomes = rng.choice(["failed", "succeeded", "skipped"], ROWS, p=chance)
         write_attacks(folder.output, [str(outcome) for outcome in outcomes])
         shares[cell.row.options["attention"]] = (outcomes == "failed").sum() / (outcomes != "skipped").sum()
-    filled = fill(table, cells, tmp_path)
-    soft, aligned = filled.entries[:2]
-    assert [entry.values[0] for entry in (soft, aligned)] == pytest.approx(list(shares.values()))
+    result = read_table(table, cells, tmp_path)
+    soft, aligned = result.cells[:2]
+    assert [cell.values[0] for cell in (soft, aligned)] == pytest.approx(list(shares.values()))
     assert aligned.comparison.difference == pytest.approx(shares["aa-ct"] - shares["soft"])
     assert aligned.comparison.interval.low < aligned.comparison.difference < aligned.comparison.interval.high
     assert aligned.comparison.survives
-    assert [entry.state for entry in filled.entries[2:]] == ["missing"] * 4
+    assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The runs that were attacked stand beside the attacks.
-    assert len(soft.runs) == 2
-    assert filled.runs[soft.runs[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
-    assert filled.runs[soft.runs[1]].title.startswith("finetune sst2")
+    assert len(soft.digests) == 2
+    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 
 def write_domain_shift(folder):
@@ -107,23 +107,22 @@ def write_domain_shift(folder):
 
 
 def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_path):
-    command, folder = COMMANDS["domain-shift"], tmp_path / "run"
+    filler, folder = filler_of("domain-shift"), tmp_path / "run"
     tables = write_domain_shift(folder)
-    assert command.is_finished(folder)
-    numbers = command.numbers(folder)
+    assert filler.is_finished(folder)
+    report = filler.report(folder)
     for measure in load_table("table2").columns[0].measures:
-        found = numbers
-        for key in measure.path:
+        path, found = measure.path.split("."), report.numbers
+        for key in path:
             found = found[key]
-        rows = tables[0 if "in-domain" in measure.path else 1]
+        rows = tables[0 if "in-domain" in path else 1]
         labels = rows["label"].to_numpy()
         probabilities = np.stack(rows["probabilities"].to_numpy())
-        is_accuracy = "accuracy" in measure.path
+        is_accuracy = "accuracy" in path
         right = (probabilities.argmax(axis=1) == labels).mean()
         expected = right if is_accuracy else expected_calibration_error(probabilities, labels)
         assert found == pytest.approx(expected)
-        assert command.examples(folder, measure.path).value == pytest.approx(expected)
-    report = command.report(folder)
+        assert filler.examples(folder, path).value == pytest.approx(expected)
     assert report.facts["seed"] == "1"
     assert len(report.probabilities[0]) == ROWS
 
@@ -137,13 +136,13 @@ def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before
     folder.output.mkdir()
     (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
     assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
-    filled = fill(table, cells, tmp_path)
-    by_row = {row.key: [entry for entry in filled.entries if entry.row == row.key] for row in filled.rows}
-    parameters = {row: entries[0].values[0] for row, entries in by_row.items()}
+    result = read_table(table, cells, tmp_path)
+    by_row = {row[0].row.label: row for row in result.rows}
+    parameters = {row: cells[0].values[0] for row, cells in by_row.items()}
     assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]
     assert by_row["soft"][2].values == [1.0]
-    assert f"{parameters['soft'] / 1e6:.2f}" in to_text(filled)
-    assert all(entry.comparison is None for entry in filled.entries)
+    assert f"{parameters['soft'] / 1e6:.2f}" in to_text(result)
+    assert all(cell.comparison is None for cell in result.cells)
 
 
 def test_a_benchmark_of_several_shapes_has_no_one_number(tmp_path):
@@ -152,7 +151,7 @@ def test_a_benchmark_of_several_shapes_has_no_one_number(tmp_path):
     lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]
     (tmp_path / "benchmark.csv").write_text("\n".join([names, *lines]) + "\n")
     with pytest.raises(AlignAttnError, match="several shapes"):
-        COMMANDS["benchmark"].numbers(tmp_path)
+        filler_of("benchmark").report(tmp_path)
     (tmp_path / "benchmark.csv").write_text("attention,phase\nsoft,training\n")
     with pytest.raises(AlignAttnError, match="damaged or of another version"):
-        COMMANDS["benchmark"].numbers(tmp_path)
+        filler_of("benchmark").report(tmp_path)

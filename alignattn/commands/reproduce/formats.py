@@ -1,24 +1,13 @@
-"""A filled table as Markdown, CSV, LaTeX, and lines for the terminal; `write_table` adds the web page."""
+"""A table with its numbers as Markdown, CSV, LaTeX, and lines for the terminal; `write_table` adds the web page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.filled import FilledTable
+from alignattn.commands.reproduce.cell import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell
 from alignattn.commands.reproduce.page import to_html
-from alignattn.commands.reproduce.wording import (
-    DIFFERENCE_HEADINGS,
-    DIFFERENCE_WORDS,
-    Place,
-    cell_text,
-    compared_places,
-    difference_texts,
-    legend,
-    measure_heading,
-    number_failures,
-    places,
-)
+from alignattn.commands.reproduce.result import TableResult
 from alignattn.support.files import write_text
 from alignattn.support.text_tables import render_table
 
@@ -74,27 +63,23 @@ class Markup:
     mark_better: Callable[[str], str]
     better: str
 
-    def rows(self, table: FilledTable, failures: Mapping[str, int]) -> list[list[str]]:
+    def rows(self, table: TableResult) -> list[list[str]]:
         """Return the rows of a table, each with its label first."""
-        return [
-            [self.escape(row[0].row.label), *(self._cell(place, failures) for place in row)] for row in places(table)
-        ]
+        return [[self.escape(row[0].row.label), *(self._cell(cell, table) for cell in row)] for row in table.rows]
 
-    def differences(self, table: FilledTable) -> list[list[str]]:
+    def differences(self, table: TableResult) -> list[list[str]]:
         """Return the lines of the table of differences; none where nothing was compared."""
-        lines = (difference_texts(place, comparison) for place, comparison in compared_places(table))
-        return [[self.escape(text) for text in line] for line in lines]
+        return [[self.escape(text) for text in cell.difference_texts()] for cell in table.compared]
 
-    def lines_below(self, table: FilledTable, failures: Mapping[str, int]) -> list[str]:
+    def lines_below(self, table: TableResult) -> list[str]:
         """Return the legend, the notes and the reasons of failures."""
-        reasons = [f"[{number}] failed: {reason}" for reason, number in failures.items()]
-        return [self.escape(line) for line in (*legend(table, self.better, IN_BRACKETS), *table.notes, *reasons)]
+        reasons = [f"[{number}] failed: {reason}" for reason, number in table.failures.items()]
+        return [self.escape(line) for line in (*table.legend(self.better, IN_BRACKETS), *table.notes, *reasons)]
 
-    def _cell(self, place: Place, failures: Mapping[str, int]) -> str:
-        text = self.escape(cell_text(place, failures))
-        measured = self.mark_better(text) if place.verdict == "better" else text
-        published = place.entry.published
-        return measured if published is None else f"{measured} ({self.escape(published)})"
+    def _cell(self, cell: Cell, table: TableResult) -> str:
+        text = self.escape(cell.text(table.failures))
+        measured = self.mark_better(text) if cell.verdict == "better" else text
+        return measured if cell.published is None else f"{measured} ({self.escape(cell.published)})"
 
 
 def _latex(text: str) -> str:
@@ -107,14 +92,13 @@ LATEX = Markup(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
 TEXT = Markup(str, lambda text: f"{text} *", "*")
 
 
-def to_markdown(table: FilledTable) -> str:
+def to_markdown(table: TableResult) -> str:
     """Return the table, what explains it, and a second table of the differences to plain attention."""
-    failures = number_failures(table)
     parts = [
         f"# {MARKDOWN.escape(table.title)}",
         *map(MARKDOWN.escape, _sources(table)),
-        _markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table, failures)),
-        "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table, failures)),
+        _markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table)),
+        "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table)),
     ]
     differences = MARKDOWN.differences(table)
     if differences:
@@ -122,43 +106,41 @@ def to_markdown(table: FilledTable) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_text(table: FilledTable) -> str:
+def to_text(table: TableResult) -> str:
     """Return the table in lines for the terminal, without the table of differences."""
-    failures = number_failures(table)
-    lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table, failures)), ""]
-    return "\n".join(lines + TEXT.lines_below(table, failures))
+    lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table)), ""]
+    return "\n".join(lines + TEXT.lines_below(table))
 
 
-def to_frame(table: FilledTable) -> Any:
-    """Return the table as a `pandas.DataFrame` of one line an entry.
+def to_frame(table: TableResult) -> Any:
+    """Return the table as a `pandas.DataFrame` of one line a cell.
 
     Numbers are in the printed unit, which the column `unit` names, and not rounded; `values` are those of the seeds,
     blanks between them; `published` is text, as the paper prints it.
     """
     import pandas as pd
 
-    lines = [_frame_line(place) for row in places(table) for place in row]
+    lines = [_frame_line(cell) for cell in table.cells]
     return pd.DataFrame(lines).astype({"seeds": "Int64"})
 
 
-def to_csv(table: FilledTable) -> str:
+def to_csv(table: TableResult) -> str:
     """Return the lines of `to_frame` as CSV."""
     text: str = to_frame(table).to_csv(index=False, lineterminator="\n")
     return text
 
 
-def to_latex(table: FilledTable) -> str:
+def to_latex(table: TableResult) -> str:
     """Return the table and that of the differences, a `table` environment each; they need the package booktabs."""
     import pandas as pd
 
-    failures = number_failures(table)
-    headings = [("", ""), *((place.column.label, measure_heading(place.measure)) for place in places(table)[0])]
+    headings = [("", ""), *((cell.column.label, cell.measure.heading) for cell in table.rows[0])]
     columns = pd.MultiIndex.from_tuples([tuple(map(LATEX.escape, heading)) for heading in headings])
-    frame = pd.DataFrame(LATEX.rows(table, failures), columns=columns)
+    frame = pd.DataFrame(LATEX.rows(table), columns=columns)
     caption = " ".join(f"{LATEX.escape(line)}." for line in (table.title, *_sources(table)))
     parts = ["% Needs \\usepackage{booktabs}."]
     alignment = "l" + "r" * len(headings[1:])
-    parts.append(_latex_float(frame, alignment, table.name, caption, LATEX.lines_below(table, failures)))
+    parts.append(_latex_float(frame, alignment, table.name, caption, LATEX.lines_below(table)))
     differences = LATEX.differences(table)
     if differences:
         frame = pd.DataFrame(differences, columns=[LATEX.escape(text) for text in DIFFERENCE_HEADINGS])
@@ -168,7 +150,7 @@ def to_latex(table: FilledTable) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_table(folder: Path, table: FilledTable) -> list[Path]:
+def write_table(folder: Path, table: TableResult) -> list[Path]:
     """Write the table in all forms into `folder`, each file in one step; return where they are."""
     forms = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex, ".html": to_html}
     paths = []
@@ -179,11 +161,11 @@ def write_table(folder: Path, table: FilledTable) -> list[Path]:
     return paths
 
 
-def _header(table: FilledTable) -> list[str]:
-    return ["", *(place.heading for place in places(table)[0])]
+def _header(table: TableResult) -> list[str]:
+    return ["", *(cell.heading for cell in table.rows[0])]
 
 
-def _sources(table: FilledTable) -> list[str]:
+def _sources(table: TableResult) -> list[str]:
     published = [] if table.published_source is None else [f"{IN_BRACKETS}, published: {table.published_source}"]
     return [f"Measured: {table.measured_source}", *published]
 
@@ -210,33 +192,31 @@ def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Seq
     )
 
 
-def _frame_line(place: Place) -> dict[str, Any]:
-    entry, factor = place.entry, place.unit.factor
-    spread = entry.spread or {}
-    comparison = entry.comparison
+def _frame_line(cell: Cell) -> dict[str, Any]:
+    factor, spread, comparison = cell.unit.factor, cell.spread or {}, cell.comparison
     interval = None if comparison is None else comparison.interval
 
     def scaled(number: float | None) -> float | None:
         return None if number is None else factor * number
 
     return {
-        "row": place.row.label,
-        "column": place.column.label,
-        "measure": place.measure.label,
-        "unit": place.measure.unit,
-        "state": entry.state,
-        "reason": entry.reason,
-        "published": entry.published,
+        "row": cell.row.label,
+        "column": cell.column.label,
+        "measure": cell.measure.label,
+        "unit": cell.measure.unit,
+        "state": cell.state,
+        "reason": cell.reason,
+        "published": cell.published,
         "mean": scaled(spread.get("mean")),
         "standard_deviation": scaled(spread.get("standard_deviation")),
-        "seeds": len(entry.values),
-        "values": " ".join(str(factor * value) for value in entry.values),
+        "seeds": len(cell.numbers),
+        "values": " ".join(str(factor * value) for value in cell.numbers),
         "difference": comparison and scaled(comparison.difference),
         "difference_low": interval and scaled(interval.low),
         "difference_high": interval and scaled(interval.high),
         "p_value": comparison and comparison.p_value,
         "corrected_p_value": comparison and comparison.corrected_p_value,
         "test": comparison and comparison.test,
-        "verdict": place.verdict,
-        "runs": " ".join(entry.runs),
+        "verdict": cell.verdict,
+        "runs": " ".join(cell.digests),
     }

@@ -1,0 +1,93 @@
+"""Attention whose slots can be filled, for modules of one's own: `attend` in place of scaled dot-product attention.
+
+class SelfAttention(nn.Module):
+def __init__(self, size: int, num_heads: int) -> None:
+super().__init__()
+self.num_heads = num_heads
+self.query_projection, self.key_projection = nn.Linear(size, size), nn.Linear(size, size)
+self.value_projection = nn.Linear(size, size)
+
+def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+projections = (self.query_projection, self.key_projection, self.value_projection)
+heads = [project(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for project in projections]
+return alignattn.attend(self, *heads, mask).transpose(1, 2).flatten(2)
+
+alignattn.attach(model, "aa-ct+qvi")  # a model with such modules
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from alignattn.support.errors import AlignAttnError
+
+CHILD_NAME = "alignattn"
+"""Attribute of an attention module that holds its slots, and of a model and its config that tells of them."""
+
+
+@runtime_checkable
+class AttentionLayer(Protocol):
+    """What a module of self-attention names for `alignattn.attach`, as attributes or properties.
+
+    Its forward projects what it attends to once, and calls `alignattn.attend(self, …)` with the heads.
+
+    Attributes:
+        num_heads: heads H.
+        query_projection: to the queries of all heads side by side, `[B, n, H · d]`.
+        key_projection: to the keys, likewise.
+    """
+
+    num_heads: int
+    query_projection: nn.Linear
+    key_projection: nn.Linear
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend by the slots of `module`; without slots, by scaled dot-product attention (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        module: the attention module that calls.
+        query: `[B, H, n, d]`, of its `query_projection`; it may be rotated by position.
+        key: `[B, H, n, d]`, of its `key_projection`, likewise.
+        value: `[B, H, n, d]`.
+        mask: bool, `[B, n]`, True = a real token; or `[B, 1, n, n]`, True where a query may attend, with a diagonal
+            that is True for real tokens. None = all tokens are real, and attend everywhere. Each row needs a real one.
+        dropout: probability with which a weight is dropped in training.
+        scale: factor of the dot products; 1/sqrt(d) if None.
+
+    Returns:
+        The attended values, `[B, H, n, d]`.
+
+    Raises:
+        AlignAttnError: if the mask is none of these.
+    """
+    pairs = None if mask is None else _pair_mask(mask)
+    dropout = dropout if module.training else 0.0
+
+    def plain() -> tuple[Tensor, None]:
+        return F.scaled_dot_product_attention(query, key, value, pairs, dropout, scale=scale), None
+
+    slots: Any = getattr(module, CHILD_NAME, None)
+    attended, _ = plain() if slots is None else slots(query, key, value, pairs, plain, scale=scale, dropout=dropout)
+    return attended
+
+
+def _pair_mask(mask: Tensor) -> Tensor:
+    is_of_pairs = mask.dim() == 4 and mask.shape[1] == 1
+    if mask.is_floating_point() or not (mask.dim() == 2 or is_of_pairs):
+        raise AlignAttnError(
+            f"a mask of {mask.dtype} {list(mask.shape)} is no mask of attend: give bool, [B, n] or [B, 1, n, n]"
+        )
+    # Bool of an integer mask is what a user means by it; added to scores it would be something else.
+    mask = mask.bool()
+    return mask if is_of_pairs else mask[:, None, None, :].expand(-1, 1, mask.shape[-1], -1)

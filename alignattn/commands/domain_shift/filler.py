@@ -1,0 +1,82 @@
+"""`alignattn domain-shift` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alignattn.calibration.measures import calibration_scores
+from alignattn.commands.domain_shift.command import (
+    HELD_OUT,
+    OPTIONS_OF_THE_PAIR,
+    RUN_FOLDER,
+    DomainShiftArguments,
+    check_folder,
+    parse_domain_shift_options,
+)
+from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
+from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names, words
+from alignattn.runs.options import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments
+from alignattn.runs.results import CONFIG_FILE
+from alignattn.statistics.example_scores import ExampleScores
+
+
+class DomainShiftFiller(Filler):
+    """`alignattn domain-shift`."""
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        names = option_names(ModelArguments, DataArguments, RunArguments, DomainShiftArguments)
+        return names - {OUTPUT_DIR, "seeds", "resume_from_checkpoint", *HUB_OPTIONS, *OPTIONS_OF_THE_PAIR}
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether there is a result; raises as `read_domain_shift` does."""
+        return read_domain_shift(folder) is not None
+
+    def check_same(self, values: Mapping[str, Any]) -> None:
+        """Raise as `domain-shift` does of a folder of another run."""
+        options = parse_domain_shift_options(words(values))
+        check_folder(options, parse_pair(options.values["pair"]))
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells."""
+        result = read_domain_shift(folder)
+        assert result is not None
+        sides = result.sides.values()
+        facts = {
+            "seed": str(result.seed),
+            "trained on": ", ".join(f"{side.train_rows} rows of {side.task}" for side in sides if side.train_rows),
+            "evaluated on": ", ".join(f"{side.held_out_rows} rows of {side.task} {side.split}" for side in sides),
+            "temperature": f"{result.temperature:.3f}",
+            "hardware": result.device,
+            "versions": listed(result.versions),
+        }
+        scores = {
+            f"{name} {figure}": f"{estimate.value:.4f}"
+            for name, side in result.sides.items()
+            for figure, estimate in side.figures["before"].items()
+        }
+        return RunReport(
+            numbers=asdict(result),
+            facts=facts,
+            scores=scores,
+            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            log_history=read_logs(folder / RUN_FOLDER),
+            probabilities=read_probabilities(folder, f"{OUT_OF_DOMAIN}-{HELD_OUT}"),
+        )
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the held-out rows of the side that `path` leads to, before temperature scaling."""
+        _, side, _, state, figure, _ = path
+        if state != "before":
+            return None
+        rows = read_split(folder, f"{side}-{HELD_OUT}")
+        if figure == "accuracy":
+            return metric_examples(figure, rows)
+        return calibration_scores(np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy())

@@ -1,0 +1,60 @@
+"""`alignattn finetune` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names, percent, words
+from alignattn.runs.options import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments, parse_run_options
+from alignattn.runs.results import CONFIG_FILE, read_result
+from alignattn.runs.run import check_output_dir
+from alignattn.statistics.example_scores import ExampleScores
+
+
+class FinetuneFiller(Filler):
+    """`alignattn finetune`."""
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        names = option_names(ModelArguments, DataArguments, RunArguments)
+        return names - {OUTPUT_DIR, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether there is a result; raises as `read_result` does."""
+        return read_result(folder) is not None
+
+    def check_same(self, values: Mapping[str, Any]) -> None:
+        """Raise as `finetune` does of a folder of another run."""
+        check_output_dir(parse_run_options(words(values), "finetune"))
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells."""
+        result = read_result(folder)
+        assert result is not None
+        facts = {
+            "seed": str(result.seed),
+            "trained on": f"{result.train_rows} rows",
+            "evaluated on": ", ".join(f"{rows} rows of {split}" for split, rows in result.evaluation_rows.items()),
+            "training took": f"{result.train_runtime:.0f} s, {result.train_samples_per_second:.1f} rows a second",
+            "parameters": f"{result.parameters['total']:,}",
+            "hardware": result.device,
+            "versions": listed(result.versions),
+        }
+        return RunReport(
+            numbers=result.to_dict(),
+            facts=facts,
+            scores={
+                f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
+            },
+            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            log_history=read_logs(folder),
+            probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
+        )
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split that `path` leads to."""
+        _, split, metric = path
+        return metric_examples(metric, read_split(folder, split))

@@ -1,0 +1,260 @@
+"""What stands where a row of a table meets one of the numbers below a column, from its definition to its print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from alignattn.commands.reproduce.experiment import Experiment, State
+from alignattn.statistics.comparison import Comparison
+from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+
+COLUMN_OPTIONS = ("task", "pair")
+"""Options that name a column; the first that it has."""
+
+NOTHING = "–"
+FAILED = "failed"
+WORSE_MARK = "†"
+NO_REASON = "no reason is recorded"
+SMALLEST_P = 0.001
+"""Below it a p-value is printed as smaller than it."""
+
+DIFFERENCE_HEADINGS = ("row", "column", "difference", "95 % interval", "p", "corrected p", "seeds", "test")
+DIFFERENCE_WORDS = ("row", "column", "test")
+"""Those of them that hold words, which are set to the left."""
+
+UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio"]
+"""What a number is printed in; `percent` of a fraction, `millions` of a count."""
+
+Verdict = Literal["better", "worse"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How numbers of a unit are printed.
+
+    Attributes:
+        form: their number format; of a difference with its sign.
+        symbol: behind a number; empty where there is none.
+        difference_symbol: behind a difference.
+        factor: what a number is multiplied with.
+    """
+
+    form: str
+    symbol: str
+    difference_symbol: str
+    factor: float = 1
+
+    def difference(self, value: float) -> str:
+        """Return a difference with its sign and without its symbol."""
+        signed = self.form.replace(":", ":+").format(self.factor * value)
+        return signed.replace("-", "−")
+
+
+UNITS: Mapping[UnitName, Unit] = {
+    "percent": Unit("{:.2f}", "%", "points", 100),
+    "seconds": Unit("{:.3f}", "s", "s"),
+    "mebibytes": Unit("{:,.1f}", "MiB", "MiB"),
+    "millions": Unit("{:.2f}", "M", "M", 1e-6),
+    "ratio": Unit("{:.2f}", "", ""),
+}
+
+
+class Definition(BaseModel):
+    """A part of a table's file: it holds what is named here and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Measure(Definition):
+    """One of the numbers below a column.
+
+    Attributes:
+        label: as printed.
+        path: keys joined by dots, to the number in what a run measured; `{attention}` stands for the row's.
+        unit: what it is printed in.
+        is_better: which values are better; None where neither is.
+    """
+
+    label: str
+    path: str
+    unit: UnitName = "percent"
+    is_better: Literal["higher", "lower"] | None = "higher"
+
+    @property
+    def heading(self) -> str:
+        """Its label with its unit."""
+        symbol = UNITS[self.unit].symbol
+        return f"{self.label} ({symbol})" if symbol else self.label
+
+
+class Column(Definition):
+    """A column, such as a task.
+
+    Attributes:
+        label: as printed.
+        options: of its runs.
+        measures: the numbers below it.
+    """
+
+    label: str
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    measures: Sequence[Measure] = Field(min_length=1)
+
+    @property
+    def name(self) -> str:
+        """The task or pair; the label where there is neither."""
+        return next((str(self.options[name]) for name in COLUMN_OPTIONS if name in self.options), self.label)
+
+
+class Row(Definition):
+    """A row.
+
+    Attributes:
+        options: of its runs.
+        label: as printed; where empty, the options that tell it from the others.
+        published: by column and measure, as the paper prints it; None where it does not.
+    """
+
+    options: Mapping[str, Any]
+    label: str = ""
+    published: Sequence[Sequence[str | None]] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where a row meets one of the numbers below a column.
+
+    Attributes:
+        row: the row, with its label.
+        column: the column.
+        measure: the number.
+        experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
+        published: as the paper prints it, in the unit of the measure; None where it is not published.
+        baseline: label of the row of plain attention that it is compared with, or None.
+        state: done when all its runs are, failed when one of them is.
+        reason: why it failed, one line.
+        values: what each run measured, None where it is not finished: fractions for percentages, counts for millions,
+            else as the unit says.
+        comparison: with the baseline; None where either has no value.
+    """
+
+    row: Row
+    column: Column
+    measure: Measure
+    experiments: Sequence[Experiment]
+    published: str | None = None
+    baseline: str | None = None
+    state: State = "missing"
+    reason: str | None = None
+    values: Sequence[float | None] = ()
+    comparison: Comparison | None = None
+
+    @property
+    def path(self) -> list[str]:
+        """The keys that lead to the number in what a run measured."""
+        return [key.format(**self.row.options) for key in self.measure.path.split(".")]
+
+    @property
+    def runs(self) -> list[Experiment]:
+        """Its runs, and after them those on whose results they work."""
+        return [*self.experiments, *(run.needs for run in self.experiments if run.needs is not None)]
+
+    @property
+    def digests(self) -> list[str]:
+        """Those of `runs`, each once."""
+        return list(dict.fromkeys(run.digest for run in self.runs))
+
+    @property
+    def numbers(self) -> list[float]:
+        """The values of the finished runs."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def spread(self) -> SeedSpread | None:
+        """Mean, standard deviation and number of the values; None where there are none."""
+        return over_seeds(self.numbers) if self.numbers else None
+
+    @property
+    def unit(self) -> Unit:
+        """How its numbers are printed."""
+        return UNITS[self.measure.unit]
+
+    @property
+    def heading(self) -> str:
+        """Column, measure and unit."""
+        return f"{self.column.label} {self.measure.heading}".strip()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it is better or worse than plain attention; None unless the difference survives correction."""
+        comparison, is_better = self.comparison, self.measure.is_better
+        if comparison is None or is_better is None or not comparison.survives:
+            return None
+        return "better" if (comparison.difference > 0) == (is_better == "higher") else "worse"
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed, in one line; None where it did not."""
+        return (self.reason or NO_REASON) if self.state == "failed" else None
+
+    @property
+    def number(self) -> str | None:
+        """Mean ± standard deviation without the unit; None where there are no values."""
+        return None if self.spread is None else with_deviation(self.spread, self.unit.form, self.unit.factor)
+
+    def text(self, failures: Mapping[str, int]) -> str:
+        """Return what it says: its number, `failed [1]` or `–`, and how many runs if not all finished.
+
+        Args:
+            failures: the number of each reason.
+        """
+        reference = "" if self.failure is None else f" [{failures[self.failure]}]"
+        if self.number is None:
+            return f"{FAILED}{reference}" if reference else NOTHING
+        mark = WORSE_MARK if self.verdict == "worse" else ""
+        finished = "" if self.state == "done" else f", {len(self.numbers)} of {len(self.experiments)}"
+        return f"{self.number}{mark}{finished}{reference}"
+
+    def difference_texts(self) -> list[str]:
+        """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
+        comparison, unit = self.comparison, self.unit
+        assert comparison is not None
+        interval = comparison.interval
+        return [
+            self.row.label,
+            self.heading,
+            f"{unit.difference(comparison.difference)} {unit.difference_symbol}".strip(),
+            f"[{unit.difference(interval.low)}, {unit.difference(interval.high)}]" if interval else NOTHING,
+            _p_text(comparison.p_value),
+            _p_text(comparison.corrected_p_value),
+            str(comparison.seeds),
+            comparison.test,
+        ]
+
+    def summary(self) -> str:
+        """Return what it is, in lines that need nothing of the table around it."""
+        lines = [f"{self.row.label}, {self.heading}"]
+        if self.number is not None:
+            lines.append(f"{self.number} {self.unit.symbol}".strip() + f", {counted(len(self.numbers), 'seed')}")
+        if self.state != "done":
+            lines.append(f"failed: {self.failure}" if self.failure else "not all of its runs are done")
+        if self.comparison is not None:
+            _, _, difference, interval, p_value, corrected, _, test = self.difference_texts()
+            lines.append(f"difference to soft {difference}, 95 % interval {interval}")
+            lines.append(f"p {p_value}, corrected {corrected} ({test})")
+        if self.published is not None:
+            lines.append(f"published, of another run: {self.published}")
+        return "\n".join(lines)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return how many of something, the noun in its plural unless there is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _p_text(p_value: float | None) -> str:
+    if p_value is None:
+        return NOTHING
+    return f"< {SMALLEST_P}" if p_value < SMALLEST_P else f"{p_value:.3f}"

@@ -1,0 +1,290 @@
+"""A table with its numbers: read from the runs in a results folder, and compared with plain attention."""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from alignattn.calibration.diagrams import reliability_svg
+from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
+from alignattn.commands.reproduce.experiment import MODEL, SEED, State, path_label
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.table import Table
+from alignattn.runs.curves import training_curves_svg
+from alignattn.runs.filler import RunReport
+from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, correct
+from alignattn.statistics.paired_tests import PairedScores
+from alignattn.support.errors import AlignAttnError, one_line
+
+UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
+"""What reading a damaged file raises."""
+
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/+-])(?:/[\w.@+~-]+){2,}")
+
+CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """What a table tells of one of its runs.
+
+    Attributes:
+        digest: names it, the hash of its options.
+        title: what it is of, such as "mrpc, aa-ct, seed 1".
+        state: whether it is there.
+        reason: why it failed, one line.
+        folder: where it is.
+        command: that makes it again, ready to be pasted into a shell.
+        report: what it measured and how.
+        pictures: SVG documents by title: training curves, reliability diagrams.
+    """
+
+    digest: str
+    title: str
+    state: State
+    folder: str
+    command: str
+    reason: str | None = None
+    report: RunReport = field(default_factory=RunReport)
+    pictures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """A table of a paper, measured.
+
+    Attributes:
+        name: such as `table1`; its files are named by it.
+        title: above the table.
+        published_source: what the published numbers are of, such as "Zhang et al. 2021, table 1; ALBERT-base, mean of
+            5 runs"; None where nothing is published.
+        measured_source: what the measured ones are of: the model, the seeds, the limits.
+        notes: sentences below the table: what is stand-in data, how rows were compared, what was chosen here.
+        cells: row by row.
+        runs: by digest.
+    """
+
+    name: str
+    title: str
+    published_source: str | None
+    measured_source: str
+    notes: Sequence[str]
+    cells: Sequence[Cell]
+    runs: Mapping[str, TableRun]
+
+    @property
+    def rows(self) -> list[list[Cell]]:
+        """The cells of each row, from left to right."""
+        return [list(row) for _, row in groupby(self.cells, lambda cell: cell.row.label)]
+
+    @property
+    def compared(self) -> list[Cell]:
+        """The cells that were compared with plain attention."""
+        return [cell for cell in self.cells if cell.comparison is not None]
+
+    @cached_property
+    def failures(self) -> Mapping[str, int]:
+        """The reasons of failed cells, numbered from 1 in the order of the table."""
+        reasons = dict.fromkeys(cell.failure for cell in self.cells if cell.failure is not None)
+        return {reason: number for number, reason in enumerate(reasons, start=1)}
+
+    def legend(self, better: str, published: str) -> list[str]:
+        """Return sentences that explain the marks that the table bears.
+
+        Args:
+            better: how a difference for the better is marked, such as "Bold".
+            published: how a published number is told from a measured one, such as "In brackets".
+        """
+        verdicts = {cell.verdict for cell in self.cells}
+        counts = sorted({len(cell.numbers) for cell in self.cells if cell.numbers})
+        lines = []
+        if counts and counts[-1] > 1:
+            number = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else str(counts[0])
+            lines.append(f"Mean ± standard deviation (of a sample, n − 1) over {number} seeds.")
+        if self.published_source is not None:
+            lines.append(
+                f"{published}: published numbers, of the model and data named above, not of those measured here."
+            )
+        survives = (
+            f"the paired difference survives correction for all comparisons of this table (p < {SIGNIFICANCE_LEVEL})"
+        )
+        if "better" in verdicts:
+            lines.append(f"{better}: better than soft, and {survives}.")
+        elif self.compared:
+            lines.append(f"No number is better than that of soft such that {survives}.")
+        if "worse" in verdicts:
+            lines.append(f"{WORSE_MARK}: worse than soft, and {survives}.")
+        tests = [cell.comparison.test for cell in self.cells if cell.comparison is not None]
+        if verdicts & {"better", "worse"} and any(" examples" in test for test in tests):
+            lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
+        if any(cell.numbers and cell.state != "done" for cell in self.cells):
+            lines.append("“2 of 3” and the like: over those runs that are finished.")
+        if any(cell.state == "missing" and not cell.numbers for cell in self.cells):
+            lines.append(f"{NOTHING}: not measured yet.")
+        return lines
+
+
+def read_table(table: Table, cells: Sequence[Cell], results: Path) -> TableResult:
+    """Return a table with what the runs in a results folder measured.
+
+    Args:
+        table: the table.
+        cells: its cells.
+        results: the folder.
+    """
+    experiments = {run.digest: run for cell in cells for run in cell.runs}
+    runs = {digest: _read_run(RunFolder(results, experiment)) for digest, experiment in experiments.items()}
+    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], results)
+    return TableResult(
+        name=table.name,
+        title=table.title,
+        published_source=table.published_source,
+        measured_source=_published(_measured_source(table, cells), results),
+        notes=[*table.notes, *(_published(problem, results) for problem in problems)],
+        cells=compared,
+        runs=runs,
+    )
+
+
+def _read_run(folder: RunFolder) -> TableRun:
+    """A run whose result cannot be read has failed."""
+    status, report = folder.status(), RunReport()
+    state, reason = status.state, status.reason
+    if state == "done":
+        try:
+            report = folder.filler.report(folder.output)
+        except UNREADABLE as error:
+            state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
+
+    def published(text: str) -> str:
+        return _published(text, folder.results, folder.values)
+
+    took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
+    return TableRun(
+        digest=folder.experiment.digest,
+        title=folder.experiment.title,
+        state=state,
+        reason=None if reason is None else published(reason),
+        folder=published(str(folder.path)),
+        command=published(folder.command_line),
+        report=replace(
+            report,
+            facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
+            config=published(report.config),
+        ),
+        pictures=_pictures(report),
+    )
+
+
+def _published(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
+    text = text.replace(str(results.absolute()), results.absolute().name)
+    for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
+        text = text.replace(path, path_label(path))
+    return ABSOLUTE_PATH.sub(lambda path: path_label(path[0]), text)
+
+
+def _pictures(report: RunReport) -> dict[str, str]:
+    curves = training_curves_svg(report.log_history)
+    pictures = {} if curves is None else {CURVES_TITLE: curves}
+    if report.probabilities is not None:
+        pictures[RELIABILITY_TITLE] = reliability_svg(*report.probabilities)
+    return pictures
+
+
+def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
+    own = [runs[experiment.digest] for experiment in cell.experiments]
+    states = {run.state for run in own}
+    state: State = "failed" if "failed" in states else "missing" if "missing" in states else "done"
+    reason = next((run.reason for run in own if run.state == "failed"), None)
+    try:
+        values = [_number_at(run.report.numbers, cell.path) if run.state == "done" else None for run in own]
+    except AlignAttnError as error:
+        return replace(cell, state="failed", reason=str(error))
+    return replace(cell, state=state, reason=reason, values=values)
+
+
+def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
+    """Return the number that a path leads to.
+
+    Raises:
+        AlignAttnError: if it leads nowhere.
+    """
+    found: Any = numbers
+    for key in path:
+        if not isinstance(found, Mapping) or key not in found:
+            raise AlignAttnError(f"the run did not measure {'.'.join(path)}: {key!r} is not there")
+        found = found[key]
+    if not isinstance(found, int | float):
+        raise AlignAttnError(f"the run did not measure {'.'.join(path)}: there is {found!r}")
+    return float(found)
+
+
+def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list[str]]:
+    """The cells with their corrected comparisons, and why some could not be made."""
+    by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
+    plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
+    family_size = sum(plain is not None for plain in plain_cells)
+    comparisons: list[Comparison | None] = []
+    problems = []
+    for cell, plain in zip(cells, plain_cells, strict=True):
+        comparison = None
+        try:
+            if plain is not None:
+                comparison = _compare(cell, plain, results, family_size)
+        except UNREADABLE as error:
+            problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
+        comparisons.append(comparison)
+    corrected = correct(comparisons)
+    return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
+
+
+def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Comparison | None:
+    """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
+    values = {
+        seed: (measured, baseline)
+        for seed, (measured, baseline) in enumerate(zip(cell.values, plain.values, strict=False))
+        if measured is not None and baseline is not None
+    }
+    if not values or cell.experiments == plain.experiments:
+        return None
+    return compare(
+        [measured for measured, _ in values.values()],
+        [baseline for _, baseline in values.values()],
+        partial(_paired_scores, cell, plain, results, list(values)),
+        family_size=family_size,
+    )
+
+
+def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int]) -> PairedScores | None:
+    pairs = []
+    for seed in seeds:
+        measured, baseline = (RunFolder(results, one.experiments[seed]).examples(one.path) for one in (cell, plain))
+        if measured is None or baseline is None:
+            return None
+        pairs.append((measured, baseline))
+    return pairs
+
+
+def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
+    models = dict.fromkeys(table.model_of(row) for row in table.rows)
+    seeds = dict.fromkeys(
+        whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
+    )
+    parts = [" and ".join(path_label(model) for model in models)]
+    parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
+    given = {name: value for name, value in table.given.items() if name != MODEL}
+    parts += [f"with {_listed(given)}"] if given else []
+    return "; ".join(parts)
+
+
+def _listed(given: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in given.items()
+    )

@@ -1,0 +1,99 @@
+"""`alignattn robustness` as a filler of tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from alignattn.commands.robustness.command import RobustnessArguments
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
+from alignattn.robustness.records import AttackRun
+from alignattn.robustness.summary import TABLE_NAME
+from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names, percent
+from alignattn.statistics.example_scores import ExampleScores, ratio_scores
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_record
+
+SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
+
+
+@dataclass(frozen=True)
+class _AttackTable:
+    """What a table of attacks holds that a filler reads."""
+
+    summaries: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _TablesFile:
+    """What `robustness.json` holds; of one run it is one table of one summary."""
+
+    tables: list[_AttackTable]
+
+
+class RobustnessFiller(Filler):
+    """`alignattn robustness`, on the run of a `finetune`."""
+
+    needs = "finetune"
+    has_seeds = False
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """The options that it may be given."""
+        return option_names(RobustnessArguments) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
+
+    def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
+        """Return all options of a run."""
+        return {"run": [str(needed)], **super().values(options, folder, needed)}
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether the table is there, which is written after all attacks."""
+        return (folder / f"{TABLE_NAME}.json").is_file()
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells."""
+        summary = _summary(folder)
+        settings = summary["settings"]
+        attacked = summary["failed"] + summary["succeeded"]
+        facts = {
+            "attacked": f"{attacked} rows of {settings['split']}, {summary['skipped']} skipped",
+            "changing": " and ".join(settings["attack_columns"]),
+            **{name.replace("_", " "): resource for name, resource in settings["resources"].items()},
+        }
+        return RunReport(
+            numbers=summary,
+            facts=facts,
+            scores={name: percent(summary[name]) for name in SHARES if summary[name] is not None},
+            config=yaml.safe_dump({name: value for name, value in settings.items() if name != "resources"}),
+        )
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return the attacked rows."""
+        return _attack_examples(_read_attacks(folder)) if tuple(path) == ("failed_share",) else None
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    attacked = read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
+    assert attacked is not None
+    return attacked.tables[0].summaries[0]
+
+
+def _read_attacks(folder: Path) -> AttackRun:
+    found = list(folder.glob(f"*/{_summary(folder)['settings']['recipe']}{RECORDS_SUFFIX}"))
+    if len(found) != 1:
+        raise AlignAttnError(f"{folder} holds {len(found)} files of records, not one: move it away to attack again")
+    return read_run(found[0])
+
+
+def _attack_examples(run: AttackRun) -> ExampleScores:
+    """What the share of failed attacks is made of, over all rows that there are: those not reached weigh 0."""
+    rows = np.array(run.header.usable_rows)
+    failed, attacked = np.zeros((2, len(rows)))
+    for place, record in zip(np.searchsorted(rows, run.header.row_numbers), run.records, strict=False):
+        failed[place] = record.outcome == "failed"
+        attacked[place] = record.outcome != "skipped"
+    return ratio_scores(rows, failed, attacked)

@@ -1,0 +1,186 @@
+"""Give attention modules their slots, and take them away again.
+
+`attach` serves any model whose attention modules say where their projections are (`AttentionLayer`) and call
+`alignattn.attend`; `alignattn.patching.patch` gives the encoders of transformers theirs by the same functions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig
+
+from alignattn.attention.attend import CHILD_NAME, AttentionLayer
+from alignattn.attention.config import AttentionConfig
+from alignattn.patching.projections import DECLARED, AttentionModule, ProjectionTap, TappedLinear
+from alignattn.patching.recording import Collector
+from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
+from alignattn.support.errors import AlignAttnError
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
+plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
+parameters."""
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> M:
+    """Give the attention modules of a model of one's own the slots that `attention` names, in place.
+
+    `collect`, `AlignmentTrainer` and `unpatch` then take the model as a patched encoder. The slots' parameters are in
+    its state dict: to load it again, attach the same config (`AttentionConfig.to_dict`) to a new one first.
+
+    Args:
+        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`.
+        attention: as for `patch`.
+        **overrides: fields of `AttentionConfig` that replace those of `attention`.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        AlignAttnError: if the model has slots already, has no such modules or others beside them, or the config does
+            not fit it.
+    """
+    config = AttentionConfig.resolve(attention, **overrides)
+    check_model(model)
+    layers = declared_layers(model)
+    _check_declared(model, layers)
+    if config.layers is not None and config.layers[-1] >= len(layers):
+        raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
+    fill_slots(model, layers if config.layers is None else [layers[index] for index in config.layers], config)
+    return model
+
+
+def unpatch(model: M) -> M:
+    """Undo `patch` or `attach`: the modules, state-dict keys and attention implementation as before, weights kept.
+
+    What the model then computes is plain attention with these weights: after an alignment the same as before, after a
+    score, normalizer or value something else than it was trained with.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        AlignAttnError: if the model is not patched.
+    """
+    state, encoder = patch_of(model), _untyped(model)
+    if state.base_implementation is not None:
+        encoder.set_attn_implementation(state.base_implementation)
+    for module in model.modules():
+        if isinstance(module, TappedLinear):
+            module.remove_tap()
+        if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
+            delattr(module, CHILD_NAME)
+    delattr(model, CHILD_NAME)
+    if _is_of_transformers(model):
+        delattr(encoder.config, CHILD_NAME)
+        if state.config.changes_function:
+            del encoder.config.attn_implementation
+    return model
+
+
+def declared_layers(model: nn.Module) -> list[AttentionModule]:
+    """Return the modules of a model that are `AttentionLayer`s, in its order."""
+    return [
+        AttentionModule(module, DECLARED, DECLARED.of(module) or {}, module.num_heads)
+        for module in model.modules()
+        if isinstance(module, AttentionLayer)
+    ]
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model that has slots already, or attends causally.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    name, config = type(model).__name__, getattr(model, "config", None)
+    if is_patched(model):
+        raise AlignAttnError(f"this {name} is patched already: call alignattn.unpatch(model) first")
+    is_decoder = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
+        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
+
+
+def fill_slots(
+    model: nn.Module, layers: Sequence[AttentionModule], config: AttentionConfig, base_implementation: str | None = None
+) -> None:
+    """Give layers of a model their slots, and note it in the model and, where it is one of transformers, its config.
+
+    Args:
+        model: that `check_model` does not refuse.
+        layers: its attention modules.
+        config: the choices.
+        base_implementation: as in `Patch`.
+
+    Raises:
+        AlignAttnError: if an alignment does not fit the projections.
+    """
+    projections = [child for layer in layers for child in layer.projections.values()]
+    if config.alignment is not None and any(type(child) is not nn.Linear for child in projections):
+        raise AlignAttnError(
+            f"{type(model).__name__} projects queries or keys by something else than torch.nn.Linear (an adapter, a "
+            "quantised layer): patch it before adding adapters, or merge them"
+        )
+    state = Patch(config, Collector(), base_implementation)
+    # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
+    with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
+        for layer in layers:
+            _add_slots(layer, state)
+    setattr(model, CHILD_NAME, state)
+    if _is_of_transformers(model):
+        encoder = _untyped(model)
+        setattr(encoder.config, CHILD_NAME, config.to_dict())
+        if config.changes_function:
+            encoder.config.attn_implementation = LOADING_HINT
+
+
+def _add_slots(layer: AttentionModule, state: Patch) -> None:
+    weight = next(layer.module.parameters())
+    slots = LayerSlots(layer, state).to(weight.device).train(layer.module.training)
+    layer.module.add_module(CHILD_NAME, slots)
+    if state.config.alignment is not None:
+        for role, projection in layer.projections.items():
+            TappedLinear.add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
+
+
+def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
+    """Refuse attention that slots cannot reach, by its name in the model, and modules that are not as they say."""
+    advice = "an attention module names num_heads, query_projection and key_projection, and calls alignattn.attend"
+    declared = {id(layer.module): layer for layer in layers}
+    role_of: dict[int, str] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            raise AlignAttnError(f"{name} is torch.nn.MultiheadAttention, which slots cannot reach: {advice}")
+        if id(module) not in declared:
+            if any(hasattr(module, projection) for projection in DECLARED.roles.values()):
+                raise AlignAttnError(f"{name} ({type(module).__name__}) is half an attention module: {advice}")
+            continue
+        if module is model:
+            raise AlignAttnError(f"{type(model).__name__} is an attention module: give the model that it is a part of")
+        layer = declared[id(module)]
+        sizes = {getattr(projection, "out_features", None) for projection in layer.projections.values()}
+        if len(sizes) > 1 or None in sizes or max(sizes) % layer.num_heads:  # type: ignore[operator, type-var]
+            raise AlignAttnError(
+                f"{name} projects to {' and '.join(map(str, sizes))} features, which are no {layer.num_heads} heads of "
+                "one size for queries and keys"
+            )
+        if any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items()):
+            raise AlignAttnError(f"{name} projects to queries and keys by one layer: nothing is left to align")
+    if not layers:
+        raise AlignAttnError(
+            f"{type(model).__name__} has no attention that slots can reach: {advice}; encoders of transformers go to "
+            "alignattn.patch"
+        )
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    return isinstance(getattr(model, "config", None), PreTrainedConfig)
+
+
+def _untyped(model: nn.Module) -> Any:
+    """The model, whose attributes torch would type as tensors and modules."""
+    return model

@@ -1,0 +1,114 @@
+"""What a command is as a filler of tables: which options its runs take, and what a finished one measured."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from alignattn.statistics.example_scores import ExampleScores
+
+OUTPUT_DIR = "output_dir"
+"""The option that says where a command writes."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a finished run tells a table.
+
+    Attributes:
+        numbers: what it measured, nested by the keys of a table's paths.
+        facts: name and value: seed, versions, hardware, runtime.
+        scores: what it measured, name and value, in words.
+        config: its options, YAML; empty where the command writes none.
+        log_history: of its training; empty where it did not train.
+        probabilities: of its predictions, `[N, C]`, with their labels; None where it made none.
+    """
+
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
+    log_history: Sequence[Mapping[str, Any]] = ()
+    probabilities: tuple[Any, Any] | None = None
+
+
+class Filler(ABC):
+    """A command of `alignattn` as a filler of tables.
+
+    Attributes:
+        needs: the command on whose result it works, or None.
+        has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
+    """
+
+    needs: ClassVar[str | None] = None
+    has_seeds: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def options(self) -> frozenset[str]:
+        """The options that a table or a user may give it: all but those that say where it writes and goes on."""
+
+    def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
+        """Return all options of a run.
+
+        Args:
+            options: those of a table.
+            folder: where it writes.
+            needed: where the run on whose result it works has written.
+        """
+        return {**options, OUTPUT_DIR: str(folder)}
+
+    @abstractmethod
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether a run has finished.
+
+        Raises:
+            AlignAttnError: if what it left is damaged or of another version.
+        """
+
+    def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
+        """Remove what an unfinished run left, where the command would not go on from it."""
+
+    def check_same(self, values: Mapping[str, Any]) -> None:  # noqa: B027  # most commands see to it by themselves
+        """Check that the folder which the options name holds a run of theirs, or none.
+
+        Raises:
+            AlignAttnError: if it holds another.
+        """
+
+    @abstractmethod
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells.
+
+        Raises:
+            AlignAttnError: if what it left is damaged or of another version.
+        """
+
+    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+        """Return what a number of a finished run is made of, row by row; None where that is not kept."""
+        return None
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as the words of a command line."""
+    line: list[str] = []
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        line += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
+    return line
+
+
+def option_names(*groups: Any) -> frozenset[str]:
+    """Return the names of the options of some dataclasses."""
+    return frozenset(option.name for group in groups for option in fields(group) if option.init)
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    """Return versions in one line."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def percent(value: float) -> str:
+    """Return a fraction as a percentage."""
+    return f"{100 * value:.2f} %"
