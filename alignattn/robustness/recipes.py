@@ -11,13 +11,9 @@ import torch
 
 from alignattn.robustness.library import load_textattack, replaced
 from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.robustness.recipe_names import RECIPES, check_recipe
 from alignattn.robustness.resources import BERT, Resources, read_neighbors
 from alignattn.support.errors import AlignAttnError
-
-CLASSES = {"textfooler": "TextFoolerJin2019", "textbugger": "TextBuggerLi2018", "bae": "BAEGarg2019"}
-"""For each recipe, the class of TextAttack that builds it."""
-
-RECIPES: tuple[str, ...] = tuple(CLASSES)
 
 TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
 NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
@@ -57,7 +53,7 @@ def build_attack(
     resources.check()
     textattack = load_textattack(resources.nltk_data)
     prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
-    recipe_class = getattr(textattack.attack_recipes, CLASSES[recipe])
+    recipe_class = getattr(textattack.attack_recipes, RECIPES[recipe])
     module = sys.modules[recipe_class.__module__]
     parts = {name: part for name, part in _parts(resources, half_precision).items() if hasattr(module, name)}
     with replaced(module, **parts):
@@ -89,16 +85,6 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
             f"--attack_columns {' '.join(chosen)}: give one or more of the task's columns: {', '.join(columns)}"
         )
     return tuple(column for column in columns if column in chosen)
-
-
-def check_recipe(recipe: str) -> None:
-    """Check that there is such a recipe.
-
-    Raises:
-        AlignAttnError: there is none.
-    """
-    if recipe not in RECIPES:
-        raise AlignAttnError(f"unknown recipe {recipe!r}: choose one of {', '.join(RECIPES)}")
 
 
 def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:

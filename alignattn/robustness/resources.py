@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 
 from alignattn.models.packaged import model_source
 from alignattn.robustness.nltk_data import PACKAGES
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 
-UNIVERSAL_SENTENCE_ENCODER = "use"
-WORDNET = "wordnet"
 BERT = "bert-base-uncased"
 COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"
 DIGEST_LENGTH = 8

@@ -16,7 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import DataArguments, RunOptions
+from alignattn.runs.options import DataOptions, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
@@ -109,7 +109,7 @@ class _Card:
     def __init__(self, result: RunResult, options: RunOptions) -> None:
         self.result = result
         self.options = options
-        self.data: DataArguments = options.data()
+        self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = None if self.data.task is None else get_task(self.data.task)
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
@@ -247,7 +247,7 @@ def _code(text: str, after: str = "") -> Markup:
     return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
 
 
-def _kind_of_own_rows(data: DataArguments) -> type[Task]:
+def _kind_of_own_rows(data: DataOptions) -> type[Task]:
     return TextClassification if data.text_columns else TokenClassification
 
 

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.options import Options, options_of
 
 OUTPUT_DIR = "output_dir"
 """The option that says where a command writes."""
@@ -99,9 +100,9 @@ def words(options: Mapping[str, Any]) -> list[str]:
     return line
 
 
-def option_names(*groups: Any) -> frozenset[str]:
-    """Return the names of the options of some dataclasses."""
-    return frozenset(option.name for group in groups for option in fields(group) if option.init)
+def option_names(options: type[Options]) -> frozenset[str]:
+    """Return the names of the options of a dataclass."""
+    return frozenset(options_of(options))
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import datasets
 
-from alignattn.runs.options import DataArguments, ModelArguments
+from alignattn.runs.options import DataOptions, ModelOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.kind import EncodedSplit
@@ -26,7 +26,7 @@ class EncodedData:
     evaluation: dict[str, EncodedSplit]
 
 
-def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+def load_run_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
     """Return the rows that the options name, as many as they allow.
 
     Raises:
@@ -38,7 +38,7 @@ def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[
     return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
 
 
-def load_evaluation_rows(task: T, model_args: ModelArguments, data_args: DataArguments) -> Rows[T]:
+def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptions) -> Rows[T]:
     """Return all evaluation rows of a task from where the options say; raises as `load_rows` does."""
     return load_rows(
         task,
@@ -49,7 +49,7 @@ def load_evaluation_rows(task: T, model_args: ModelArguments, data_args: DataArg
     )
 
 
-def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
+def _all_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
     _check_options_fit(data_args)
     reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
     task = None if data_args.task is None else get_task(data_args.task)
@@ -66,11 +66,11 @@ def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]
     return load_user_tags(*files, TOKENS, TAGS, **reading)
 
 
-def _is_conll(data_args: DataArguments) -> bool:
+def _is_conll(data_args: DataOptions) -> bool:
     return Path(data_args.train_file or "").suffix.lower() == CONLL
 
 
-def _check_options_fit(data_args: DataArguments) -> None:
+def _check_options_fit(data_args: DataOptions) -> None:
     """Refuse options that would be passed over, or too few of them.
 
     Raises:
@@ -95,13 +95,13 @@ def _check_options_fit(data_args: DataArguments) -> None:
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
             "words, or --task NAME where it holds rows of that task"
         )
-    untouched = DataArguments()
+    untouched = DataOptions()
     for name in ("data_dir", "validation_file", "text_columns", "tokens_column", "label_column"):
         if name not in fitting and getattr(data_args, name) != getattr(untouched, name):
             raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
-def encode_rows(rows: Rows[Any], processor: Any, arguments: DataArguments) -> EncodedData:
+def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(
@@ -110,7 +110,7 @@ def encode_rows(rows: Rows[Any], processor: Any, arguments: DataArguments) -> En
     )
 
 
-def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataArguments) -> EncodedSplit:
+def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataOptions) -> EncodedSplit:
     """Return rows with what a model reads of them.
 
     Args:

@@ -14,12 +14,13 @@ import numpy as np
 from alignattn.support.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.labels import UserLabel, parse_user_labels, user_label_numbers, user_task
+from alignattn.tasks.labels import Label
 from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import MOST_TEXTS, TRAIN, VALIDATION, Task
 from alignattn.tasks.texts.kind import text_problems
 from alignattn.tasks.texts.task import TextClassification
+from alignattn.tasks.texts.user_labels import parse_user_labels, user_label_numbers, user_task
 
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
@@ -177,7 +178,7 @@ def load_user_rows(
     """
     _check_column_choice(text_columns, label_column)
     raw: dict[str, _RawSplit] = {}
-    labels: dict[str, dict[int, UserLabel]] = {}
+    labels: dict[str, dict[int, Label]] = {}
     for name, file in _files(train_file, validation_file).items():
         origin = str(file)
         dataset = select_columns(read_file(Path(file), cache_dir), [*text_columns, label_column], origin)

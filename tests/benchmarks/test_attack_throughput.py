@@ -154,13 +154,13 @@ class TestCommand:
         assert message in capsys.readouterr().err.splitlines()[-1]
 
     def test_the_resources_are_looked_up_once(self, options, tmp_path, monkeypatch) -> None:
-        look_up, found = attack_throughput.ThroughputArguments.resources, []
+        look_up, found = attack_throughput.ThroughputOptions.resources, []
 
         def count(arguments):
             found.append(look_up(arguments))
             return found[-1]
 
-        monkeypatch.setattr(attack_throughput.ThroughputArguments, "resources", count)
+        monkeypatch.setattr(attack_throughput.ThroughputOptions, "resources", count)
         words = [*options, "--num_examples", "1", "--output_dir", str(tmp_path)]
         assert attack_throughput.main(words) == 0
         assert len(lines_of(tmp_path)) == 2  # one by each recipe

@@ -9,7 +9,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
-from alignattn.runs.options import parse_run_options
+from alignattn.commands.finetune import COMMAND
+from alignattn.models import MODELS, traits_of
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 
@@ -44,7 +45,7 @@ def vectors(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("model", ["da", "esim"])
+@pytest.mark.parametrize("model", [name for name in MODELS if traits_of(name).reads_embeddings])
 def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
     assert run("--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8") == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -86,9 +87,9 @@ def test_mistakes_are_one_line(words: list[str], message: str, run, tmp_path: Pa
 
 def test_a_baseline_brings_the_training_settings_of_its_own() -> None:
     words = ["--model", "esim", "--task", "snli", "--output_dir", "x"]
-    settings = parse_run_options(words, "test").training()
+    settings = COMMAND.parse(words).training
     assert (settings.learning_rate, settings.per_device_train_batch_size) == (4e-4, 64)
-    assert parse_run_options([*words, "--learning_rate", "1e-5"], "test").training().learning_rate == 1e-5
+    assert COMMAND.parse([*words, "--learning_rate", "1e-5"]).training.learning_rate == 1e-5
 
 
 def test_domain_shift(pairs: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from huggingface_hub import HfApi, ModelCard
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
 from alignattn.runs.card import model_card, write_model_card
-from alignattn.runs.options import parse_run_options
 from alignattn.runs.results import RunResult
 from alignattn.tasks import TASKS
 from alignattn.tasks.kinds import kind_of
@@ -131,7 +131,7 @@ RESULT = {
 
 
 def card_from(words, **changes):
-    options = parse_run_options([*words.split(), "--output_dir", "runs/x"], prog="alignattn finetune")
+    options = COMMAND.parse([*words.split(), "--output_dir", "runs/x"])
     return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
 
 

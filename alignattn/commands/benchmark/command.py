@@ -4,16 +4,16 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BenchmarkOptions
 from alignattn.commands.benchmark.measuring import (
     MEMORY_METHODS,
     PHASES,
@@ -36,11 +36,10 @@ from alignattn.commands.benchmark.report import (
     summarise,
     write_tables,
 )
-from alignattn.models.packaged import PACKAGED, model_source
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
-from alignattn.support.parser import OneLineErrorParser, check_range
 
 
 class BareSize(NamedTuple):
@@ -51,7 +50,7 @@ class BareSize(NamedTuple):
     heads: int
 
 
-BARE_MODELS = {
+BARE_SIZES = {
     "tiny": BareSize(128, 2, 2),
     "bare-minilm": BareSize(384, 6, 12),
     "bert-base": BareSize(768, 12, 12),
@@ -61,115 +60,28 @@ BARE_MODELS = {
 INTERMEDIATE_FACTOR = 4
 FEWEST_POSITIONS = 512
 NUM_LABELS = 2
-DEFAULT_SHAPES = ("16x128", "4x512")
 IDLE_LOAD = 0.5
 """Processes that may run beside the benchmark before it warns."""
 
 
-@dataclass
-class BenchmarkArguments:
-    """The options of `alignattn benchmark`."""
-
-    output_dir: str = field(metadata={"help": "Folder for the CSV files and pictures."})
-    model: str = field(
-        default="bare-minilm",
-        metadata={
-            "help": f"Model folder, Hub id or {', '.join(PACKAGED)}; or a BERT with random weights: "
-            f"{', '.join(BARE_MODELS)}."
-        },
-    )
-    attentions: list[str] = field(
-        default_factory=lambda: list(PRESETS),
-        metadata={"help": f"Of {', '.join(PRESETS)}; {PLAIN_ATTENTION} (no patch) is always measured."},
-    )
-    shapes: list[str] | None = field(
-        default=None,
-        metadata={"help": f"Batches as ROWSxTOKENS (else {' '.join(DEFAULT_SHAPES)} or --lengths)."},
-    )
-    lengths: list[int] | None = field(
-        default=None, metadata={"help": "Lengths in tokens to draw the growth over, of --rows or --tokens."}
-    )
-    rows: int | None = field(default=None, metadata={"help": "Rows of a batch at each of --lengths (default: 1)."})
-    tokens: int | None = field(
-        default=None, metadata={"help": "Instead of --rows: tokens of a batch at each of --lengths."}
-    )
-    repeats: int = field(default=20, metadata={"help": "Timed steps of each attention."})
-    warmup: int = field(default=3, metadata={"help": "Steps before them that do not count; one at least."})
-    device: Literal["cpu", "cuda"] = field(default="cpu", metadata={"help": "Where to run."})
-    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 runs under autocast."})
-    compile: bool = field(default=False, metadata={"help": "Run the model through torch.compile."})
-    dropout: float | None = field(
-        default=None,
-        metadata={
-            "help": "Probability of every dropout (default: the model's). On a CPU, PyTorch forms n × n "
-            "attention weights in training unless it is 0."
-        },
-    )
-    threads: int | None = field(default=None, metadata={"help": "CPU threads (default: PyTorch's choice)."})
-    seed: int = field(default=42, metadata={"help": "Seed of random weights, token ids and dropout."})
-
-    def __post_init__(self) -> None:
-        for name, least in (("rows", 1), ("repeats", 1), ("warmup", 0), ("threads", 1)):
-            check_range(self, name, least)
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise AlignAttnError(f"--dropout {self.dropout} must lie between 0 and 1")
-        for attention in self.attentions:
-            AttentionConfig.resolve(attention)
-        sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
-        if sizes and self.lengths is None:
-            raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
-        if len(sizes) > 1:
-            raise AlignAttnError("--rows and --tokens exclude each other: drop one of them")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
-
-    def measured_attentions(self) -> list[str]:
-        """Return `soft` and the others as they were named, each once."""
-        return list(dict.fromkeys([PLAIN_ATTENTION, *self.attentions]))
-
-    def growth_shapes(self) -> list[Shape]:
-        """Return the shapes of `--lengths`, by rising length.
-
-        Raises:
-            AlignAttnError: if a length is not positive or exceeds `--tokens`.
-        """
-        shapes = []
-        for length in sorted(set(self.lengths or ())):
-            if length < 1:
-                raise AlignAttnError(f"--lengths {length} must be at least 1")
-            if self.tokens is not None and length > self.tokens:
-                raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")
-            shapes.append(Shape(self.rows or 1 if self.tokens is None else self.tokens // length, length))
-        return shapes
-
-    def measured_shapes(self) -> list[Shape]:
-        """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
-
-        Raises:
-            AlignAttnError: if one cannot be read.
-        """
-        names = self.shapes if self.shapes is not None else () if self.lengths else DEFAULT_SHAPES
-        return list(dict.fromkeys([*(Shape.parse(name) for name in names), *self.growth_shapes()]))
-
-    def setting(self) -> Setting:
-        """Return how the steps run."""
-        return Setting(torch.device(self.device), getattr(torch, self.dtype), self.compile)
+def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
+    """Return the shapes of `--lengths`, by rising length."""
+    tokens, rows = arguments.tokens, arguments.rows or 1
+    lengths = sorted(set(arguments.lengths or ()))
+    return [Shape(rows if tokens is None else tokens // length, length) for length in lengths]
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn benchmark`.
-
-    Args:
-        argv: the words after the command's name.
+def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
+    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
 
     Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
+        AlignAttnError: if one cannot be read.
     """
-    parser = OneLineErrorParser([BenchmarkArguments], prog="alignattn benchmark")
-    benchmark(BenchmarkArguments(**vars(parser.parse_args(list(argv)))))
+    names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
+    return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
 
-def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
+def benchmark(arguments: BenchmarkOptions) -> list[Summary]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
@@ -177,15 +89,18 @@ def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
     Raises:
         AlignAttnError: if a file would be overwritten, or a model, a shape or the memory does not suffice.
     """
-    folder, shapes = Path(arguments.output_dir), arguments.measured_shapes()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
+    folder, shapes = Path(arguments.output_dir), measured_shapes(arguments)
     check_free(folder, FILES)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     conditions = _conditions(arguments)
     _warn_if_busy(conditions)
     torch.manual_seed(arguments.seed)
+    setting = Setting(torch.device(arguments.device), getattr(torch, arguments.dtype), arguments.compile)
     model = load_model(arguments.model, max(shape.length for shape in shapes), arguments.dropout)
-    subjects = [Subject(name, model, arguments.setting()) for name in arguments.measured_attentions()]
+    subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     cells: list[Cell] = []
     summaries: list[Summary] = []
     with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
@@ -200,7 +115,7 @@ def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
 
 
 def _measure_shape(
-    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkArguments, progress: Any
+    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, progress: Any
 ) -> Iterable[Cell]:
     config = subjects[0].model.config
     # A model without a padding token takes any: the mask alone tells what is padding.
@@ -231,7 +146,7 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
     Raises:
         AlignAttnError: if there is no such model, or it takes fewer tokens.
     """
-    model = _build_bare(BARE_MODELS[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
+    model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
@@ -270,18 +185,18 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     return model
 
 
-def _draw(summaries: Sequence[Summary], arguments: BenchmarkArguments, conditions: Conditions) -> None:
+def _draw(summaries: Sequence[Summary], arguments: BenchmarkOptions, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
     if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return
     draw_ratios(folder / RATIOS_FILE, summaries, conditions)
-    growth = arguments.growth_shapes()
+    growth = growth_shapes(arguments)
     if len(growth) > 1:
         at_lengths = [summary for shape in growth for summary in summaries if summary.shape == shape]
         draw_growth(folder / GROWTH_FILE, at_lengths, conditions)
 
 
-def _conditions(arguments: BenchmarkArguments) -> Conditions:
+def _conditions(arguments: BenchmarkOptions) -> Conditions:
     return Conditions(
         repeats=arguments.repeats,
         model=arguments.model,

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.benchmark.command import BenchmarkArguments
+from alignattn.commands.benchmark import BenchmarkOptions
 from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
 from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names
 from alignattn.support.errors import AlignAttnError
@@ -23,7 +23,7 @@ class BenchmarkFiller(Filler):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(BenchmarkArguments) - {OUTPUT_DIR}
+        return option_names(BenchmarkOptions) - {OUTPUT_DIR}
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 import alignattn
 from alignattn.calibration import (
-    ECE_BINS,
     FIGURES,
     Estimate,
     apply_temperature,
@@ -21,53 +20,12 @@ from alignattn.calibration import (
 from alignattn.calibration.diagrams import reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
+from alignattn.commands.calibrate import RESULTS_FILE, CalibrateOptions
 from alignattn.plots import plot_reliability
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES, SEED
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_json
-from alignattn.support.parser import OneLineErrorParser, check_range
 from alignattn.support.text_tables import render_table
-
-RESULTS_FILE = "calibration.json"
-
-
-@dataclass
-class CalibrationOptions:
-    """The options of `alignattn calibrate` that are given by name and value."""
-
-    output_dir: str = field(
-        default="calibration", metadata={"help": f"Folder for {RESULTS_FILE} and one reliability diagram a split."}
-    )
-    num_bins: int = field(default=ECE_BINS, metadata={"help": "Bins of the calibration errors and of the diagrams."})
-    split: list[str] | None = field(default=None, metadata={"help": "Splits to report (default: all)."})
-    fit_on: str | None = field(
-        default=None,
-        metadata={"help": "Split on one half of which a temperature is fitted; the other half is reported."},
-    )
-    resamples: int = field(default=RESAMPLES, metadata={"help": "Bootstrap resamples behind each interval."})
-    seed: int = field(default=SEED, metadata={"help": "Seed of the halves and of the resamples."})
-    label_column: str = field(default="label", metadata={"help": "Column of class numbers."})
-    probabilities_column: str = field(
-        default="probabilities", metadata={"help": "Column of a list of probabilities a row."}
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("num_bins", "resamples"):
-            check_range(self, name, 1)
-        check_range(self, "seed", 0)
-
-
-@dataclass(kw_only=True)
-class CalibrationArguments(CalibrationOptions):
-    """Everything that `alignattn calibrate` is given.
-
-    Attributes:
-        files: Parquet files of predictions.
-        skip_bad_rows: whether bad rows are left out and listed, instead of refused.
-    """
-
-    files: list[str]
-    skip_bad_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,23 +67,7 @@ Summary = Mapping[str, Mapping[str, Estimate]]
 Report = tuple[Part, Summary]
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn calibrate`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing is written then.
-    """
-    parser = OneLineErrorParser([CalibrationOptions], prog="alignattn calibrate")
-    parser.add_argument("files", nargs="+", metavar="PREDICTIONS", help="Parquet file of predictions.")
-    # A flag of HfArgumentParser takes an optional value, and would take the file after it for that.
-    parser.add_argument("--skip_bad_rows", action="store_true", help="Leave bad rows out, and list them.")
-    calibrate(CalibrationArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def calibrate(arguments: CalibrationArguments) -> list[Report]:
+def calibrate(arguments: CalibrateOptions) -> list[Report]:
     """Report the calibration of saved predictions: print a table, write `calibration.json` and reliability diagrams.
 
     Returns:
@@ -240,7 +182,7 @@ def _check_pictures(parts: Sequence[Part]) -> None:
             raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
 
 
-def _summary(part: Part, arguments: CalibrationArguments) -> Summary:
+def _summary(part: Part, arguments: CalibrateOptions) -> Summary:
     options = {"num_bins": arguments.num_bins, "resamples": arguments.resamples, "seed": arguments.seed}
     return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
 
@@ -259,7 +201,7 @@ def _content(
     files: Sequence[Predictions],
     temperatures: Sequence[Temperature | None],
     reports: Sequence[Report],
-    arguments: CalibrationArguments,
+    arguments: CalibrateOptions,
 ) -> dict[str, Any]:
     """What `calibration.json` holds; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
@@ -285,7 +227,7 @@ def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
 
 
 def _caption(
-    files: Sequence[Predictions], temperatures: Sequence[Temperature | None], arguments: CalibrationArguments
+    files: Sequence[Predictions], temperatures: Sequence[Temperature | None], arguments: CalibrateOptions
 ) -> list[str]:
     fitted = {temperature.file: temperature for temperature in temperatures if temperature}
     skipped = [file for file in files if file.bad_rows]

@@ -5,7 +5,7 @@ It runs `finetune` as it stands, on sentence pairs that the package generates it
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +13,18 @@ import pyarrow.parquet as pq
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.calibration import expected_calibration_error
+from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import from_pretrained
 from alignattn.plots import BarPanel, Spread, plot_comparison
 from alignattn.runs.distance import distance_batch, query_key_distance
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
 from alignattn.runs.run import check_output_dir, finetune_one
 from alignattn.support.files import write_text
-from alignattn.support.parser import OneLineErrorParser
+from alignattn.support.options import resolve
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
 from alignattn.tasks.kind import EncodedSplit
@@ -39,20 +40,6 @@ TABLE_FILE = "table.txt"
 PICTURE_FILE = "demo.png"
 MAX_LENGTH = 48
 BATCH_SIZE = 16
-
-
-@dataclass
-class DemoArguments:
-    """The options of `alignattn demo`."""
-
-    output_dir: str = field(default="demo", metadata={"help": "Folder of the data, the two runs and the picture."})
-    model: str = field(default="minilm", metadata={"help": "Model folder, Hub id, or MiniLM of the extra 'demo'."})
-    train_rows: int = field(default=900, metadata={"help": "Generated rows to train on."})
-    validation_rows: int = field(default=300, metadata={"help": "Generated rows of each genre to evaluate on."})
-    num_train_epochs: float = field(default=4.0, metadata={"help": "Passes over the training rows."})
-    learning_rate: float = field(default=2e-4, metadata={"help": "Learning rate of the pretrained model."})
-    alignment_weight: float = field(default=0.01, metadata={"help": "λ of the aligned run."})
-    seed: int = field(default=1, metadata={"help": "Seed of the data and of both runs."})
 
 
 @dataclass(frozen=True)
@@ -74,10 +61,8 @@ class DemoRow:
     distance: tuple[float, float]
 
 
-def main(argv: Sequence[str]) -> None:
+def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
-    parser = OneLineErrorParser([DemoArguments], prog="alignattn demo")
-    arguments: DemoArguments = DemoArguments(**vars(parser.parse_args(list(argv))))
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
     model = arguments.model
@@ -117,7 +102,7 @@ def _distance_of(path: str, data_dir: Path) -> float:
     return query_key_distance(model if is_patched(model) else patch(model, "soft"), batch)
 
 
-def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOptions:
+def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptions:
     folder = Path(arguments.output_dir)
     options = {
         "model": model,
@@ -134,8 +119,7 @@ def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOpt
         "save_strategy": "no",
         "seed": arguments.seed,
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return parse_run_options(words, prog="alignattn demo")
+    return resolve(RunOptions, options)
 
 
 def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -> DemoRow:

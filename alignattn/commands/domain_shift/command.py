@@ -6,10 +6,8 @@ half of the in-domain task a temperature is fitted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -27,7 +25,8 @@ from alignattn.calibration import (
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
-from alignattn.commands.domain_shift.pair import names_of_pair, parse_pair
+from alignattn.commands.domain_shift import DomainShiftOptions
+from alignattn.commands.domain_shift.pair import names_of_pair
 from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
@@ -40,11 +39,12 @@ from alignattn.commands.domain_shift.report import (
 )
 from alignattn.patching.checkpoints import from_pretrained
 from alignattn.plots import plot_reliability
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows
 from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
 from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.support.bad_rows import BadRow, as_json
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
@@ -52,7 +52,6 @@ from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
 
-PROG = "alignattn domain-shift"
 RUN_FOLDER = "run"
 """Of the fine-tuning run, in the folder of the result."""
 
@@ -61,42 +60,6 @@ HALVING_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
 
 FEWEST_TO_HALVE = 2
-OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
-"""Options of `finetune` that say what the pair says."""
-
-PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {
-        "learning_rate": 2e-5,
-        "per_device_train_batch_size": 16,
-        "weight_decay": 0.0,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-    "roberta-base": {
-        "learning_rate": 1e-5,
-        "per_device_train_batch_size": 32,
-        "weight_decay": 0.1,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-}
-"""The training settings of Desai & Durrett 2020, by base model."""
-
-
-@dataclass
-class DomainShiftArguments:
-    """The options of `alignattn domain-shift` beside those of `finetune`."""
-
-    pair: str = field(
-        metadata={
-            "help": "Two tasks of the same labels joined by a hyphen, trained on and shifted to: snli-mnli, "
-            f"qqp-twitterppdb, swag-hellaswag, … Without a value, {' and '.join(PUBLISHED_TRAINING)} train with the "
-            "settings of Desai and Durrett (2020), other models with those of finetune."
-        }
-    )
-    stratify: bool = field(
-        default=False, metadata={"help": "Halve the development sets class by class, so that both halves have all."}
-    )
 
 
 @dataclass(frozen=True)
@@ -141,36 +104,6 @@ class Outputs:
         return np.asarray(self.predictions["label"].to_numpy())
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn domain-shift`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    domain_shift(parse_domain_shift_options(argv))
-
-
-def parse_domain_shift_options(argv: Sequence[str]) -> RunOptions:
-    """Parse the options of `finetune`, `--pair` and `--stratify`, with the published defaults of the model.
-
-    Raises:
-        AlignAttnError: as `parse_run_options` does, or if an option says what the pair says.
-    """
-    options = parse_run_options(argv, PROG, more_groups=[DomainShiftArguments], defaults_of_model=published_training_of)
-    for name in OPTIONS_OF_THE_PAIR:
-        if options.values[name] is not None:
-            raise AlignAttnError(f"--{name}: --pair says what is trained and evaluated on: drop --{name}")
-    return options
-
-
-def published_training_of(model: str) -> Mapping[str, Any]:
-    """Return the training options of `PUBLISHED_TRAINING` for a model's folder or Hub id; none for other models."""
-    return PUBLISHED_TRAINING.get(Path(model).name.lower(), {})
-
-
 def halves(
     labels: ArrayLike, seed: int = HALVING_SEED, stratify: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -190,22 +123,19 @@ def halves(
     return np.sort(order[1::2]), np.sort(order[::2])
 
 
-def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
+def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
     """Train and evaluate each seed of the call that is not finished, and write what they share.
 
     Raises:
         AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
     """
-    pair = parse_pair(options.values["pair"])
-    if options.values["load_best_model_at_end"]:
-        raise AlignAttnError("--load_best_model_at_end would choose by rows that are held out: leave it out")
-    seeds = options.values["seeds"]
+    seeds = options.training.seeds
     if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
         raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")
     runs = options.runs()
     for run in runs:
-        check_folder(run, pair)
-    results = [domain_shift_one(run, pair) for run in runs]
+        check_folder(run)
+    results = [domain_shift_one(run) for run in runs]
     if seeds is not None and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
     # As in `finetune`: a process group that outlives the interpreter's end aborts now and then.
@@ -213,50 +143,53 @@ def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
     return results
 
 
-def domain_shift_one(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> DomainShiftResult:
+def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
     finished = read_domain_shift(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render(finished)}")
         return finished
     # Before the training, so that what is wrong with either side is said before hours have passed.
-    sides = [load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), pair, strict=True)]
+    sides = [
+        load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
+    ]
     training = training_options(options)
     run = finetune_one(training)
     outputs = _predict(training, sides)
-    result = _result(options, pair, run, sides, outputs)
+    result = _result(options, run, sides, outputs)
     if PartialState().is_main_process:
         _write(options, sides, outputs, result)
         print(f"{render(result)}\nwritten to {options.output_dir}")
     return result
 
 
-def training_options(options: RunOptions) -> RunOptions:
+def training_options(options: DomainShiftOptions) -> RunOptions:
     """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
-    own = {option.name for option in fields(DomainShiftArguments)}
-    values = {name: value for name, value in options.values.items() if name not in own}
-    task, _ = names_of_pair(options.values["pair"])
-    return RunOptions(values | {"task": task, "output_dir": str(options.output_dir / RUN_FOLDER)})
+    return RunOptions(
+        model=options.model,
+        data=replace(options.data, task=names_of_pair(options.pair)[0]),
+        training=replace(options.training, output_dir=str(options.output_dir / RUN_FOLDER)),
+    )
 
 
-def load_side(side: str, task: LabelledTask, options: RunOptions) -> DevelopmentSet:
+def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> DevelopmentSet:
     """Load and halve the development set of a task: its first evaluation split.
 
     Raises:
         AlignAttnError: as `load_rows` does, or if there are too few rows to halve.
     """
-    data, split = options.data(), task.evaluation_splits[0]
+    data, split = options.data, task.evaluation_splits[0]
     task = replace(task, evaluation_splits=(split,))
-    loaded = load_evaluation_rows(task, options.model(), data)
+    loaded = load_evaluation_rows(task, options.model, data)
     rows = max_samples(loaded.evaluation[split], data.max_eval_samples)
     if len(rows) < FEWEST_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
-    drawn = halves(rows[task.label_column][:], HALVING_SEED, options.values["stratify"])
+    drawn = halves(rows[task.label_column][:], HALVING_SEED, options.stratify)
     by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
     return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.bad_rows, loaded.derived)
 
 
-def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> None:
+def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
@@ -267,7 +200,7 @@ def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -
 
 def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outputs]:
     """The outputs of the run's saved model for the development set of each side."""
-    folder, data = training.output_dir, training.data()
+    folder, data = training.output_dir, training.data
     tokenizer = AutoTokenizer.from_pretrained(folder)
     splits = [encode_split(side.task, side.rows, tokenizer, data) for side in sides]
     kind = kind_of(sides[0].task)
@@ -275,7 +208,7 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outp
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=from_pretrained(folder, kind.auto_class),
-        args=training.training(),
+        args=training_arguments(training.training, RunArguments),
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
@@ -283,8 +216,7 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outp
 
 
 def _result(
-    options: RunOptions,
-    pair: tuple[LabelledTask, LabelledTask],
+    options: DomainShiftOptions,
     run: RunResult,
     sides: Sequence[DevelopmentSet],
     outputs: Sequence[Outputs],
@@ -293,12 +225,12 @@ def _result(
     known, labels = outputs[0].probabilities[fitted_on], outputs[0].labels[fitted_on]
     temperature = fit_temperature(log_probabilities(known), labels)
     return DomainShiftResult(
-        pair="-".join(task.name for task in pair),
+        pair="-".join(task.name for task in options.tasks),
         model=run.model,
         attention=run.attention,
         attention_config=run.attention_config,
         seed=run.seed,
-        stratify=options.values["stratify"],
+        stratify=options.stratify,
         halving_seed=HALVING_SEED,
         num_bins=ECE_BINS,
         temperature=temperature,
@@ -320,7 +252,7 @@ def _result(
             for side, output in zip(sides, outputs, strict=True)
         },
         versions=package_versions(),
-        device=device_name(options.training().device),
+        device=device_name(training_arguments(options.training, RunArguments).device),
     )
 
 

@@ -12,15 +12,13 @@ from transformers import PreTrainedTokenizerBase
 
 from alignattn.patching import patch_of
 from alignattn.runs.folders import load_run_evaluation, read_run_options
-from alignattn.runs.options import DataArguments
+from alignattn.runs.options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import TaskOptions
-
-PROG = "alignattn figure"
 
 
 class Examples(Protocol):
@@ -146,8 +144,8 @@ def choose_examples(
     """
     if text is not None:
         return GivenText(text)
-    options = [read_run_options(folder, PROG) for folder in folders]
-    sources = [_source(run.data()) for run in options]
+    options = [read_run_options(folder) for folder in folders]
+    sources = [_source(run.data) for run in options]
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
@@ -160,7 +158,7 @@ def choose_examples(
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     # A token is shown once: windows of a long context share none.
-    task_options = replace(options[0].data().task_options(rows.task), doc_stride=0)
+    task_options = replace(options[0].data.task_options(rows.task), doc_stride=0)
     return FirstRows(rows.task, split, max_samples(dataset, num_rows), task_options)
 
 
@@ -184,7 +182,7 @@ def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None,
     return HeadView(name, layer, head, [_see(loaded, example, place, head) for example in encoded])
 
 
-def _source(data: DataArguments) -> str:
+def _source(data: DataOptions) -> str:
     """What tells the evaluation rows of one run from those of another."""
     return data.validation_file or data.task or "no evaluation rows"
 

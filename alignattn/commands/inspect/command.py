@@ -1,7 +1,6 @@
 """What each attention head of a model does on given texts, or of two models side by side."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import DataCollatorWithPadding
 
+from alignattn.commands.inspect import TEXT_FILE, InspectOptions
 from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
 from alignattn.commands.inspect.report import (
     FILES,
@@ -26,73 +26,19 @@ from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
-from alignattn.support.parser import OneLineErrorParser, check_range
 from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task, is_definition
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import MOST_TEXTS, TaskOptions
 
-TEXT_FILE = ".txt"
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
 
 
-@dataclass
-class InspectionArguments:
-    """The options of `alignattn inspect`."""
-
-    model: str = field(metadata={"help": "Model folder or Hub id; patched by alignattn or not."})
-    data: str = field(
-        metadata={
-            "help": f"A {TEXT_FILE} file, one text a line; a CSV, JSON, JSON lines or Parquet file; or a task, whose "
-            f"(first) development split is read: {', '.join(TASKS)}."
-        }
-    )
-    compare: str | None = field(default=None, metadata={"help": "Another model, shown beside the first."})
-    text_columns: list[str] | None = field(
-        default=None, metadata={"help": "One or two columns of the file that hold the texts."}
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the task's Parquet files (default: the Hub)."}
-    )
-    output_dir: str = field(default="inspection", metadata={"help": f"Folder for {' and '.join(FILES)}."})
-    max_samples: int = field(default=64, metadata={"help": "Most rows; of more, this many are drawn."})
-    max_length: int | None = field(default=None, metadata={"help": "Most tokens of a row (default: the task's)."})
-    batch_size: int = field(default=8, metadata={"help": "Rows of a forward pass."})
-    seed: int = field(default=42, metadata={"help": "Seed that draws the rows."})
-
-    def __post_init__(self) -> None:
-        for name in ("max_samples", "batch_size"):
-            check_range(self, name, 1)
-        if self.compare == self.model:
-            raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
-
-    def max_length_of(self, task: Task) -> int:
-        """Return the most tokens of a row of `task`."""
-        return task.max_length if self.max_length is None else self.max_length
-
-    def models(self) -> list[str]:
-        """Return the models to study: one, or the two to compare."""
-        return [self.model] if self.compare is None else [self.model, self.compare]
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn inspect`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing is written then.
-    """
-    parser = OneLineErrorParser([InspectionArguments], prog="alignattn inspect")
-    inspect_heads(InspectionArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
+def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     """Study the heads of one model or two, print the table, and write it and the picture.
 
     Raises:
@@ -112,7 +58,7 @@ def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
     return studies
 
 
-def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     """Return the rows to study and the task that names their columns of text.
 
     At most `max_samples` rows, drawn without replacement and in their order.
@@ -129,9 +75,7 @@ def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
     return task, rows
 
 
-def study_model(
-    loaded: RecordedModel, rows: datasets.Dataset, task: Task, arguments: InspectionArguments
-) -> ModelStudy:
+def study_model(loaded: RecordedModel, rows: datasets.Dataset, task: Task, arguments: InspectOptions) -> ModelStudy:
     """Return the measures of a model's heads on the texts of `rows`.
 
     Raises:
@@ -171,7 +115,7 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
                 progress.update()
 
 
-def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+def _task_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     try:
         task = get_task(arguments.data)
     except AlignAttnError as error:
@@ -187,7 +131,7 @@ def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
 
-def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+def _file_texts(path: Path, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     if arguments.data_dir is not None:
         raise AlignAttnError(f"--data_dir is for tasks, and --data {path} is a file: drop it")
     rows: dict[str, list[Any]]

@@ -35,7 +35,7 @@ from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_name
 from alignattn.models import Traits, traits_of
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.parser import did_you_mean
+from alignattn.support.options import did_you_mean
 from alignattn.tasks import plain_name
 
 ATTENTION = "attention"

@@ -5,13 +5,12 @@ and the percentage of those that fail.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.options import PROG, RobustnessOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
@@ -23,58 +22,12 @@ from alignattn.robustness.summary import summarise_attacks, tabulate, write_atta
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder
-from alignattn.support.parser import OneLineErrorParser
 
 ATTACK_PACKAGES = ("textattack", "nltk")
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
-@dataclass
-class RobustnessArguments(AttackArguments):
-    """The options of `alignattn robustness`."""
-
-    shard: str = field(default=str(WHOLE), metadata={"help": "Attack a part of the rows alone, such as 3/8."})
-    merge: bool = field(
-        default=False,
-        metadata={"help": "Attack nothing: merge the shards in --output_dir, and write the table of all runs there."},
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Shard.parse(self.shard)
-        if not self.merge:
-            return
-        defaults = vars(RobustnessArguments())
-        others = [name for name in defaults.keys() - {"merge", "output_dir"} if vars(self)[name] != defaults[name]]
-        if others:
-            raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
-
-    @property
-    def part(self) -> Shard:
-        """The shard that is asked for."""
-        return Shard.parse(self.shard)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness`, or one of its subcommands `show` and `train-mlm`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; no record that was written is lost.
-    """
-    if argv and argv[0] in SUBCOMMANDS:
-        SUBCOMMANDS[argv[0]](argv[1:])
-        return
-    if argv and argv[0] == "throughput":
-        raise AlignAttnError("the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py")
-    others = f"Go with it: {', '.join(f'{PROG} {name}' for name in SUBCOMMANDS)}; each has a --help of its own."
-    parser = OneLineErrorParser([RobustnessArguments], prog=PROG, epilog=others)
-    robustness(RobustnessArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
+def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
     """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables.
 
     Raises:
@@ -98,7 +51,7 @@ def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
     return runs
 
 
-def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
+def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
     """Attack every model by every recipe; what was attacked before is not attacked again.
 
     Raises:
@@ -118,7 +71,7 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
     return runs
 
 
-def _jobs(target: Target, arguments: RobustnessArguments, resources: Resources) -> list[tuple[Any, AttackJob]]:
+def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) -> list[tuple[Any, AttackJob]]:
     """The attacks on a model by all recipes, each with what it is on, checked against what is recorded already."""
     wrapper, folder = target.wrapper(arguments), _records_folder(Path(arguments.output_dir), target)
     jobs = []
@@ -208,21 +161,3 @@ def _describe(run: AttackRun) -> str:
         f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {counts} row(s), "
         f"{attacked} attacked{fewer}{errors}{left_out}"
     )
-
-
-def _show(argv: Sequence[str]) -> None:
-    from alignattn.commands.robustness.show import main as show
-
-    show(argv)
-
-
-def _train_mlm(argv: Sequence[str]) -> None:
-    from alignattn.commands.robustness.train_mlm import main as train_mlm
-
-    train_mlm(argv)
-
-
-SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
-    "show": _show,
-    "train-mlm": _train_mlm,
-}

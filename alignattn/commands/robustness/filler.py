@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.command import RobustnessArguments
+from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
@@ -44,7 +44,7 @@ class RobustnessFiller(Filler):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(RobustnessArguments) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
+        return option_names(RobustnessOptions) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run."""

@@ -4,7 +4,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignattn.commands.robustness.examples import (
@@ -16,15 +15,12 @@ from alignattn.commands.robustness.examples import (
     summary_line,
     visible,
 )
+from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import OUTCOMES, AttackRecord
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
 from alignattn.support.html import render_page
-from alignattn.support.parser import OneLineErrorParser, check_range
-
-DEFAULT_LIMIT = 20
-"""Examples that the terminal shows; a page holds all."""
 
 Marks = Mapping[Change, tuple[str, str]]
 
@@ -41,46 +37,12 @@ ANSI_COLOURS: Marks = {
 ARROW = "→"
 
 
-@dataclass
-class ShowOptions:
-    """The options of `alignattn robustness show` that are given by name and value."""
-
-    html: str | None = field(default=None, metadata={"help": "Write one page of the examples to this new file."})
-    limit: int | None = field(
-        default=None, metadata={"help": f"Most examples (default: {DEFAULT_LIMIT} in the terminal, all in a page)."}
-    )
-    outcome: str | None = field(default=None, metadata={"help": f"Only those that {', '.join(OUTCOMES)}."})
-    labels: list[str] | None = field(default=None, metadata={"help": "Names of the classes 0, 1 and so on."})
-
-    def __post_init__(self) -> None:
-        check_range(self, "limit", 1)
-        if self.outcome is not None and self.outcome not in OUTCOMES:
-            raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
-
-
-@dataclass(kw_only=True)
-class ShowArguments(ShowOptions):
-    """Everything that `alignattn robustness show` is given.
-
-    Attributes:
-        results: file of JSON lines that an attack wrote.
-    """
-
-    results: str
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness show`: print the examples, or write a page of them.
-
-    Args:
-        argv: the words after the command's name.
+def show(arguments: ShowOptions) -> None:
+    """Print the examples, or write a page of them.
 
     Raises:
         AlignAttnError: for every mistake a user can mend.
     """
-    parser = OneLineErrorParser([ShowOptions], prog="alignattn robustness show")
-    parser.add_argument("results", metavar="RESULTS", help="JSON lines that an attack wrote.")
-    arguments = ShowArguments(**vars(parser.parse_args(list(argv))))
     path = Path(arguments.results)
     records = _wanted(read_shown(path), arguments.outcome, path)
     labels = arguments.labels or ()

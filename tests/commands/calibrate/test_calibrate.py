@@ -21,7 +21,8 @@ from alignattn.calibration import (
 )
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.calibrate.command import CalibrationArguments, calibrate
+from alignattn.commands.calibrate import CalibrateOptions
+from alignattn.commands.calibrate.command import calibrate
 from alignattn.plots import ReliabilityPanel, draw_reliability
 
 PNG_SIGNATURE = b"\x89PNG"
@@ -261,7 +262,7 @@ def test_the_diagram_shows_the_bins() -> None:
 
 def test_called_from_python(tmp_path: Path) -> None:
     path = save(tmp_path / "p.parquet", columns())
-    arguments = CalibrationArguments(files=[path], output_dir=str(tmp_path / "out"), split=["far"], resamples=5)
+    arguments = CalibrateOptions(files=[path], output_dir=str(tmp_path / "out"), split=["far"], resamples=5)
     ((part, summary),) = calibrate(arguments)
     assert (part.split, list(summary)) == ("far", ["before"])
 

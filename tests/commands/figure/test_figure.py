@@ -18,7 +18,8 @@ from alignattn.attention.distance import sliced_wasserstein
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.figure.command import FigureOptions, make_figure
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.command import make_figure
 from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.distance import DISTANCE_NAME
 
@@ -73,7 +74,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, data: 
 
 
 def draw(kind: str, runs: dict[str, Path], output: Path, of: tuple[str, ...] = ("soft", "aa-ct"), **options: object):
-    return make_figure(kind, FigureOptions([str(runs[name]) for name in of], str(output), **options))
+    runs_of = [str(runs[name]) for name in of]
+    return make_figure(FigureOptions(kind=kind, runs=runs_of, output=str(output), **options))
 
 
 def panels_of(figure):

@@ -14,7 +14,8 @@ import alignattn
 from alignattn.attention.distance import energy_distance, sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.inspect.command import InspectionArguments, inspect_heads
+from alignattn.commands.inspect import InspectOptions
+from alignattn.commands.inspect.command import inspect_heads
 from alignattn.commands.inspect.head_study import MEASURES
 from alignattn.commands.inspect.report import heat_map_panels
 from alignattn.plots import draw_heat_maps
@@ -72,9 +73,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def arguments(model: str, data: str, folder: Path, **others: object) -> InspectionArguments:
+def arguments(model: str, data: str, folder: Path, **others: object) -> InspectOptions:
     fields = {"max_length": 32, "batch_size": 3} | others
-    return InspectionArguments(model=model, data=data, output_dir=str(folder), **fields)
+    return InspectOptions(model=model, data=data, output_dir=str(folder), **fields)
 
 
 def lines_of(folder: Path) -> list[dict[str, str]]:

@@ -85,14 +85,14 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
 
 @pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
 def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_path):
-    from alignattn.runs.options import parse_run_options
+    from alignattn.commands.finetune import COMMAND
 
     for cell in load_table(name).cells(SEEDS):
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
-        options = parse_run_options(words(RunFolder(tmp_path, cell.experiments[0]).values), "finetune")
-        assert options.data().task == cell.column.name
-        assert options.model().attention_config().name == cell.row.options["attention"]
-        assert options.training().seed == 1
+        options = COMMAND.resolve(RunFolder(tmp_path, cell.experiments[0]).values)
+        assert options.data.task == cell.column.name
+        assert options.attention.name == cell.row.options["attention"]
+        assert options.training.seed == 1
 
 
 def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tmp_path):
@@ -204,7 +204,7 @@ def test_rows_are_named_by_what_tells_them_apart():
     [
         (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
         (["table9"], "table"),
-        ([], "table"),
+        ([], "give TABLE"),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),

@@ -21,7 +21,7 @@ from robustness_helpers import (
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
-from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.recipes import RECIPES, build_attack
@@ -191,7 +191,7 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
     runs = [tmp_path / name / "mrpc" / "seed-1" for name in ("old", "new")]
     for lines, run in enumerate(runs, 1):
         _another_model(run_folder, run, lines)
-    loaders = target_loaders(AttackArguments(run=[str(run) for run in runs]))
+    loaders = target_loaders(AttackOptions(run=[str(run) for run in runs]))
     assert [load().name for load in loaders] == ["old-mrpc-seed-1", "new-mrpc-seed-1"]
 
 

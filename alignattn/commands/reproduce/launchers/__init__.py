@@ -1,5 +1,5 @@
 """Where runs are run: each in a process of its own, on this machine or on a Ray cluster."""
 
-from alignattn.commands.reproduce.launchers.launcher import LAUNCHERS, Launcher, make_launcher
+from alignattn.commands.reproduce.launchers.launcher import Launcher, make_launcher
 
-__all__ = ["LAUNCHERS", "Launcher", "make_launcher"]
+__all__ = ["Launcher", "make_launcher"]

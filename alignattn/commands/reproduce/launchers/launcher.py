@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from alignattn.commands.reproduce import LAUNCHERS
 from alignattn.support.errors import AlignAttnError
-
-LAUNCHERS = ("local", "ray")
 
 
 class Launcher(Protocol):
