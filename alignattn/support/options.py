@@ -112,7 +112,8 @@ class Option:
         return checked
 
     def _checked_one(self, value: Any, label: str) -> Any:
-        if value == "":
+        # Words for others are theirs to judge.
+        if value == "" and not self.rest:
             raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
         converted = self._converted(value)
         if self.choices and converted not in self.choices:

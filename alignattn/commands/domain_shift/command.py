@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from alignattn.calibration import (
     ECE_BINS,
+    EstimatesByState,
     apply_temperature,
     fit_temperature,
     log_probabilities,
@@ -31,10 +32,9 @@ from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
     DomainShiftResult,
-    Figures,
     SideResult,
     read_domain_shift,
-    render,
+    render_domain_shift,
     write_seed_table,
 )
 from alignattn.patching.checkpoints import from_pretrained
@@ -147,7 +147,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
     finished = read_domain_shift(options.output_dir)
     if finished is not None:
-        print(f"{options.output_dir} is finished already; its results:\n{render(finished)}")
+        print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
         return finished
     # Before the training, so that what is wrong with either side is said before hours have passed.
     sides = [
@@ -159,7 +159,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     result = _result(options, run, sides, outputs)
     if PartialState().is_main_process:
         _write(options, sides, outputs, result)
-        print(f"{render(result)}\nwritten to {options.output_dir}")
+        print(f"{render_domain_shift(result)}\nwritten to {options.output_dir}")
     return result
 
 
@@ -260,7 +260,7 @@ def _states(probabilities: NDArray[np.float64], temperature: float) -> dict[str,
     return {"before": probabilities, "after": apply_temperature(probabilities, temperature)}
 
 
-def _figures(side: DevelopmentSet, outputs: Outputs, temperature: float) -> Figures:
+def _figures(side: DevelopmentSet, outputs: Outputs, temperature: float) -> EstimatesByState:
     rows = side.halves[HELD_OUT]
     states = _states(outputs.probabilities[rows], temperature)
     return {state: summarise(probabilities, outputs.labels[rows]) for state, probabilities in states.items()}

@@ -35,11 +35,11 @@ POINTS_A_NEIGHBOUR = 3
 """t-SNE looks for three times as many neighbours as the perplexity says."""
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
 
-Runs = Mapping[str, Path]
+RunFolders = Mapping[str, Path]
 """Folders of runs by the names that they have in a picture."""
 
 
-def draw_tsne(runs: Runs, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
+def draw_tsne(runs: RunFolders, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
     """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
 
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
@@ -80,7 +80,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
     return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
 
 
-def draw_attention(runs: Runs, examples: Examples, *, layer: int | None, head: int) -> Any:
+def draw_attention(runs: RunFolders, examples: Examples, *, layer: int | None, head: int) -> Any:
     """Return the heat map of a head's attention in the first example, one a run (Zhang et al. 2021, figures 1 and 3).
 
     Args:
@@ -99,7 +99,7 @@ def draw_attention(runs: Runs, examples: Examples, *, layer: int | None, head: i
     return draw_token_maps(panels, title=f"attention, {examples.describe()}")
 
 
-def draw_run_reliability(runs: Runs, split: str | None) -> Any:
+def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
     """Return the reliability diagrams of runs side by side.
 
     Args:
@@ -122,7 +122,7 @@ def draw_run_reliability(runs: Runs, split: str | None) -> Any:
     return draw_reliability(panels, title="Reliability: accuracy over confidence")
 
 
-def draw_distance(runs: Runs) -> Any:
+def draw_distance(runs: RunFolders) -> Any:
     """Return the distance of queries and keys over training, one line a run.
 
     Raises:
@@ -139,7 +139,7 @@ def draw_distance(runs: Runs) -> Any:
     return draw_curves([panel], names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
 
 
-def draw_training(runs: Runs) -> Any:
+def draw_training(runs: RunFolders) -> Any:
     """Return the training curves of runs, one panel a quantity and one line a run.
 
     Raises:

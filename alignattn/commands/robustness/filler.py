@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.robustness.summary import TABLE_NAME
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names, percent
+from alignattn.runs.filler import Filler, RunReport, percent
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record
@@ -39,12 +37,8 @@ class RobustnessFiller(Filler):
     """`alignattn robustness`, on the run of a `finetune`."""
 
     needs = "finetune"
+    withheld = frozenset({"run", "model", "task", "seed", "shard", "merge"})
     has_seeds = False
-
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        return option_names(RobustnessOptions) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run."""
@@ -74,6 +68,9 @@ class RobustnessFiller(Filler):
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the attacked rows."""
         return _attack_examples(_read_attacks(folder)) if tuple(path) == ("failed_share",) else None
+
+
+FILLER = RobustnessFiller()
 
 
 def _summary(folder: Path) -> dict[str, Any]:
