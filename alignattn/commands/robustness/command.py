@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.robustness.options import PROG, RobustnessOptions
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
@@ -18,7 +19,6 @@ from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.resources import Resources
-from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder

@@ -17,9 +17,9 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.formats import to_text
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.support.errors import AlignAttnError
 
 ROWS = 60

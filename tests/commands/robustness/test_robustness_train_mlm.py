@@ -13,8 +13,14 @@ from conftest import WORDS
 from robustness_helpers import pickle_weights, run_robustness
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
+from alignattn.commands.robustness.masked_texts import (
+    encode_texts,
+    masked_batches,
+    most_frequent_token,
+    read_texts,
+    split_texts,
+)
 from alignattn.commands.robustness.train_mlm import masked_accuracy
-from alignattn.robustness.masked_texts import encode_texts, masked_batches, most_frequent_token, read_texts, split_texts
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_csv
 
