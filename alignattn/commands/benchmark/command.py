@@ -73,11 +73,7 @@ def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
 
 
 def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
-    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
-
-    Raises:
-        AlignAttnError: if one cannot be read.
-    """
+    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`."""
     names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
     return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
@@ -143,9 +139,6 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
         name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
-
-    Raises:
-        AlignAttnError: if there is no such model, or it takes fewer tokens.
     """
     model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:

@@ -165,11 +165,7 @@ def training_options(options: DomainShiftOptions) -> RunOptions:
 
 
 def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> DevelopmentSet:
-    """Load and halve the development set of a task: its first evaluation split.
-
-    Raises:
-        AlignAttnError: as `load_rows` does, or if there are too few rows to halve.
-    """
+    """Load and halve the development set of a task: its first evaluation split."""
     split = task.evaluation_splits[0]
     loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
     rows = max_samples(loaded.evaluation[split], options.data.max_eval_samples)

@@ -138,9 +138,6 @@ def choose_examples(
         text: one text or two.
         num_rows: how many rows.
         data_dir: folder of Parquet files in place of the run's own source.
-
-    Raises:
-        AlignAttnError: if there is no text or row, or the runs were evaluated on different tasks.
     """
     if text is not None:
         return GivenText(text)
@@ -171,9 +168,6 @@ def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None,
         examples: one or more.
         layer: counted from 0; None = the last.
         head: likewise.
-
-    Raises:
-        AlignAttnError: if the model cannot be loaded, has no such head, or does not take so many tokens.
     """
     loaded = load_recorded_model(str(folder), examples.tokenizer_options)
     place, layer = _find_layer(loaded, name, layer, head)
