@@ -56,7 +56,7 @@ def draw_tsne(runs: RunFolders, examples: Examples, *, layer: int | None, head: 
         tsne_panel(view_head(folder, name, examples, layer=layer, head=head), max_tokens=max_tokens, seed=seed)
         for name, folder in runs.items()
     ]
-    title = f"t-SNE of queries and keys, {examples.describe()}"
+    title = f"t-SNE of queries and keys, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
@@ -90,7 +90,7 @@ def draw_attention(runs: RunFolders, examples: Examples, *, layer: int | None, h
     panels = [
         TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
     ]
-    return draw_token_maps(panels, title=f"attention, {examples.describe()}")
+    return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
 def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
