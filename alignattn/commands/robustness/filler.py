@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.command import RECORDS_SUFFIX
-from alignattn.robustness.record_files import read_run
+from alignattn.commands.robustness.summary import TABLE_NAME
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.robustness.summary import TABLE_NAME
 from alignattn.runs.filler import Filler, RunReport, percent
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
