@@ -158,7 +158,8 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         if id(module) not in declared:
             if isinstance(module, nn.MultiheadAttention) or any(names.of(module) for names in PROJECTIONS):
                 raise AlignAttnError(
-                    f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' encoders)"
+                    f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
+                    "encoders)"
                 )
             if any(hasattr(module, projection) for projection in DECLARED.roles.values()):
                 raise AlignAttnError(f"{name} is half an attention module: {advice}")

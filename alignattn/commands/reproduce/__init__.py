@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
-
+from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
-FOLDER = Path(__file__).with_name("tables")
-TABLES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 NUM_SEEDS = 5
 
 
@@ -68,8 +64,3 @@ COMMAND = Command(
         "alignattn reproduce table1 --tasks mrpc rte --attentions soft aa-ct --num_train_epochs 1",
     ),
 )
-
-
-def table_titles() -> dict[str, str]:
-    """Return the titles of the tables that there are, by name."""
-    return {name: yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["title"] for name in TABLES}

@@ -1,4 +1,4 @@
-"""A table as data: a YAML file in `tables/`, or a user's own, says what its rows, columns and numbers are.
+"""A table as data: a YAML file of `runs/tables`, or a user's own, says what its rows, columns and numbers are.
 
     title: above the table
     published_source: what the published numbers are of; left out where there are none
@@ -29,11 +29,11 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.reproduce import FOLDER, TABLES
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
 from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
 from alignattn.commands.reproduce.fillers import check_option
 from alignattn.models import Traits, traits_of
+from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
 from alignattn.support.publishing import short_path
@@ -203,7 +203,7 @@ class Table(Definition):
 
 
 def load_table(name: str) -> Table:
-    """Read a table's file: one of `tables/` by its name, or a user's own.
+    """Read a table's file: a shipped one by its name, or a user's own.
 
     Raises:
         AlignAttnError: if there is no such table, or it is none.
@@ -213,7 +213,7 @@ def load_table(name: str) -> Table:
     if name not in TABLES:
         choices = ", ".join(TABLES)
         raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
-    return parse_table(name, (FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_table(name, TABLES[name].read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
