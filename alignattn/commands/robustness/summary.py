@@ -41,7 +41,8 @@ HEADINGS: Mapping[str, str] = {
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
 """Settings in which all attacks of a table agree."""
 
-SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "words_changed_share")
+SHARES_OF_ROWS = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
+SHARES = (*SHARES_OF_ROWS, "words_changed_share")
 
 
 @dataclass(frozen=True)
