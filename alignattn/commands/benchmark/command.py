@@ -19,7 +19,7 @@ from alignattn.commands.benchmark.report import (
     GROWTH_FILE,
     RATIOS_FILE,
     Conditions,
-    Cost,
+    StepCost,
     costs_of,
     draw_growth,
     draw_ratios,
@@ -73,16 +73,12 @@ def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
 
 
 def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
-    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
-
-    Raises:
-        AlignAttnError: if one cannot be read.
-    """
+    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`."""
     names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
     return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
 
-def benchmark(arguments: BenchmarkOptions) -> list[Cost]:
+def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
@@ -103,7 +99,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[Cost]:
     model = load_model(arguments.model, max(shape.length for shape in shapes), arguments.dropout)
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     measurements: list[Measurement] = []
-    costs: list[Cost] = []
+    costs: list[StepCost] = []
     with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
         for shape in shapes:
             for measurement in _measure_shape(subjects, shape, arguments, progress):
@@ -143,9 +139,6 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
         name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
-
-    Raises:
-        AlignAttnError: if there is no such model, or it takes fewer tokens.
     """
     model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
@@ -186,7 +179,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     return model
 
 
-def _draw(costs: Sequence[Cost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
+def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
     if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return

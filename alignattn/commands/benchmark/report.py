@@ -58,7 +58,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepCost:
     """What was found of one attention at one shape in one phase.
 
     Attributes:
@@ -108,14 +108,14 @@ class Cost:
 
 
 def write_costs(
-    folder: Path, costs: Iterable[Cost], measurements: Iterable[Measurement], conditions: Conditions
+    folder: Path, costs: Iterable[StepCost], measurements: Iterable[Measurement], conditions: Conditions
 ) -> None:
     """Write `benchmark.csv`, a line a cost, and `repeats.csv`, a line for every timed step."""
     write_csv(folder / SUMMARY_FILE, (cost.line(conditions) for cost in costs))
     write_csv(folder / REPEATS_FILE, (line for measurement in measurements for line in _repeat_lines(measurement)))
 
 
-def costs_of(measurement: Measurement) -> list[Cost]:
+def costs_of(measurement: Measurement) -> list[StepCost]:
     """Return the cost of each attention of a measurement."""
     soft_seconds = np.array(measurement.seconds[PLAIN_ATTENTION])
     costs = []
@@ -123,7 +123,7 @@ def costs_of(measurement: Measurement) -> list[Cost]:
         low, median, high = np.quantile(np.array(seconds) / soft_seconds, (0.25, 0.5, 0.75)).tolist()
         peak = measurement.peak_bytes[attention]
         costs.append(
-            Cost(
+            StepCost(
                 attention=attention,
                 phase=measurement.phase,
                 shape=measurement.shape,
@@ -138,7 +138,7 @@ def costs_of(measurement: Measurement) -> list[Cost]:
     return costs
 
 
-def render_costs(costs: Sequence[Cost], conditions: Conditions) -> str:
+def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
     """Return a table in lines: seconds, ratio with its quartiles, memory and diagnostics."""
     lines = [
         f"{conditions}, torch {conditions.torch}, {conditions.repeats} repeats",
@@ -155,7 +155,7 @@ def render_costs(costs: Sequence[Cost], conditions: Conditions) -> str:
     return "\n".join(lines)
 
 
-def draw_ratios(path: Path, costs: Sequence[Cost], conditions: Conditions) -> None:
+def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw the time of each attention but `soft` as bars, a group a shape, with quartiles."""
     shapes = list(dict.fromkeys(cost.shape for cost in costs))
     panels = []
@@ -175,7 +175,7 @@ def draw_ratios(path: Path, costs: Sequence[Cost], conditions: Conditions) -> No
     )
 
 
-def draw_growth(path: Path, costs: Sequence[Cost], conditions: Conditions) -> None:
+def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw time and peak memory of a training step over the length.
 
     At short lengths the gradients may outweigh all that the forward keeps, and hide it from the peak.
@@ -193,7 +193,7 @@ def draw_growth(path: Path, costs: Sequence[Cost], conditions: Conditions) -> No
     tokens = max(cost.shape.batch * cost.shape.length for cost in training)
     batch = f"{rows.pop()} row(s)" if has_guide else f"{tokens} tokens"
 
-    def series(value: Callable[[Cost], float], attentions: Sequence[str]) -> dict[str, list[float]]:
+    def series(value: Callable[[StepCost], float], attentions: Sequence[str]) -> dict[str, list[float]]:
         return {name: [value(cost) for cost in training if cost.attention == name] for name in attentions}
 
     aligned = [name for name in names if name != PLAIN_ATTENTION]
@@ -212,7 +212,7 @@ def draw_growth(path: Path, costs: Sequence[Cost], conditions: Conditions) -> No
     plot_growth(path, panels, names=names, x_label=x_label, title=f"Training step: {conditions}")
 
 
-def _attentions(costs: Iterable[Cost]) -> list[str]:
+def _attentions(costs: Iterable[StepCost]) -> list[str]:
     return list(dict.fromkeys(cost.attention for cost in costs))
 
 

@@ -40,11 +40,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Read `16x128`: 16 rows of 128 tokens.
-
-        Raises:
-            AlignAttnError: if it is not two positive integers with an x between them.
-        """
+        """Read `16x128`: 16 rows of 128 tokens."""
         batch, _, length = text.partition("x")
         if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
             raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
@@ -81,9 +77,6 @@ class Subject:
         attention: a preset's name; `soft` leaves the model as it is.
         model: the plain model; it is copied.
         setting: how the steps run.
-
-    Raises:
-        AlignAttnError: if the model cannot be patched.
     """
 
     def __init__(self, attention: str, model: PreTrainedModel, setting: Setting) -> None:
@@ -203,9 +196,6 @@ def measure(
         repeats: timed steps a subject.
         warmup: steps before them.
         on_repeat: called after each repeat.
-
-    Raises:
-        AlignAttnError: if the device's memory does not suffice.
     """
     setting = subjects[0].setting
     parameters = {s.attention: sum(parameter.numel() for parameter in s.model.parameters()) for s in subjects}

@@ -36,8 +36,8 @@ ATTENTIONS = ("soft", "aa-ct")
 DOMAINS = (IN_DOMAIN, OUT_OF_DOMAIN)
 DOMAIN_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
 DATA_FOLDER = "data"
-TABLE_FILE = "table.txt"
-PICTURE_FILE = "demo.png"
+DEMO_TABLE = "table.txt"
+DEMO_PICTURE = "demo.png"
 LONGEST_PAIR = 48
 BATCH_SIZE = 16
 
@@ -84,9 +84,9 @@ def run_demo(arguments: DemoOptions) -> None:
         after = _distance_of(str(options.output_dir), folder / DATA_FOLDER)
         rows.append(_summarise(result, options.output_dir, (before, after)))
     table = _table(rows)
-    write_text(folder / TABLE_FILE, table + "\n")
-    _draw(rows, folder / PICTURE_FILE)
-    print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
+    write_text(folder / DEMO_TABLE, table + "\n")
+    _draw(rows, folder / DEMO_PICTURE)
+    print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
 def _distance_of(path: str, data_dir: Path) -> float:

@@ -20,11 +20,7 @@ from alignattn.support.errors import AlignAttnError
 
 
 def named_runs(options: FigureOptions) -> RunFolders:
-    """Return the folders by the names that they have in the picture.
-
-    Raises:
-        AlignAttnError: if one is no run folder or is there twice, or the names do not fit.
-    """
+    """Return the folders by the names that they have in the picture."""
     folders = [Path(run) for run in options.runs]
     for folder in folders:
         check_run_folder(folder, "--runs")

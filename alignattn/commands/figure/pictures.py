@@ -51,15 +51,12 @@ def draw_tsne(runs: RunFolders, examples: Examples, *, layer: int | None, head: 
         head: likewise.
         max_tokens: most tokens; each is a query and a key.
         seed: of the draw and of t-SNE.
-
-    Raises:
-        AlignAttnError: as `view_head` does.
     """
     panels = [
         tsne_panel(view_head(folder, name, examples, layer=layer, head=head), max_tokens=max_tokens, seed=seed)
         for name, folder in runs.items()
     ]
-    title = f"t-SNE of queries and keys, {examples.describe()}"
+    title = f"t-SNE of queries and keys, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
@@ -88,15 +85,12 @@ def draw_attention(runs: RunFolders, examples: Examples, *, layer: int | None, h
         examples: the first of which is shown.
         layer: counted from 0; None = the last.
         head: likewise.
-
-    Raises:
-        AlignAttnError: as `view_head` does.
     """
     views = [view_head(folder, name, examples, layer=layer, head=head) for name, folder in runs.items()]
     panels = [
         TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
     ]
-    return draw_token_maps(panels, title=f"attention, {examples.describe()}")
+    return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
 def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
@@ -105,9 +99,6 @@ def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
     Args:
         runs: one or more, with predictions of classes.
         split: of the predictions; None = the first of each run.
-
-    Raises:
-        AlignAttnError: if a run has no predictions, no probabilities or no such split.
     """
     panels = []
     for name, folder in runs.items():
@@ -123,11 +114,7 @@ def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
 
 
 def draw_distance(runs: RunFolders) -> Any:
-    """Return the distance of queries and keys over training, one line a run.
-
-    Raises:
-        AlignAttnError: if a run did not log it.
-    """
+    """Return the distance of queries and keys over training, one line a run."""
     curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
     for name, folder in runs.items():
         if DISTANCE_NAME not in curves[name]:
@@ -140,11 +127,7 @@ def draw_distance(runs: RunFolders) -> Any:
 
 
 def draw_training(runs: RunFolders) -> Any:
-    """Return the training curves of runs, one panel a quantity and one line a run.
-
-    Raises:
-        AlignAttnError: if no run logged anything.
-    """
+    """Return the training curves of runs, one panel a quantity and one line a run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:
         raise AlignAttnError(f"{', '.join(map(str, runs.values()))} logged no losses: train with --logging_steps")

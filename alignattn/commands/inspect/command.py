@@ -64,9 +64,6 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     """Return the rows to study and the task that names their columns of text.
 
     At most `max_samples` rows, drawn without replacement and in their order.
-
-    Raises:
-        AlignAttnError: if there is no such file or task, a column is missing, or a text is empty.
     """
     path = Path(arguments.data)
     is_file = path.suffix and not is_definition(arguments.data)
@@ -80,11 +77,7 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
 def study_model(
     loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, arguments: InspectOptions
 ) -> ModelStudy:
-    """Return the measures of a model's heads on the texts of `rows`, under a name.
-
-    Raises:
-        AlignAttnError: if a row has more tokens than the model takes.
-    """
+    """Return the measures of a model's heads on the texts of `rows`, under a name."""
     max_length = arguments.max_length_of(task)
     # A token is studied once: windows of a long context share none.
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.command import RECORDS_SUFFIX
-from alignattn.robustness.record_files import read_run
+from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.robustness.summary import TABLE_NAME
 from alignattn.runs.filler import Filler, RunReport, percent
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record
-
-SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class RobustnessFiller(Filler):
         return RunReport(
             numbers=summary,
             facts=facts,
-            scores={name: percent(summary[name]) for name in SHARES if summary[name] is not None},
+            scores={name: percent(summary[name]) for name in SHARES_OF_ROWS if summary[name] is not None},
             config=yaml.safe_dump({name: value for name, value in settings.items() if name != "resources"}),
         )
 
