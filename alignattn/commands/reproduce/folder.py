@@ -60,11 +60,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
-        """Return the folder at `path`, by what it says of itself.
-
-        Raises:
-            AlignAttnError: if it says nothing that can be read.
-        """
+        """Return the folder at `path`, by what it says of itself."""
         experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
         if experiment is None:
             raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
@@ -143,11 +139,7 @@ class RunFolder:
             write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
     def lock(self) -> FileLock:
-        """Return the lock, taken.
-
-        Raises:
-            filelock.Timeout: if another process holds it.
-        """
+        """Return the lock, taken."""
         lock = FileLock(self.path / LOCK_FILE)
         lock.acquire(timeout=0)
         return lock
