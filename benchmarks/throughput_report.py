@@ -10,6 +10,7 @@ from alignattn.plots import Spread
 from alignattn.robustness.records import AttackRecord
 from alignattn.support.text_tables import render_table
 
+THROUGHPUT_FILE = "throughput.csv"
 ALL_RECIPES = "all"
 QUARTILES = (0.25, 0.5, 0.75)
 

@@ -8,7 +8,8 @@ from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
 from alignattn.commands.domain_shift.pair import parse_pair
-from alignattn.commands.inspect.command import InspectionArguments, load_texts
+from alignattn.commands.inspect import InspectOptions
+from alignattn.commands.inspect.command import load_texts
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import CATALOG, TASKS, get_task
@@ -157,7 +158,7 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_ch
 
 
 def test_the_texts_of_a_users_own_task_are_inspected(own_task: Path) -> None:
-    task, rows = load_texts(InspectionArguments(model="any", data=str(own_task), max_samples=5))
+    task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
 
 

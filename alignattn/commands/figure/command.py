@@ -25,10 +25,10 @@ def named_runs(options: FigureOptions) -> Runs:
     Raises:
         AlignAttnError: if one is no run folder or is there twice, or the names do not fit.
     """
-    folders = [Path(run) for run in options.runs]
+    folders = [Path(run) for run in options.run]
     for folder in folders:
-        check_run_folder(folder, "--runs")
-    short = short_names(folders, "--runs")
+        check_run_folder(folder, "--run")
+    short = short_names(folders, "--run")
     names = options.names or [short[folder] for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
         raise AlignAttnError(f"--names {' '.join(names)}: give {len(folders)} different names, one for each run")
@@ -37,7 +37,7 @@ def named_runs(options: FigureOptions) -> Runs:
 
 def _tsne(runs: Runs, options: FigureOptions) -> Any:
     examples = choose_examples(
-        list(runs.values()), text=options.text, num_rows=options.num_rows, data_dir=options.data_dir
+        list(runs.values()), text=options.text, num_rows=options.max_eval_samples, data_dir=options.data_dir
     )
     return draw_tsne(
         runs, examples, layer=options.layer, head=options.head, max_tokens=options.max_tokens, seed=options.seed

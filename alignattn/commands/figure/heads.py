@@ -149,7 +149,7 @@ def choose_examples(
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
-                f"--runs: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
+                f"--run: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
             )
     rows = load_run_evaluation(options[0], data_dir)
     if isinstance(rows.task, MultipleChoice):

@@ -1,11 +1,14 @@
 """`alignattn reproduce`: the papers' tables as data, what fills each cell, and what was measured beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
 import yaml
 
+from alignattn.runs.training_options import LARGEST_SEED
 from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
 TABLES = resources.files(__name__) / "tables"
@@ -28,7 +31,10 @@ class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
     table: str = option(REQUIRED, f"One of {', '.join(table_names())}.", positional=True, metavar="TABLE")
-    seeds: int = option(5, "Runs of each cell, with the seeds 1 to N.", low=1)
+    num_seeds: int = option(5, "Runs of each cell, with the seeds 1 to N.", low=1)
+    seeds: tuple[int, ...] | None = option(
+        None, "In place of --num_seeds: the seeds of each cell.", low=0, high=LARGEST_SEED, distinct="seed"
+    )
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
@@ -41,6 +47,17 @@ class ReproduceOptions(Options):
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
     others: tuple[str, ...] = option((), "Options of the commands that fill the table.", rest=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seeds is not None and len(self.seeds) == 1:
+            count = self.seeds[0]
+            raise AlignAttnError(f"--seeds lists seeds, as 1 2 3; how many a cell has is --num_seeds {count}")
+
+    @property
+    def all_seeds(self) -> Sequence[int]:
+        """The seeds of each cell."""
+        return self.seeds or range(1, self.num_seeds + 1)
 
 
 COMMAND = Command(

@@ -130,7 +130,7 @@ class Table(Definition):
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
-                    "--attentions and --seeds"
+                    "--attentions and --num_seeds"
                 )
             if name not in known:
                 raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")

@@ -45,7 +45,9 @@ class RobustnessFiller(Filler):
     @cached_property
     def options(self) -> frozenset[str]:
         """The options that it may be given."""
-        return option_names(RobustnessOptions) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
+        # In a table `max_eval_samples` is that of the run which is attacked; the attack's own has its former name.
+        ours = {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge", "max_eval_samples"}
+        return option_names(RobustnessOptions) - ours | {"num_examples"}
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run."""

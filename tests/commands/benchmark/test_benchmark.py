@@ -12,7 +12,8 @@ import alignattn
 from alignattn.attention.alignment import transport
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.benchmark.command import load_model, main
+from alignattn.commands.benchmark import COMMAND
+from alignattn.commands.benchmark.command import load_model
 from alignattn.commands.benchmark.measuring import (
     PHASES,
     Cell,
@@ -45,7 +46,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def result(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("result") / "benchmark"
     words = f"--model {model_folder} --shapes 3x8 --lengths 16 32 --repeats 2 --warmup 1 --threads 1"
-    main([*words.split(), "--output_dir", str(folder)])
+    COMMAND.execute(COMMAND.parse([*words.split(), "--output_dir", str(folder)]))
     return folder
 
 

@@ -46,7 +46,7 @@ def data_dir(tmp_path_factory):
 @pytest.fixture(scope="module")
 def words(tiny_checkpoint, data_dir):
     return [
-        "table1", "--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "1",
+        "table1", "--tasks", "rte", "--attentions", "soft", "aa-ct", "--num_seeds", "1",
         "--model", str(tiny_checkpoint), "--data_dir", str(data_dir), "--num_train_epochs", "1",
         "--max_length", "16", "--warmup_steps", "0", "--save_strategy", "no", "--use_cpu", "true",
     ]  # fmt: skip

@@ -209,7 +209,9 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
-        (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table1", "--num_seeds", "0"], "--num_seeds 0 must be at least 1"),
+        (["table1", "--seeds", "5"], "how many a cell has is --num_seeds 5"),
+        (["table1", "--seeds", "1", "1"], "names a seed twice"),
         (["table3", "--neighbors", ""], "--neighbors is empty"),
         (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
         (["table1", "--attention", "qvi"], "--attention is what tells"),
@@ -246,7 +248,7 @@ def test_a_table_is_narrowed_by_names_in_any_spelling():
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "results"
-    words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "3", "--dry_run"]
+    words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--num_seeds", "3", "--dry_run"]
     assert main(["reproduce", "table1", *words, "--output_dir", str(folder)]) == 0
     out = capsys.readouterr().out
     assert sum(line.startswith("finetune rte") for line in out.splitlines()) == 6
@@ -255,7 +257,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
 
 
 def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
-    words = ["--tasks", "rte", "--attentions", "soft", "--seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
+    words = ["--tasks", "rte", "--attentions", "soft", "--num_seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
     table = load_table("table1").narrowed(tasks=["rte"], attentions=["soft"])
     (cell,) = table.cells([1, 2, 3])
     for experiment, seconds in zip(cell.experiments[:2], (60, 180), strict=True):

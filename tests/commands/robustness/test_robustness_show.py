@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
+from alignattn.commands import get_command
 from alignattn.commands.robustness.examples import changed_words, summary_line
-from alignattn.commands.robustness.show import examples_page, main, render_terminal
+from alignattn.commands.robustness.show import examples_page, render_terminal
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import AttackRecord
 from alignattn.support.errors import AlignAttnError
 
 VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"
+
+
+def main(argv: list[str]) -> None:
+    command = get_command("robustness").subcommands["show"]
+    command.execute(command.parse(argv))
 
 
 def line(index: int = 0, **fields: Any) -> dict[str, Any]:

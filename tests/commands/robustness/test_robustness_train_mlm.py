@@ -12,7 +12,8 @@ from conftest import WORDS
 from robustness_helpers import pickle_weights
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
-from alignattn.commands.robustness.train_mlm import main, masked_accuracy
+from alignattn.commands import get_command
+from alignattn.commands.robustness.train_mlm import masked_accuracy
 from alignattn.robustness.masked_texts import encode_texts, masked_batches, most_frequent_token, read_texts, split_texts
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_csv
@@ -25,6 +26,11 @@ LEARNING = ["--num_train_epochs", "15", "--learning_rate", "5e-3", "--per_device
 def echoes() -> list[str]:
     """Texts in which every word says what any other is: one word, repeated."""
     return [" ".join([word] * length) for word in WORDS for length in LENGTHS]
+
+
+def main(argv: list[str]) -> None:
+    command = get_command("robustness").subcommands["train-mlm"]
+    command.execute(command.parse(argv))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def trained(tiny_checkpoint: Path, text_file: Path, tmp_path_factory: pytest.Tem
 
 
 def words(model: Path | str, text: Path, folder: Path) -> list[str]:
-    return ["--model", str(model), "--text", str(text), "--output_dir", str(folder), *FAST]
+    return ["--model", str(model), "--train_file", str(text), "--output_dir", str(folder), *FAST]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -188,8 +194,8 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     [
         ({"--model": "no/such"}, "no/such"),
         ({"--model": "./missing"}, "there is no such folder"),
-        ({"--text": "missing.txt"}, "there is no file missing.txt"),
-        ({"--text": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
+        ({"--train_file": "missing.txt"}, "there is no file missing.txt"),
+        ({"--train_file": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
         ({"--text_columns": "a"}, "drop it for lines of text"),
         ({"--max_length": "2"}, "must be at least 3 and at most 64"),
         ({"--max_length": "65"}, "must be at least 3 and at most 64"),
@@ -204,7 +210,12 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpoint, text_file, tmp_path):
-    given = {"--model": tiny_checkpoint, "--text": text_file, "--output_dir": tmp_path / "out", "--report_to": "none"}
+    given = {
+        "--model": tiny_checkpoint,
+        "--train_file": text_file,
+        "--output_dir": tmp_path / "out",
+        "--report_to": "none",
+    }
     options = {"--max_length": 20, "--disable_tqdm": "true", **given, **change}
     with pytest.raises(AlignAttnError) as caught:
         main([str(word) for pair in options.items() for word in pair])
