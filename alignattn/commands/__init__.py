@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "calibrate": "alignattn.commands.calibrate",
     "benchmark": "alignattn.commands.benchmark",
     "demo": "alignattn.commands.demo",
+    "list": "alignattn.commands.list",
     "completion": "alignattn.commands.completion",
 }
 """The module of each, whose `COMMAND` says all about it."""

@@ -15,7 +15,7 @@ from alignattn.patching.checkpoints import load_with_missing, unloadable
 from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.support.errors import AlignAttnError
 
-CACHE_SIZE = 2**14
+VECTORS_KEPT = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
 
 NO_LIMIT = -1
@@ -43,7 +43,7 @@ class CachedEncoder:
 
     def __init__(self, encode: Callable[[list[str]], Any]) -> None:
         self._encode = encode
-        self._cache = OutputCache(CACHE_SIZE)
+        self._cache = OutputCache(VECTORS_KEPT)
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]`, which may repeat."""
@@ -71,7 +71,7 @@ class MeanPooling:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.max_length = longest_input(model, tokenizer)
-        self._cache = OutputCache(CACHE_SIZE)
+        self._cache = OutputCache(VECTORS_KEPT)
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]` float32, on the CPU."""

@@ -21,7 +21,7 @@ NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TA
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
 """The recipes' own rule: of an input that has exactly these columns, those words stay as they are."""
 
-Part = Callable[..., Any]
+RecipePart = Callable[..., Any]
 
 
 def build_attack(
@@ -87,7 +87,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     return tuple(column for column in columns if column in chosen)
 
 
-def _parts(resources: Resources, half_precision: bool) -> dict[str, Part]:
+def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
     """For each part that a recipe may name, what is built in its place when the recipe builds it."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding

@@ -11,6 +11,7 @@ from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file, write_json
 
+RECORDS_SUFFIX = ".jsonl"
 AWAY = "move the file away to run again"
 OTHER_FILE = "give the JSON lines that an attack wrote"
 

@@ -13,7 +13,7 @@ from alignattn.robustness.encoders import most_tokens
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import MOST_TEXTS
 
-CACHE_SIZE = 2**16
+SCORES_KEPT = 2**16
 """Inputs whose scores are kept; at 1,000 bytes an input, 64 MiB."""
 
 FEWEST_CLASSES = 2
@@ -92,7 +92,7 @@ def wrap_model(
     *,
     max_length: int,
     batch_size: int | None = None,
-    cache_size: int = CACHE_SIZE,
+    cache_size: int = SCORES_KEPT,
     device: torch.device | str | None = None,
     half_precision: bool = False,
 ) -> TaskModelWrapper:

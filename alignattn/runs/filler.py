@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from alignattn.statistics.example_scores import ExampleScores
-from alignattn.support.options import Options, options_of
 
 OUTPUT_DIR = "output_dir"
 """The option that says where a command writes."""
@@ -39,16 +38,15 @@ class Filler(ABC):
 
     Attributes:
         needs: the command on whose result it works, or None.
+        withheld: its options that no table gives: those that say what it works on and how it goes on.
+        in_tables: what tables, and so the digests of runs, call an option by another name: a former one.
         has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
     """
 
     needs: ClassVar[str | None] = None
+    withheld: ClassVar[frozenset[str]] = frozenset()
+    in_tables: ClassVar[Mapping[str, str]] = {}
     has_seeds: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def options(self) -> frozenset[str]:
-        """The options that a table or a user may give it: all but those that say where it writes and goes on."""
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run.
@@ -98,11 +96,6 @@ def words(options: Mapping[str, Any]) -> list[str]:
         values = value if isinstance(value, list) else [value]
         line += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
     return line
-
-
-def option_names(options: type[Options]) -> frozenset[str]:
-    """Return the names of the options of a dataclass."""
-    return frozenset(options_of(options))
 
 
 def listed(versions: Mapping[str, str]) -> str:

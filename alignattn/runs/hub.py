@@ -93,11 +93,7 @@ def clear_staged(folder: Path) -> None:
 
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
-    """Turn what the Hub's client raises into one line that begins with `what`.
-
-    Raises:
-        AlignAttnError: in its place.
-    """
+    """Turn what the Hub's client raises into one line that begins with `what`."""
     try:
         yield
     except AlignAttnError:

@@ -57,8 +57,8 @@ def _check_fits(arguments: ModelOptions, traits: Traits, task: Task, attention: 
     if traits.reads_pairs and len(getattr(task, "text_columns", ())) != MOST_TEXTS:
         raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
     if not isinstance(task, traits.tasks):
-        kinds = " and ".join(kind.__name__ for kind in traits.tasks)
-        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {type(task).__name__}")
+        kinds = " and ".join(kind.kind for kind in traits.tasks)
+        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}")
     if not traits.has_attention and attention != AttentionConfig():
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "

@@ -117,7 +117,10 @@ class DataOptions(Options):
     """The task and its rows."""
 
     task: str | None = option(
-        None, f"One of {', '.join(TASKS)}; with --train_file, what its rows are of.", group=DATA, metavar="TASK"
+        None,
+        f"One of {', '.join(TASKS)}, or the YAML file of your own; with --train_file, what its rows are of.",
+        group=DATA,
+        metavar="TASK",
     )
     data_dir: str | None = option(
         None, "Folder of <task>/<split>.parquet files to read instead of the Hub.", group=DATA, metavar="DIR"

@@ -50,51 +50,36 @@ def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptio
 
 
 def _all_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
-    _check_options_fit(data_args)
+    """The rows of the one source that the options name; options of the others would be passed over, and are refused."""
     reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
     task = None if data_args.task is None else get_task(data_args.task)
     if data_args.train_file is None:
-        assert task is not None
+        if task is None:
+            raise AlignAttnError(
+                "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
+            )
+        _check_fit(data_args, "--task without --train_file", "data_dir")
         return load_rows(task, data_dir=data_args.data_dir, **reading)
     files = (data_args.train_file, data_args.validation_file)
     if task is not None:
+        _check_fit(data_args, "--task and --train_file together, whose rows are the task's", "validation_file")
         return load_task_files(task, *files, **reading)
-    if data_args.text_columns:
-        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    if Path(data_args.train_file).suffix.lower() == CONLL:
+        _check_fit(data_args, "a CoNLL file, whose last column has the tags", "validation_file")
+        return load_user_tags(*files, TOKENS, TAGS, **reading)
     if data_args.tokens_column is not None:
+        _check_fit(data_args, "--tokens_column", "validation_file", "tokens_column", "label_column")
         return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
-    return load_user_tags(*files, TOKENS, TAGS, **reading)
+    if data_args.text_columns:
+        _check_fit(data_args, "--text_columns", "validation_file", "text_columns", "label_column")
+        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    raise AlignAttnError(
+        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
+        "words, or --task NAME where it holds rows of that task"
+    )
 
 
-def _is_conll(data_args: DataOptions) -> bool:
-    return Path(data_args.train_file or "").suffix.lower() == CONLL
-
-
-def _check_options_fit(data_args: DataOptions) -> None:
-    """Refuse options that would be passed over, or too few of them.
-
-    Raises:
-        AlignAttnError: if there are such.
-    """
-    if data_args.train_file is None and data_args.task is None:
-        raise AlignAttnError(
-            "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
-        )
-    if data_args.train_file is None:
-        source, fitting = "--task without --train_file", {"data_dir"}
-    elif data_args.task is not None:
-        source, fitting = "--task and --train_file together, whose rows are the task's", {"validation_file"}
-    elif _is_conll(data_args):
-        source, fitting = "a CoNLL file, whose last column has the tags", {"validation_file"}
-    elif data_args.tokens_column is not None:
-        source, fitting = "--tokens_column", {"validation_file", "tokens_column", "label_column"}
-    elif data_args.text_columns:
-        source, fitting = "--text_columns", {"validation_file", "text_columns", "label_column"}
-    else:
-        raise AlignAttnError(
-            "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
-            "words, or --task NAME where it holds rows of that task"
-        )
+def _check_fit(data_args: DataOptions, source: str, *fitting: str) -> None:
     untouched = DataOptions()
     for name in ("data_dir", "validation_file", "text_columns", "tokens_column", "label_column"):
         if name not in fitting and getattr(data_args, name) != getattr(untouched, name):

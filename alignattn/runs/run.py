@@ -127,11 +127,7 @@ def _result(
 
 
 def check_output_dir(options: RunOptions) -> None:
-    """Refuse a folder that holds another run or other files.
-
-    Raises:
-        AlignAttnError: if so.
-    """
+    """Refuse a folder that holds another run or other files."""
     folder = options.output_dir
     if not folder.exists():
         return

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from alignattn.support.errors import AlignAttnError
 
-R = TypeVar("R")
+RecordT = TypeVar("RecordT")
 
 
-def read_record(path: Path, record: type[R], verb: str) -> R | None:
+def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
     """Return the record in a file, or None if there is no such file.
 
     Args:

@@ -19,10 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
-
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import read_text
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import read_yaml
 
 REQUIRED: Any = MISSING
 """The default of an option that must be given."""
@@ -112,7 +110,8 @@ class Option:
         return checked
 
     def _checked_one(self, value: Any, label: str) -> Any:
-        if value == "":
+        # Words for others are theirs to judge.
+        if value == "" and not self.rest:
             raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
         converted = self._converted(value)
         if self.choices and converted not in self.choices:
@@ -300,14 +299,7 @@ def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
     Raises:
         AlignAttnError: if the file cannot be read, or holds an unknown option.
     """
-    text = read_text(path, "give a YAML file to --config")
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
-    if not isinstance(values, dict):
-        raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
-    return present_names(options, values, str(path))
+    return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
 
 
 METAVARS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}

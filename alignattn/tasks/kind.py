@@ -55,6 +55,9 @@ class TaskKind(ABC, Generic[T]):
     auto_class: ClassVar[Any]
     """The class of transformers whose models have this kind's head."""
 
+    reads_texts: ClassVar[bool] = True
+    """Whether it is a tokenizer that makes tensors of its rows."""
+
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """How the tokenizer of a model must be loaded to serve."""
 

@@ -14,32 +14,33 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, BertCon
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BenchmarkOptions
-from alignattn.commands.benchmark.measuring import (
+from alignattn.commands.benchmark.report import (
+    BENCHMARK_FILES,
+    GROWTH_FILE,
+    RATIOS_FILE,
+    Conditions,
+    StepCost,
+    costs_of,
+    draw_growth,
+    draw_ratios,
+    render_costs,
+    write_costs,
+)
+from alignattn.commands.benchmark.step_timing import (
     MEMORY_METHODS,
     PHASES,
-    Cell,
+    Measurement,
     Setting,
     Shape,
     Subject,
     make_batch,
     measure,
 )
-from alignattn.commands.benchmark.report import (
-    FILES,
-    GROWTH_FILE,
-    RATIOS_FILE,
-    Conditions,
-    Summary,
-    draw_growth,
-    draw_ratios,
-    render,
-    summarise,
-    write_tables,
-)
 from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
+from alignattn.support.publishing import publishable
 
 
 class BareSize(NamedTuple):
@@ -72,16 +73,12 @@ def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
 
 
 def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
-    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
-
-    Raises:
-        AlignAttnError: if one cannot be read.
-    """
+    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`."""
     names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
     return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
 
-def benchmark(arguments: BenchmarkOptions) -> list[Summary]:
+def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
@@ -92,7 +89,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[Summary]:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
     folder, shapes = Path(arguments.output_dir), measured_shapes(arguments)
-    check_free(folder, FILES)
+    check_free(folder, BENCHMARK_FILES)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     conditions = _conditions(arguments)
@@ -101,22 +98,22 @@ def benchmark(arguments: BenchmarkOptions) -> list[Summary]:
     setting = Setting(torch.device(arguments.device), getattr(torch, arguments.dtype), arguments.compile)
     model = load_model(arguments.model, max(shape.length for shape in shapes), arguments.dropout)
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
-    cells: list[Cell] = []
-    summaries: list[Summary] = []
+    measurements: list[Measurement] = []
+    costs: list[StepCost] = []
     with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
         for shape in shapes:
-            for cell in _measure_shape(subjects, shape, arguments, progress):
-                cells.append(cell)
-                summaries += summarise(cell)
-            write_tables(folder, summaries, cells, conditions)
-    _draw(summaries, arguments, conditions)
-    print(f"{render(summaries, conditions)}\nwritten to {folder}")
-    return summaries
+            for measurement in _measure_shape(subjects, shape, arguments, progress):
+                measurements.append(measurement)
+                costs += costs_of(measurement)
+            write_costs(folder, costs, measurements, conditions)
+    _draw(costs, arguments, conditions)
+    print(f"{render_costs(costs, conditions)}\nwritten to {folder}")
+    return costs
 
 
 def _measure_shape(
     subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, progress: Any
-) -> Iterable[Cell]:
+) -> Iterable[Measurement]:
     config = subjects[0].model.config
     # A model without a padding token takes any: the mask alone tells what is padding.
     padding = config.pad_token_id or 0
@@ -142,9 +139,6 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
         name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
-
-    Raises:
-        AlignAttnError: if there is no such model, or it takes fewer tokens.
     """
     model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
@@ -185,21 +179,21 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     return model
 
 
-def _draw(summaries: Sequence[Summary], arguments: BenchmarkOptions, conditions: Conditions) -> None:
+def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
     if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return
-    draw_ratios(folder / RATIOS_FILE, summaries, conditions)
+    draw_ratios(folder / RATIOS_FILE, costs, conditions)
     growth = growth_shapes(arguments)
     if len(growth) > 1:
-        at_lengths = [summary for shape in growth for summary in summaries if summary.shape == shape]
+        at_lengths = [cost for shape in growth for cost in costs if cost.shape == shape]
         draw_growth(folder / GROWTH_FILE, at_lengths, conditions)
 
 
 def _conditions(arguments: BenchmarkOptions) -> Conditions:
     return Conditions(
         repeats=arguments.repeats,
-        model=arguments.model,
+        model=publishable(arguments.model),
         dropout="model" if arguments.dropout is None else str(arguments.dropout),
         dtype=arguments.dtype,
         compiled=arguments.compile,

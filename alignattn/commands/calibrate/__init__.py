@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
-RESULTS_FILE = "calibration.json"
+CALIBRATION_FILE = "calibration.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +14,7 @@ class CalibrateOptions(Options):
 
     files: tuple[str, ...] = option(REQUIRED, "Parquet files of predictions.", positional=True, metavar="PREDICTIONS")
     output_dir: str = option(
-        "calibration", f"Folder for {RESULTS_FILE} and one reliability diagram a split.", metavar="DIR"
+        "calibration", f"Folder for {CALIBRATION_FILE} and one reliability diagram a split.", metavar="DIR"
     )
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")

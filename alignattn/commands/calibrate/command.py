@@ -14,22 +14,24 @@ import alignattn
 from alignattn.calibration import (
     FIGURES,
     Estimate,
+    EstimatesByState,
     apply_temperature,
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
-from alignattn.commands.calibrate import RESULTS_FILE, CalibrateOptions
+from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
 from alignattn.plots import plot_reliability
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_json
+from alignattn.support.publishing import published_names
 from alignattn.support.text_tables import render_table
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportedSplit:
     """The rows of one split of a file that are reported.
 
     Attributes:
@@ -61,13 +63,10 @@ class Part:
         return f"reliability-{in_file_names}.png"
 
 
-Summary = Mapping[str, Mapping[str, Estimate]]
-"""By `before` and `after`, by figure."""
-
-Report = tuple[Part, Summary]
+CalibrationReport = tuple[ReportedSplit, EstimatesByState]
 
 
-def calibrate(arguments: CalibrateOptions) -> list[Report]:
+def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     """Report the calibration of saved predictions: print a table, write `calibration.json` and reliability diagrams.
 
     Returns:
@@ -94,16 +93,16 @@ def calibrate(arguments: CalibrateOptions) -> list[Report]:
     ]
     folder = Path(arguments.output_dir)
     _check_pictures(parts)
-    check_free(folder, [RESULTS_FILE, *(part.picture for part in parts)])
+    check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
     reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
     for part in parts:
-        draw(folder / part.picture, part, arguments.num_bins)
-    write_json(folder / RESULTS_FILE, _content(files, temperatures, reports, arguments))
-    print("\n".join([render(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
+        draw_split(folder / part.picture, part, arguments.num_bins)
+    write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, arguments))
+    print("\n".join([render_reports(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
     return reports
 
 
-def render(reports: Sequence[Report]) -> str:
+def render_reports(reports: Sequence[CalibrationReport]) -> str:
     """Return two lines a split and state: the figures, and their intervals below."""
     has_temperature = any(part.temperature for part, _ in reports)
     lines = []
@@ -122,7 +121,7 @@ def render(reports: Sequence[Report]) -> str:
     return render_table(header, lines)
 
 
-def draw(path: Path, part: Part, num_bins: int) -> None:
+def draw_split(path: Path, part: ReportedSplit, num_bins: int) -> None:
     """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
     temperature = part.temperature.value if part.temperature else None
     panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
@@ -151,7 +150,7 @@ def _short_names(files: Sequence[Predictions]) -> list[str | None]:
 
 def _parts(
     file: Predictions, file_name: str | None, temperature: Temperature | None, wanted: Sequence[str] | None
-) -> list[Part]:
+) -> list[ReportedSplit]:
     """The reported rows of each wanted split: all, but for those that the temperature was fitted on."""
     is_reported = np.ones(len(file.labels), dtype=bool)
     if temperature and temperature.file == file.path:
@@ -164,7 +163,7 @@ def _parts(
             if temperature:
                 probabilities["after"] = apply_temperature(file.probabilities[rows], temperature.value)
             name = split if file_name is None else f"{file_name}: {split}"
-            parts.append(Part(name, file.path, split, probabilities, file.labels[rows], temperature))
+            parts.append(ReportedSplit(name, file.path, split, probabilities, file.labels[rows], temperature))
     return parts
 
 
@@ -175,14 +174,14 @@ def _check_splits(files: Sequence[Predictions], wanted: Sequence[str] | None) ->
             raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
 
 
-def _check_pictures(parts: Sequence[Part]) -> None:
+def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
     pictures = [part.picture for part in parts]
     for part in parts:
         if pictures.count(part.picture) > 1:
             raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
 
 
-def _summary(part: Part, arguments: CalibrateOptions) -> Summary:
+def _summary(part: ReportedSplit, arguments: CalibrateOptions) -> EstimatesByState:
     options = {"num_bins": arguments.num_bins, "resamples": arguments.resamples, "seed": arguments.seed}
     return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
 
@@ -200,15 +199,17 @@ def _interval(name: str, estimate: Estimate) -> str:
 def _content(
     files: Sequence[Predictions],
     temperatures: Sequence[Temperature | None],
-    reports: Sequence[Report],
+    reports: Sequence[CalibrationReport],
     arguments: CalibrateOptions,
 ) -> dict[str, Any]:
     """What `calibration.json` holds; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
+    paths = [file.path for file in files]
+    names = dict(zip(paths, published_names(list(map(str, paths))), strict=True))
     contents = [
         {
-            "file": str(file.path),
-            "temperature": temperature and temperature.to_dict(),
+            "file": names[file.path],
+            "temperature": temperature and temperature.to_dict(names[temperature.file]),
             "bad_rows": [asdict(bad) for bad in file.bad_rows],
             "splits": {
                 part.split: _split_content(part, summary) for part, summary in reports if part.file == file.path
@@ -219,7 +220,7 @@ def _content(
     return {"alignattn": alignattn.__version__, "settings": settings, "files": contents}
 
 
-def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
+def _split_content(part: ReportedSplit, summary: EstimatesByState) -> dict[str, Any]:
     figures = {
         state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
@@ -239,7 +240,7 @@ def _caption(
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(temperature.describe() for temperature in fitted.values()),
         *(
-            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {RESULTS_FILE}; the first, row "
+            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
             f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
             for file in skipped
         ),

@@ -33,12 +33,12 @@ from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
-GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
-GENRE_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
+DOMAINS = (IN_DOMAIN, OUT_OF_DOMAIN)
+DOMAIN_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
 DATA_FOLDER = "data"
-TABLE_FILE = "table.txt"
-PICTURE_FILE = "demo.png"
-MAX_LENGTH = 48
+DEMO_TABLE = "table.txt"
+DEMO_PICTURE = "demo.png"
+LONGEST_PAIR = 48
 BATCH_SIZE = 16
 
 
@@ -84,9 +84,9 @@ def run_demo(arguments: DemoOptions) -> None:
         after = _distance_of(str(options.output_dir), folder / DATA_FOLDER)
         rows.append(_summarise(result, options.output_dir, (before, after)))
     table = _table(rows)
-    write_text(folder / TABLE_FILE, table + "\n")
-    _draw(rows, folder / PICTURE_FILE)
-    print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
+    write_text(folder / DEMO_TABLE, table + "\n")
+    _draw(rows, folder / DEMO_PICTURE)
+    print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
 def _distance_of(path: str, data_dir: Path) -> float:
@@ -96,7 +96,7 @@ def _distance_of(path: str, data_dir: Path) -> float:
     model = from_pretrained(source, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(source)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
-    options = TaskOptions(max_length=MAX_LENGTH)
+    options = TaskOptions(max_length=LONGEST_PAIR)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
     batch = distance_batch(task, split, tokenizer)
     return query_key_distance(model if is_patched(model) else patch(model, "soft"), batch)
@@ -111,7 +111,7 @@ def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptio
         "attention": attention,
         "alignment_weight": arguments.alignment_weight,
         "output_dir": folder / attention,
-        "max_length": MAX_LENGTH,
+        "max_length": LONGEST_PAIR,
         "per_device_train_batch_size": BATCH_SIZE,
         "per_device_eval_batch_size": BATCH_SIZE,
         "learning_rate": arguments.learning_rate,
@@ -125,12 +125,12 @@ def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptio
 def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -> DemoRow:
     predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
     errors = {}
-    for genre in GENRES:
+    for genre in DOMAINS:
         rows = predictions[predictions["split"] == f"validation_{genre}"]
         errors[genre] = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
     return DemoRow(
         attention=result.attention,
-        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in GENRES},
+        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in DOMAINS},
         calibration_error=errors,
         seconds_per_step=result.train_runtime / result.training["step"],
         distance=distance,
@@ -140,8 +140,8 @@ def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -
 def _table(rows: Sequence[DemoRow]) -> str:
     header = (
         "attention",
-        *(f"accuracy {genre}" for genre in GENRES),
-        *(f"ECE {genre}" for genre in GENRES),
+        *(f"accuracy {genre}" for genre in DOMAINS),
+        *(f"ECE {genre}" for genre in DOMAINS),
         "seconds a step",
         "query-key distance before",
         "after",
@@ -149,8 +149,8 @@ def _table(rows: Sequence[DemoRow]) -> str:
     body = [
         (
             row.attention,
-            *(f"{100 * row.accuracy[genre]:.1f}" for genre in GENRES),
-            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in GENRES),
+            *(f"{100 * row.accuracy[genre]:.1f}" for genre in DOMAINS),
+            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in DOMAINS),
             f"{row.seconds_per_step:.3f}",
             *(f"{distance:.4f}" for distance in row.distance),
         )
@@ -171,11 +171,11 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
     plot_comparison(
         path,
         [
-            panel("accuracy (%)", GENRE_TITLES, lambda row: [100 * row.accuracy[genre] for genre in GENRES]),
+            panel("accuracy (%)", DOMAIN_TITLES, lambda row: [100 * row.accuracy[genre] for genre in DOMAINS]),
             panel(
                 "calibration error (%)",
-                GENRE_TITLES,
-                lambda row: [100 * row.calibration_error[genre] for genre in GENRES],
+                DOMAIN_TITLES,
+                lambda row: [100 * row.calibration_error[genre] for genre in DOMAINS],
             ),
             panel("query-key distance", ("before", "after"), lambda row: row.distance),
         ],

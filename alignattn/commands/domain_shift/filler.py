@@ -2,22 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from alignattn.calibration.measures import calibration_scores
-from alignattn.commands.domain_shift import COMMAND, OPTIONS_OF_THE_PAIR, DomainShiftOptions
-from alignattn.commands.domain_shift.command import (
-    HELD_OUT,
-    RUN_FOLDER,
-    check_folder,
-)
+from alignattn.commands.domain_shift import COMMAND, OPTIONS_OF_THE_PAIR
+from alignattn.commands.domain_shift.command import HELD_OUT, RUN_FOLDER, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names
+from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
@@ -26,16 +21,7 @@ from alignattn.statistics.example_scores import ExampleScores
 class DomainShiftFiller(Filler):
     """`alignattn domain-shift`."""
 
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        return option_names(DomainShiftOptions) - {
-            OUTPUT_DIR,
-            "seeds",
-            "resume_from_checkpoint",
-            *HUB_OPTIONS,
-            *OPTIONS_OF_THE_PAIR,
-        }
+    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS, *OPTIONS_OF_THE_PAIR})
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
@@ -81,3 +67,6 @@ class DomainShiftFiller(Filler):
         if figure == "accuracy":
             return metric_examples(figure, rows)
         return calibration_scores(np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy())
+
+
+FILLER = DomainShiftFiller()

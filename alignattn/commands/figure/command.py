@@ -7,7 +7,7 @@ from typing import Any
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
 from alignattn.commands.figure.pictures import (
-    Runs,
+    RunFolders,
     draw_attention,
     draw_distance,
     draw_run_reliability,
@@ -19,12 +19,8 @@ from alignattn.runs.folders import check_run_folder, short_names
 from alignattn.support.errors import AlignAttnError
 
 
-def named_runs(options: FigureOptions) -> Runs:
-    """Return the folders by the names that they have in the picture.
-
-    Raises:
-        AlignAttnError: if one is no run folder or is there twice, or the names do not fit.
-    """
+def named_runs(options: FigureOptions) -> RunFolders:
+    """Return the folders by the names that they have in the picture."""
     folders = [Path(run) for run in options.run]
     for folder in folders:
         check_run_folder(folder, "--run")
@@ -35,7 +31,7 @@ def named_runs(options: FigureOptions) -> Runs:
     return dict(zip(names, folders, strict=True))
 
 
-def _tsne(runs: Runs, options: FigureOptions) -> Any:
+def _tsne(runs: RunFolders, options: FigureOptions) -> Any:
     examples = choose_examples(
         list(runs.values()), text=options.text, num_rows=options.max_eval_samples, data_dir=options.data_dir
     )
@@ -44,12 +40,12 @@ def _tsne(runs: Runs, options: FigureOptions) -> Any:
     )
 
 
-def _attention(runs: Runs, options: FigureOptions) -> Any:
+def _attention(runs: RunFolders, options: FigureOptions) -> Any:
     examples = choose_examples(list(runs.values()), text=options.text, num_rows=1, data_dir=options.data_dir)
     return draw_attention(runs, examples, layer=options.layer, head=options.head)
 
 
-DRAWN: Mapping[str, Callable[[Runs, FigureOptions], Any]] = {
+DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
     "tsne": _tsne,
     "attention": _attention,
     "reliability": lambda runs, options: draw_run_reliability(runs, options.split),

@@ -1,9 +1,9 @@
 """What one head of a run's model makes of texts: queries, keys and weights, token by token, without padding."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 import torch
@@ -21,72 +21,19 @@ from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import TaskOptions
 
 
-class Examples(Protocol):
-    """Texts that every run is shown."""
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """How a tokenizer must be loaded to serve."""
-
-    def describe(self) -> str:
-        """Return which they are, in words."""
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return what a model reads of each; nothing is padded."""
-
-
 @dataclass(frozen=True)
-class GivenText:
-    """One text, or a pair as the tokenizer joins pairs."""
-
-    texts: Sequence[str]
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """None: the text is whole, not in words."""
-        return {}
-
-    def describe(self) -> str:
-        """Return that it was given."""
-        return "the given text"
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return the one sequence."""
-        return [dict(tokenizer(*self.texts))]
-
-
-@dataclass(frozen=True)
-class FirstRows:
-    """The first rows of a task's split.
+class Examples:
+    """Texts that every run is shown.
 
     Attributes:
-        task: that they are of.
-        split: the split's name.
-        rows: no others.
-        options: how they become tokens.
+        description: which they are, in words.
+        encode: returns what a model reads of each, given its tokenizer; nothing is padded.
+        tokenizer_options: how the tokenizer must be loaded.
     """
 
-    task: Task
-    split: str
-    rows: datasets.Dataset
-    options: TaskOptions
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """What the task's kind asks for."""
-        return kind_of(self.task).tokenizer_options
-
-    def describe(self) -> str:
-        """Return their number, task and split."""
-        number = "the first row" if len(self.rows) == 1 else f"the first {len(self.rows)} rows"
-        return f"{number} of {self.task.name} {self.split}"
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return one sequence a row; of question answering the windows of each."""
-        encoded = kind_of(self.task).encode(self.task, self.rows, tokenizer, self.options)
-        return list(
-            encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.column_names])
-        )
+    description: str
+    encode: Callable[[PreTrainedTokenizerBase], list[dict[str, list[int]]]]
+    tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,12 +85,9 @@ def choose_examples(
         text: one text or two.
         num_rows: how many rows.
         data_dir: folder of Parquet files in place of the run's own source.
-
-    Raises:
-        AlignAttnError: if there is no text or row, or the runs were evaluated on different tasks.
     """
     if text is not None:
-        return GivenText(text)
+        return Examples("the given text", lambda tokenizer: [dict(tokenizer(*text))])
     options = [read_run_options(folder) for folder in folders]
     sources = [_source(run.data) for run in options]
     for folder, source in zip(folders, sources, strict=True):
@@ -159,7 +103,19 @@ def choose_examples(
     split, dataset = next(iter(rows.evaluation.items()))
     # A token is shown once: windows of a long context share none.
     task_options = replace(options[0].data.task_options(rows.task), doc_stride=0)
-    return FirstRows(rows.task, split, max_samples(dataset, num_rows), task_options)
+    return _first_rows(rows.task, split, max_samples(dataset, num_rows), task_options)
+
+
+def _first_rows(task: Task, split: str, rows: datasets.Dataset, options: TaskOptions) -> Examples:
+    """One sequence a row; of question answering the windows of each."""
+    kind = kind_of(task)
+
+    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        encoded = kind.encode(task, rows, tokenizer, options)
+        return list(encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.features]))
+
+    number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
+    return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
 
 
 def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None, head: int) -> HeadView:
@@ -171,9 +127,6 @@ def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None,
         examples: one or more.
         layer: counted from 0; None = the last.
         head: likewise.
-
-    Raises:
-        AlignAttnError: if the model cannot be loaded, has no such head, or does not take so many tokens.
     """
     loaded = load_recorded_model(str(folder), examples.tokenizer_options)
     place, layer = _find_layer(loaded, name, layer, head)

@@ -35,11 +35,11 @@ POINTS_A_NEIGHBOUR = 3
 """t-SNE looks for three times as many neighbours as the perplexity says."""
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
 
-Runs = Mapping[str, Path]
+RunFolders = Mapping[str, Path]
 """Folders of runs by the names that they have in a picture."""
 
 
-def draw_tsne(runs: Runs, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
+def draw_tsne(runs: RunFolders, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
     """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
 
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
@@ -51,15 +51,12 @@ def draw_tsne(runs: Runs, examples: Examples, *, layer: int | None, head: int, m
         head: likewise.
         max_tokens: most tokens; each is a query and a key.
         seed: of the draw and of t-SNE.
-
-    Raises:
-        AlignAttnError: as `view_head` does.
     """
     panels = [
         tsne_panel(view_head(folder, name, examples, layer=layer, head=head), max_tokens=max_tokens, seed=seed)
         for name, folder in runs.items()
     ]
-    title = f"t-SNE of queries and keys, {examples.describe()}"
+    title = f"t-SNE of queries and keys, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
@@ -80,7 +77,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
     return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
 
 
-def draw_attention(runs: Runs, examples: Examples, *, layer: int | None, head: int) -> Any:
+def draw_attention(runs: RunFolders, examples: Examples, *, layer: int | None, head: int) -> Any:
     """Return the heat map of a head's attention in the first example, one a run (Zhang et al. 2021, figures 1 and 3).
 
     Args:
@@ -88,26 +85,20 @@ def draw_attention(runs: Runs, examples: Examples, *, layer: int | None, head: i
         examples: the first of which is shown.
         layer: counted from 0; None = the last.
         head: likewise.
-
-    Raises:
-        AlignAttnError: as `view_head` does.
     """
     views = [view_head(folder, name, examples, layer=layer, head=head) for name, folder in runs.items()]
     panels = [
         TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
     ]
-    return draw_token_maps(panels, title=f"attention, {examples.describe()}")
+    return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
-def draw_run_reliability(runs: Runs, split: str | None) -> Any:
+def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
     """Return the reliability diagrams of runs side by side.
 
     Args:
         runs: one or more, with predictions of classes.
         split: of the predictions; None = the first of each run.
-
-    Raises:
-        AlignAttnError: if a run has no predictions, no probabilities or no such split.
     """
     panels = []
     for name, folder in runs.items():
@@ -122,12 +113,8 @@ def draw_run_reliability(runs: Runs, split: str | None) -> Any:
     return draw_reliability(panels, title="Reliability: accuracy over confidence")
 
 
-def draw_distance(runs: Runs) -> Any:
-    """Return the distance of queries and keys over training, one line a run.
-
-    Raises:
-        AlignAttnError: if a run did not log it.
-    """
+def draw_distance(runs: RunFolders) -> Any:
+    """Return the distance of queries and keys over training, one line a run."""
     curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
     for name, folder in runs.items():
         if DISTANCE_NAME not in curves[name]:
@@ -139,12 +126,8 @@ def draw_distance(runs: Runs) -> Any:
     return draw_curves([panel], names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
 
 
-def draw_training(runs: Runs) -> Any:
-    """Return the training curves of runs, one panel a quantity and one line a run.
-
-    Raises:
-        AlignAttnError: if no run logged anything.
-    """
+def draw_training(runs: RunFolders) -> Any:
+    """Return the training curves of runs, one panel a quantity and one line a run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:
         raise AlignAttnError(f"{', '.join(map(str, runs.values()))} logged no losses: train with --logging_steps")

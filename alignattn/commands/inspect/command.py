@@ -14,18 +14,19 @@ from alignattn.commands.inspect import TEXT_FILE, InspectOptions
 from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
 from alignattn.commands.inspect.report import (
     FILES,
-    PICTURE_FILE,
-    TABLE_FILE,
-    Conditions,
+    HEADS_PICTURE,
+    HEADS_TABLE,
     ModelStudy,
-    draw,
-    render,
-    write_table,
+    StudiedTexts,
+    draw_studies,
+    render_studies,
+    write_studies,
 )
 from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
+from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import MultipleChoice, Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
@@ -50,13 +51,17 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     task, rows = load_texts(arguments)
     models = [load_recorded_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
     _check_same_shape(models)
-    studies = [study_model(loaded, rows, task, arguments) for loaded in models]
-    conditions = Conditions(
-        str(arguments.task or arguments.validation_file), len(rows), arguments.max_length_of(task), arguments.seed
+    names = published_names(arguments.models())
+    studies = [study_model(loaded, name, rows, task, arguments) for loaded, name in zip(models, names, strict=True)]
+    studied = StudiedTexts(
+        publishable(arguments.task or arguments.validation_file),
+        len(rows),
+        arguments.max_length_of(task),
+        arguments.seed,
     )
-    write_table(folder / TABLE_FILE, studies, conditions)
-    draw(folder / PICTURE_FILE, studies, conditions)
-    print(f"{render(studies, conditions)}\nwritten to {folder}")
+    write_studies(folder / HEADS_TABLE, studies, studied)
+    draw_studies(folder / HEADS_PICTURE, studies, studied)
+    print(f"{render_studies(studies, studied)}\nwritten to {folder}")
     return studies
 
 
@@ -64,9 +69,6 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     """Return the rows to study and the task that names their columns of text.
 
     At most `max_eval_samples` rows, drawn without replacement and in their order.
-
-    Raises:
-        AlignAttnError: if there is no such file or task, a column is missing, or a text is empty.
     """
     if arguments.task is None:
         task, rows = _file_texts(Path(str(arguments.validation_file)), arguments)
@@ -78,12 +80,10 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     return task, rows
 
 
-def study_model(loaded: RecordedModel, rows: datasets.Dataset, task: Task, arguments: InspectOptions) -> ModelStudy:
-    """Return the measures of a model's heads on the texts of `rows`.
-
-    Raises:
-        AlignAttnError: if a row has more tokens than the model takes.
-    """
+def study_model(
+    loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, arguments: InspectOptions
+) -> ModelStudy:
+    """Return the measures of a model's heads on the texts of `rows`, under a name."""
     max_length = arguments.max_length_of(task)
     # A token is studied once: windows of a long context share none.
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
@@ -95,7 +95,7 @@ def study_model(loaded: RecordedModel, rows: datasets.Dataset, task: Task, argum
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
     layers = patch_of(loaded.model).config.layers
-    return ModelStudy(loaded.name, layers or range(len(study.measures["entropy"])), study, rare)
+    return ModelStudy(name, layers or range(len(study.measures["entropy"])), study, rare)
 
 
 def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:

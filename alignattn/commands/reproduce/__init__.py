@@ -2,39 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
-import yaml
-
-from alignattn.runs.training_options import LARGEST_SEED
+from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
-TABLES = resources.files(__name__) / "tables"
 LAUNCHERS = ("local", "ray")
-
-
-def table_names() -> list[str]:
-    """Return the names of the tables that there are."""
-    return sorted(path.name.removesuffix(".yaml") for path in TABLES.iterdir())
-
-
-def table_titles() -> dict[str, str]:
-    """Return the titles of the tables that there are, by name."""
-    contents = {name: (TABLES / f"{name}.yaml").read_text(encoding="utf-8") for name in table_names()}
-    return {name: yaml.safe_load(content)["title"] for name, content in contents.items()}
+NUM_SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(REQUIRED, f"One of {', '.join(table_names())}.", positional=True, metavar="TABLE")
-    num_seeds: int = option(5, "Runs of each cell, with the seeds 1 to N.", low=1)
-    seeds: tuple[int, ...] | None = option(
-        None, "In place of --num_seeds: the seeds of each cell.", low=0, high=LARGEST_SEED, distinct="seed"
+    table: str = option(
+        REQUIRED, f"One of {', '.join(TABLES)}, or a YAML file of your own.", positional=True, metavar="TABLE"
     )
+    seeds: tuple[int, ...] | None = option(None, "Seeds of the runs of each cell.", low=0, distinct="seed")
+    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
@@ -50,14 +36,21 @@ class ReproduceOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seeds is not None and len(self.seeds) == 1:
-            count = self.seeds[0]
-            raise AlignAttnError(f"--seeds lists seeds, as 1 2 3; how many a cell has is --num_seeds {count}")
+        if self.seeds is None:
+            return
+        if len(self.seeds) != (self.num_seeds or len(self.seeds)):
+            raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
+        if len(self.seeds) == 1 and self.num_seeds is None:
+            (seed,) = self.seeds
+            raise AlignAttnError(
+                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
+                "beside it for this one alone"
+            )
 
     @property
-    def all_seeds(self) -> Sequence[int]:
-        """The seeds of each cell."""
-        return self.seeds or range(1, self.num_seeds + 1)
+    def cell_seeds(self) -> Sequence[int]:
+        """The seeds of the runs of each cell."""
+        return self.seeds or range(1, (self.num_seeds or NUM_SEEDS) + 1)
 
 
 COMMAND = Command(

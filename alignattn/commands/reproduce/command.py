@@ -68,7 +68,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         .narrowed(tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions)
     )
     results = Path(arguments.output_dir)
-    cells = list(table.cells(arguments.all_seeds))
+    cells = list(table.cells(arguments.cell_seeds))
     waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
     print(list_runs(waves))
     if arguments.dry_run:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from alignattn.commands.reproduce.fillers import filler_of
+from alignattn.commands.reproduce.fillers import filler_of, own_option_names
 
 FORMAT = 1
 """Of what makes a digest: raised when equal options come to mean another run."""
@@ -71,18 +71,12 @@ class Experiment:
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
     filler = filler_of(command)
-    own = {name: value for name, value in options.items() if name in filler.options}
+    own = {name: value for name, value in options.items() if name in own_option_names(command)}
     if filler.needs is not None:
         return [Experiment(command, own, needed) for needed in experiments_of(filler.needs, options, seeds)]
     if not filler.has_seeds:
         return [Experiment(command, own)]
     return [Experiment(command, own | {SEED: seed}) for seed in seeds]
-
-
-def all_option_names(command: str) -> frozenset[str]:
-    """Return the options that a table of a command may give: its own, and those of the command that it needs."""
-    filler = filler_of(command)
-    return filler.options | (all_option_names(filler.needs) if filler.needs else frozenset())
 
 
 def path_label(path: str) -> str:

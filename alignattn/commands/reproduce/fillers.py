@@ -1,25 +1,36 @@
-"""The commands whose runs fill tables, by name: each has its filler in its own room."""
+"""The commands whose runs fill tables: those with a `FILLER` in the module `filler` of their room."""
 
-from alignattn.runs.filler import Filler
-from alignattn.support.registry import Entry, Registry
+from importlib import import_module
+from importlib.util import find_spec
 
-FILLERS = Registry(
-    "command of a table",
-    {
-        "finetune": Entry(".finetune.filler:FinetuneFiller", ""),
-        "domain-shift": Entry(".domain_shift.filler:DomainShiftFiller", ""),
-        "robustness": Entry(".robustness.filler:RobustnessFiller", ""),
-        "benchmark": Entry(".benchmark.filler:BenchmarkFiller", ""),
-    },
-    "alignattn.commands",
-)
+from alignattn.commands import COMMANDS, get_command
+from alignattn.runs.filler import OUTPUT_DIR, Filler
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import options_of
 
 
 def filler_of(command: str) -> Filler:
     """Return what a command is as a filler of tables.
 
     Raises:
-        AlignAttnError: if none of that name fills tables.
+        AlignAttnError: if there is no such command, or it fills no tables.
     """
-    filler: Filler = FILLERS.load(command)()
+    get_command(command)
+    module = f"{COMMANDS[command]}.filler"
+    if find_spec(module) is None:
+        raise AlignAttnError(f"alignattn {command} fills no tables")
+    filler: Filler = import_module(module).FILLER
     return filler
+
+
+def own_option_names(command: str) -> frozenset[str]:
+    """Return the options of a command that a table or a user may give."""
+    filler = filler_of(command)
+    names = options_of(get_command(command).options).keys() - {OUTPUT_DIR} - filler.withheld
+    return frozenset(filler.in_tables.get(name, name) for name in names)
+
+
+def option_names(command: str) -> frozenset[str]:
+    """Return the options that a table of a command may give: its own, and those of the command that it needs."""
+    needs = filler_of(command).needs
+    return own_option_names(command) | (option_names(needs) if needs else frozenset())

@@ -1,4 +1,4 @@
-"""A table as data: a YAML file in `tables/`, or a user's own, says what its rows, columns and numbers are.
+"""A table as data: a YAML file of `runs/tables`, or a user's own, says what its rows, columns and numbers are.
 
     title: above the table
     published_source: what the published numbers are of; left out where there are none
@@ -29,10 +29,11 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.reproduce import TABLES, table_names
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of, path_label
+from alignattn.commands.reproduce.fillers import option_names
 from alignattn.models import Traits, traits_of
+from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
 from alignattn.support.options import did_you_mean
@@ -74,7 +75,7 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        known = all_option_names(self.command)
+        known = option_names(self.command)
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
         for name in set().union(*parts) - {ATTENTION}:
             if name not in known:
@@ -125,19 +126,19 @@ class Table(Definition):
             AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = all_option_names(self.command)
+        known = option_names(self.command)
         for name in given:
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
-                    "--attentions and --num_seeds"
+                    "--attentions, --seeds or --num_seeds"
                 )
             if name not in known:
                 raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
+            takes_given = MODEL in given and MODEL in row.options and self.traits(row).is_pretrained
             model = {MODEL: given[MODEL]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
@@ -160,9 +161,9 @@ class Table(Definition):
             baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if not traits_of_row(row).is_pretrained:
-                    options[MODEL] = row.options[MODEL]
-                if not traits_of_row(row).reads_embeddings:
+                if not self.traits(row).is_pretrained:
+                    options[MODEL] = self._own_model(row)
+                if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)
                 published = row.published[index] if row.published else [None]
@@ -180,7 +181,7 @@ class Table(Definition):
 
         That row may lack options that only alignments have. None for a plain row, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or not traits_of_row(row).has_attention:
+        if attention_of(row) == PLAIN_ATTENTION or not self.traits(row).has_attention:
             return None
         return next(
             (
@@ -196,19 +197,26 @@ class Table(Definition):
         """Return the model of the runs of a row."""
         return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
 
+    def traits(self, row: Row) -> Traits:
+        """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
+        return traits_of(self._own_model(row))
+
+    def _own_model(self, row: Row) -> str:
+        return str(row.options.get(MODEL, self.options.get(MODEL)))
+
 
 def load_table(name: str) -> Table:
-    """Read a table's file: one of `tables/` by its name, or a user's own.
+    """Read a table's file: a shipped one by its name, or a user's own.
 
     Raises:
         AlignAttnError: if there is no such table, or it is none.
     """
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
-    if name not in table_names():
-        choices = ", ".join(table_names())
+    if name not in TABLES:
+        choices = ", ".join(TABLES)
         raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
-    return parse_table(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_table(name, TABLES[name].read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
@@ -240,11 +248,6 @@ def parse_table(name: str, text: str) -> Table:
 def attention_of(row: Row) -> str:
     """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
-
-
-def traits_of_row(row: Row) -> Traits:
-    """Return what the model that a row names says of itself; of a row that names none what an encoder does."""
-    return traits_of(row.options.get(MODEL, ""))
 
 
 def _published(entry: Any) -> list[str | None]:

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.robustness.options import PROG, RobustnessOptions
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.record_files import read_header, read_run
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.resources import Resources
-from alignattn.robustness.summary import summarise, tabulate, write_tables
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder
 
 ATTACK_PACKAGES = ("textattack", "nltk")
-RECORDS_SUFFIX = ".jsonl"
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
@@ -45,8 +44,8 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
     finished = [*runs, *_others(folder, runs)]
     if not finished:
         raise AlignAttnError(f"{folder} holds no finished attacks: give the --output_dir of the shards")
-    tables = tabulate([summarise(run) for run in finished])
-    written = write_tables(folder, tables)
+    tables = tabulate([summarise_attacks(run) for run in finished])
+    written = write_attack_tables(folder, tables)
     print("\n\n".join(table.render() for table in tables))
     print(f"written to {', '.join(map(str, written))}")
     return runs
@@ -151,7 +150,7 @@ def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
 
 def _describe(run: AttackRun) -> str:
     settings, counts = run.header.settings, len(run.records)
-    summary = summarise(run)
+    summary = summarise_attacks(run)
     attacked = summary.failed + summary.succeeded
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
     fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from alignattn.commands.robustness.examples import (
-    Kind,
+    Change,
     Piece,
     changed_columns,
     heading,
-    predictions,
+    prediction_lines,
     summary_line,
     visible,
 )
@@ -22,12 +22,12 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
 from alignattn.support.html import render_page
 
-Marks = Mapping[Kind, tuple[str, str]]
+Marks = Mapping[Change, tuple[str, str]]
 
 MARKS: Marks = {"same": ("", ""), "deleted": ("[-", "-]"), "inserted": ("{+", "+}")}
 """Around words where there is no colour; those of `git diff --word-diff`."""
 
-COLOURS: Marks = {
+ANSI_COLOURS: Marks = {
     "same": ("", ""),
     "deleted": ("\x1b[1;31m", "\x1b[0m"),
     "inserted": ("\x1b[1;32m", "\x1b[0m"),
@@ -68,7 +68,7 @@ def render_terminal(
         limit: most examples that are shown; all are counted.
         labels: names of the classes.
     """
-    marks = COLOURS if color else MARKS
+    marks = ANSI_COLOURS if color else MARKS
     shown = records[:limit]
     lines = [line for record in shown for line in (*_example_lines(record, marks, labels), "")]
     if len(shown) < len(records):
@@ -88,7 +88,7 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
         {
             "outcome": record.outcome,
             "heading": heading(record),
-            "predictions": predictions(record, labels),
+            "predictions": prediction_lines(record, labels),
             "columns": [(visible(column), *texts) for column, *texts in changed_columns(record)],
         }
         for record in records
@@ -113,7 +113,7 @@ def _print(text: str) -> None:
 
 
 def _example_lines(record: AttackRecord, marks: Marks, labels: Sequence[str]) -> list[str]:
-    lines = [heading(record), *(f"  {line}" for line in predictions(record, labels))]
+    lines = [heading(record), *(f"  {line}" for line in prediction_lines(record, labels))]
     for column, original, perturbed in changed_columns(record):
         lines.append(f"  {visible(column)}: {_marked(original, marks)}")
         if perturbed is not None:

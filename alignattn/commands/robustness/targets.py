@@ -58,7 +58,7 @@ class Target:
 
     @property
     def attention(self) -> str:
-        """The preset's name, or the slots that are filled."""
+        """The preset's name, or the slots that are not the default's."""
         return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:

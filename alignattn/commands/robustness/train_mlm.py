@@ -26,18 +26,18 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from alignattn.commands.robustness.options import MaskedLanguageOptions
-from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import unloadable
-from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
-from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
-from alignattn.robustness.masked_texts import (
+from alignattn.commands.robustness.masked_texts import (
     encode_texts,
     masked_batches,
     most_frequent_token,
     read_texts,
     split_texts,
 )
+from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.models.packaged import model_source
+from alignattn.patching.checkpoints import unloadable
+from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
+from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
@@ -146,11 +146,11 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     trainer.save_model()
     if trainer.is_world_process_zero():
         write_json(folder / RESULTS_FILE, asdict(result))
-        print(render(result, folder))
+        print(accuracy_lines(result, folder))
     return result
 
 
-def render(result: MaskedLanguageResult, folder: Path) -> str:
+def accuracy_lines(result: MaskedLanguageResult, folder: Path) -> str:
     """Return the result in lines, shares as percentages."""
     accuracy = result.masked_accuracy
     lines = [

@@ -191,7 +191,7 @@ def test_two_models_stand_side_by_side(
         roles = [study.heads.roles()[int(layer)][int(head)] for study in both]
         assert cells == ["/".join(pair) for pair in (*pairs, roles)]
     counted = [line["model"] for line in lines_of(tmp_path / "both")]
-    assert counted == [models[name] for name in ("bert", "other") for _ in range(NUM_LAYERS * NUM_HEADS)]
+    assert counted == [Path(models[name]).name for name in ("bert", "other") for _ in range(NUM_LAYERS * NUM_HEADS)]
 
 
 def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
