@@ -16,7 +16,9 @@ from alignattn.commands.reproduce import COMMAND, ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
 from alignattn.commands.reproduce.formats import to_text, write_table
-from alignattn.commands.reproduce.launchers import Launcher, make_launcher
+from alignattn.commands.reproduce.launchers import Launcher
+from alignattn.commands.reproduce.launchers.local import LocalLauncher
+from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
@@ -73,7 +75,9 @@ def reproduce(arguments: ReproduceOptions) -> None:
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher = make_launcher(arguments.launcher, processes=arguments.processes, ray_address=arguments.ray_address)
+    launcher: Launcher = LocalLauncher(arguments.processes)
+    if arguments.launcher == "ray":
+        launcher = RayLauncher(arguments.processes, arguments.ray_address)
     for wave in waves:
         run_missing(launcher, wave)
     result = read_table(table, cells, results)

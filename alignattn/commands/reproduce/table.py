@@ -30,13 +30,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of, path_label
-from alignattn.commands.reproduce.fillers import option_names
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
+from alignattn.commands.reproduce.fillers import check_option
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.options import did_you_mean
+from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
 ATTENTION = "attention"
@@ -75,11 +75,10 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        known = option_names(self.command)
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
-        for name in set().union(*parts) - {ATTENTION}:
-            if name not in known:
-                raise ValueError(f"{self.command} has no option {name!r}{did_you_mean(name, sorted(known))}")
+        for options in parts:
+            for name in options.keys() - {ATTENTION}:
+                check_option(self.command, name, options[name])
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -126,15 +125,13 @@ class Table(Definition):
             AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = option_names(self.command)
-        for name in given:
+        for name, value in given.items():
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
-            if name not in known:
-                raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
+            check_option(self.command, name, value)
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
@@ -275,5 +272,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return path_label(str(value))
+        return short_path(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)
