@@ -75,11 +75,7 @@ class ModelOptions(Options):
 
     @cached_property
     def attention_config(self) -> AttentionConfig:
-        """The attention that the options name.
-
-        Raises:
-            AlignAttnError: if a value is unknown or out of range.
-        """
+        """The attention that the options name."""
         names = {field.name for field in dataclasses.fields(AttentionConfig)}
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
         for name in given:
@@ -94,11 +90,7 @@ class ModelOptions(Options):
 
     @cached_property
     def model_config_fields(self) -> Mapping[str, Any]:
-        """The fields of the model's config to set, values read as YAML.
-
-        Raises:
-            AlignAttnError: if an entry is not NAME=VALUE.
-        """
+        """The fields of the model's config to set, values read as YAML."""
         return _named_values("model_config", self.model_config or ())
 
 

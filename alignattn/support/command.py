@@ -40,11 +40,7 @@ class Command:
         return f"alignattn {self.name}"
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command that the words after this one's name are of, and the words that are left for it.
-
-        Raises:
-            AlignAttnError: if they are of a command that has moved away.
-        """
+        """Return the command that the words after this one's name are of, and the words that are left for it."""
         if words and words[0] in self.moved:
             raise AlignAttnError(self.moved[words[0]])
         if words and words[0] in self.subcommands:
@@ -60,19 +56,11 @@ class Command:
         )
 
     def parse(self, words: Sequence[str]) -> Any:
-        """Return the options that words give.
-
-        Raises:
-            AlignAttnError: as `resolve`.
-        """
+        """Return the options that words give."""
         return self.resolve(read_words(self.options, words, self.parser()))
 
     def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the options that values by name make: one frozen object, the command's `options`.
-
-        Raises:
-            AlignAttnError: if an option is unknown, missing, of the wrong type, out of its range or empty.
-        """
+        """Return the options that values by name make: one frozen object, the command's `options`."""
         return resolve(self.options, values)
 
     def execute(self, options: Any) -> Any:

@@ -44,9 +44,6 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
         options: the dataclass of options.
         words: after the command's name.
         parser: of these options.
-
-    Raises:
-        AlignAttnError: if an option is unknown or has no value, or the file cannot be read.
     """
     known = options_of(options)
     parsed, others = parser.parse_known_args(list(_normalised(known, words, parser)))
@@ -94,11 +91,7 @@ class OneLineErrorParser(argparse.ArgumentParser):
         return [] if self._is_reading else super()._get_positional_actions()
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong.
-
-        Raises:
-            AlignAttnError: always.
-        """
+        """Raise what argparse found wrong."""
         unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
         if unknown and message.startswith("unrecognized arguments"):
             hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)

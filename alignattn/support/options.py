@@ -93,11 +93,7 @@ class Option:
         return self.types[0] is bool and not self.is_list
 
     def checked(self, value: Any) -> Any:
-        """Return a value as the option's type, a list as a tuple.
-
-        Raises:
-            AlignAttnError: if it is empty, of another type, out of range, or none of the choices.
-        """
+        """Return a value as the option's type, a list as a tuple."""
         if value is self.default or (value is None and self.takes_none) or self.rest:
             return value
         if not self.is_list:
@@ -246,10 +242,6 @@ def resolve(options: type[S], values: Mapping[str, Any], source: str = "the opti
         options: the dataclass.
         values: typed, or text that says the same; those left out have their defaults. Former names are understood.
         source: of the values, for messages.
-
-    Raises:
-        AlignAttnError: if an option is unknown, missing, of the wrong type, out of its range or empty, or as the
-            dataclass itself judges them together.
     """
     known = options_of(options)
     given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
@@ -269,11 +261,7 @@ def _build(options: type[S], given: Mapping[str, Any]) -> S:
 
 
 def present_names(options: type[Options], values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return values with the options' present names.
-
-    Raises:
-        AlignAttnError: if a name is unknown, or an option is there by two names.
-    """
+    """Return values with the options' present names."""
     known, former = options_of(options), renamed(options)
     present: dict[str, Any] = {}
     for name, value in values.items():
@@ -294,11 +282,7 @@ def _unknown(options: type[Options], name: str) -> str:
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
-    """Return the values by name that a YAML file of options holds.
-
-    Raises:
-        AlignAttnError: if the file cannot be read, or holds an unknown option.
-    """
+    """Return the values by name that a YAML file of options holds."""
     return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
 
 

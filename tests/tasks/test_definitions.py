@@ -153,7 +153,7 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_ch
     assert (run["task"], run["train_rows"], set(run["metrics"]["validation"])) == ("own-task", 12, {"accuracy", "f1"})
     shifted = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [side["task"] for side in shifted["sides"].values()] == ["own-task", "other"]
-    read_back = load_run_evaluation(read_run_options(tmp_path / "out" / "run", "alignattn"))
+    read_back = load_run_evaluation(read_run_options(tmp_path / "out" / "run"))
     assert len(read_back.evaluation["validation"]) == 12
 
 

@@ -82,9 +82,6 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, or a model, a shape or the memory does not suffice.
     """
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")

@@ -56,11 +56,7 @@ DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
 
 
 def make_figure(options: FigureOptions) -> Any:
-    """Draw one picture of runs, write it, and return the `matplotlib` figure.
-
-    Raises:
-        AlignAttnError: if a run does not have what it shows; nothing is written then.
-    """
+    """Draw one picture of runs, write it, and return the `matplotlib` figure."""
     figure = DRAWN[options.kind](named_runs(options), options)
     write_figure(figure, Path(options.output))
     print(f"written to {options.output}")

@@ -40,12 +40,7 @@ UNREAD_LABEL = "_label"
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
-    """Study the heads of one model or two, print the table, and write it and the picture.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, a model or the data cannot be read, or two models differ in
-            layers or heads.
-    """
+    """Study the heads of one model or two, print the table, and write it and the picture."""
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)

@@ -37,11 +37,7 @@ PATH_OPTIONS = frozenset(
 
 
 def parse_given(words: Sequence[str]) -> dict[str, Any]:
-    """Return options that are for other commands, by name, in the one form that equal values have.
-
-    Raises:
-        AlignAttnError: if a word is no option and belongs to none, or an option is empty.
-    """
+    """Return options that are for other commands, by name, in the one form that equal values have."""
     given: dict[str, list[str]] = {}
     name = None
     for word in words:
@@ -59,11 +55,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
 
 
 def reproduce(arguments: ReproduceOptions) -> None:
-    """List the runs of a table, run those that are missing, and write the table.
-
-    Raises:
-        AlignAttnError: if an option is unknown or, at the end, if a run failed.
-    """
+    """List the runs of a table, run those that are missing, and write the table."""
     table = (
         load_table(arguments.table)
         .with_given(parse_given(arguments.others))

@@ -13,11 +13,7 @@ from alignattn.support.options import Option, did_you_mean, options_of
 
 
 def filler_of(command: str) -> Filler:
-    """Return what a command is as a filler of tables.
-
-    Raises:
-        AlignAttnError: if there is no such command, or it fills no tables.
-    """
+    """Return what a command is as a filler of tables."""
     get_command(command)
     module = f"{COMMANDS[command]}.filler"
     if find_spec(module) is None:
@@ -42,11 +38,7 @@ def options_for(command: str) -> Mapping[str, Option]:
 
 
 def check_option(command: str, name: str, value: Any) -> None:
-    """Check an option that a table of a command gives.
-
-    Raises:
-        AlignAttnError: if there is none of that name, or the value will not do.
-    """
+    """Check an option that a table of a command gives."""
     known = options_for(command)
     if name not in known:
         raise AlignAttnError(f"--{name} is no option of {command}{did_you_mean(name, known)}")

@@ -62,11 +62,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
-        """Return the folder at `path`, by what it says of itself.
-
-        Raises:
-            AlignAttnError: if it says nothing that can be read.
-        """
+        """Return the folder at `path`, by what it says of itself."""
         experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
         if experiment is None:
             raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
@@ -146,11 +142,7 @@ class RunFolder:
             write_json(self.path / EXPERIMENT_FILE, self.experiment.to_dict())
 
     def lock(self) -> FileLock:
-        """Return the lock, taken.
-
-        Raises:
-            filelock.Timeout: if another process holds it.
-        """
+        """Return the lock, taken."""
         lock = FileLock(self.path / LOCK_FILE)
         lock.acquire(timeout=0)
         return lock

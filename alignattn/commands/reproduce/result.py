@@ -209,11 +209,7 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
 
 
 def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
-    """Return the number that a path leads to.
-
-    Raises:
-        AlignAttnError: if it leads nowhere.
-    """
+    """Return the number that a path leads to."""
     found: Any = numbers
     for key in path:
         if not isinstance(found, Mapping) or key not in found:

@@ -98,9 +98,6 @@ class Table(Definition):
         """Return the rows and columns that are asked for; None asks for all, or for the default columns.
 
         Case, hyphens and underscores do not count in the names.
-
-        Raises:
-            AlignAttnError: if one that is asked for is not in the table.
         """
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
@@ -120,9 +117,6 @@ class Table(Definition):
         """Return the table with options that a user gives; a model takes the place of every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
-
-        Raises:
-            AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
         for name, value in given.items():
@@ -203,11 +197,7 @@ class Table(Definition):
 
 
 def load_table(name: str) -> Table:
-    """Read a table's file: a shipped one by its name, or a user's own.
-
-    Raises:
-        AlignAttnError: if there is no such table, or it is none.
-    """
+    """Read a table's file: a shipped one by its name, or a user's own."""
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
     if name not in TABLES:
@@ -217,11 +207,7 @@ def load_table(name: str) -> Table:
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Return the table that a file describes.
-
-    Raises:
-        AlignAttnError: if it describes none.
-    """
+    """Return the table that a file describes."""
     try:
         content = yaml.safe_load(text)
         # Numbers as they are written: a paper's 78.80 is not 78.8.

@@ -79,11 +79,7 @@ class AttackOptions(Options):
             check_recipe(recipe)
 
     def resources(self) -> "Resources":
-        """Return what the attacks are made of.
-
-        Raises:
-            AlignAttnError: if a file or folder is missing or will not do.
-        """
+        """Return what the attacks are made of."""
         # It reads tables, which no option needs.
         from alignattn.robustness.resources import Resources
 

@@ -62,11 +62,7 @@ class Target:
         return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
-        """Return what attacks query it through.
-
-        Raises:
-            AlignAttnError: if the options do not fit the model.
-        """
+        """Return what attacks query it through."""
         return wrap_model(
             self.model,
             self.tokenizer,
@@ -82,9 +78,6 @@ class Target:
             recipe: the attack's name.
             arguments: the options of the call.
             resources: what the attacks are made of, in words.
-
-        Raises:
-            AlignAttnError: if the recipe is unknown, or an attacked column is not one of the task's.
         """
         return AttackSettings(
             run=self.run,
@@ -103,11 +96,7 @@ class Target:
 
 
 def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
-    """Return what loads each model that the options name, once it is its turn.
-
-    Raises:
-        AlignAttnError: if they name none, or a run folder is none.
-    """
+    """Return what loads each model that the options name, once it is its turn."""
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
     if arguments.run:

@@ -107,10 +107,6 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
 
     Returns:
         What is written to `results.json`, last of all files.
-
-    Raises:
-        AlignAttnError: if the folder holds another model, a text or the model cannot be read, there is too little
-            text, or the loss is not finite.
     """
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
