@@ -116,7 +116,7 @@ class _Renamed(argparse.Action):
     """Refuses a name by which an option goes no more, or is asked for, and names the right one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
-        raise AlignAttnError(f"{args[2]} {self.const}")
+        raise AlignAttnError(f"{args[2]} is {self.const}")
 
 
 class _HelpOfAll(argparse.Action):
@@ -176,10 +176,9 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
     if option.is_flag and option.default is True:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
-    for names, since in ((option.formerly, "now"), (option.asked_as, "here")):
-        for name in names:
-            answer = f"is called {option.label} {since}"
-            group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
+    answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
+    for name, answer in answers.items():
+        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
 
 
 def _help(option: Option) -> str:

@@ -14,7 +14,7 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -59,7 +59,7 @@ class Option:
         rest: whether it takes the words that belong to no option.
         rare: whether only `--help-all` shows it.
         formerly: names that it had; a command line is told the new one, files and dicts may still use them.
-        asked_as: names by which it is asked for; all are told the right one.
+        asked_as: names by which it is asked for, each with the answer.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Option:
     rest: bool = False
     rare: bool = False
     formerly: Sequence[str] = ()
-    asked_as: Sequence[str] = ()
+    asked_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -277,7 +277,7 @@ def present_names(options: type[Options], values: Mapping[str, Any], source: str
 def _unknown(options: type[Options], name: str) -> str:
     for known in options_of(options).values():
         if name in known.asked_as:
-            return f"{name!r} is called {known.name!r} here"
+            return f"--{name} is {known.asked_as[name]}"
     return f"unknown option {name!r}{did_you_mean(name, options_of(options))}"
 
 

@@ -13,7 +13,7 @@ from alignattn.support.options import REQUIRED, Options, option, options_of, ren
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    rows: int = option(8, "Rows.", low=1, formerly=("num_rows",), asked_as=("batch_size",))
+    rows: int = option(8, "Rows.", low=1, formerly=("num_rows",), asked_as={"batch_size": "called --rows here"})
     columns: tuple[str, ...] | None = option(None, "Columns.")
 
 
@@ -106,7 +106,7 @@ def test_a_file_stands_under_the_command_line(tmp_path: Path):
     ("values", "message"),
     [
         ({"row": 1}, "unknown option 'row': did you mean 'rows'?"),
-        ({"batch_size": 1}, "'batch_size' is called 'rows' here"),
+        ({"batch_size": 1}, "--batch_size is called --rows here"),
         ({"rows": 1, "num_rows": 1}, "'num_rows' and 'rows' are one option"),
         ({"rows": None}, "argument --rows: invalid int value: None"),
         ({"rows": True}, "argument --rows: invalid int value: True"),

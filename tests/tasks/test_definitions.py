@@ -158,7 +158,7 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_ch
 
 
 def test_the_texts_of_a_users_own_task_are_inspected(own_task: Path) -> None:
-    task, rows = load_texts(InspectOptions(model="any", data=str(own_task), max_samples=5))
+    task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
 
 

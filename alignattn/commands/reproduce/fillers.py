@@ -1,6 +1,7 @@
 """The commands whose runs fill tables: those with a `FILLER` in the module `filler` of their room."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,9 +23,12 @@ def filler_of(command: str) -> Filler:
 
 
 def own_options(command: str) -> Mapping[str, Option]:
-    """Return the options of a command that a table or a user may give, by name."""
-    withheld = {OUTPUT_DIR, *filler_of(command).withheld}
-    return {name: known for name, known in options_of(get_command(command).options).items() if name not in withheld}
+    """Return the options of a command that a table or a user may give, by their name in tables."""
+    filler = filler_of(command)
+    withheld = {OUTPUT_DIR, *filler.withheld}
+    known = options_of(get_command(command).options).values()
+    own = [replace(option, name=filler.in_tables.get(option.name, option.name)) for option in known]
+    return {option.name: option for option in own if option.name not in withheld}
 
 
 def options_for(command: str) -> Mapping[str, Option]:

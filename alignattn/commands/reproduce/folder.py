@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.runs.filler import Filler, words
@@ -23,6 +24,7 @@ from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.support.json_records import read_record
+from alignattn.support.options import present_names
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -99,7 +101,8 @@ class RunFolder:
     @property
     def command_line(self) -> str:
         """What makes the run again, ready to be pasted into a shell."""
-        return shlex.join(["alignattn", self.experiment.command, *words(self.values)])
+        command = get_command(self.experiment.command)
+        return shlex.join([*command.prog.split(), *words(present_names(command.options, self.values, command.prog))])
 
     def examples(self, path: Sequence[str]) -> ExampleScores | None:
         """Return what a number of the finished run is made of; see `Filler.examples`."""

@@ -88,7 +88,7 @@ def masked_batches(
     batches = [collator(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
     if not any(masked_positions(batch).any() for batch in batches):
         raise AlignAttnError(
-            f"no token of the {len(rows)} held-out texts is masked: give more --text or a higher --mlm_probability"
+            f"no token of the {len(rows)} held-out texts is masked: give more texts or a higher --mlm_probability"
         )
     return batches
 
@@ -109,7 +109,7 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
 
 def _lines(path: Path) -> list[str]:
     # Not splitlines(), which also breaks at characters that a text may hold.
-    return read_text(path, "give --text FILE").split("\n")
+    return read_text(path, "give --train_file FILE").split("\n")
 
 
 def _table_texts(path: Path, columns: Sequence[str] | None) -> list[str]:
