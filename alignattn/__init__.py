@@ -17,25 +17,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AlignAttnError": "support.errors",
-    "AlignmentTrainer": "training",
-    "AlignmentTrainingArguments": "training",
-    "AttentionConfig": "attention.config",
-    "AttentionLayer": "attention.attend",
-    "LayerRecord": "patching.recording",
-    "PRESETS": "attention.config",
-    "Recording": "patching.recording",
-    "attach": "patching",
-    "attend": "attention.attend",
-    "collect": "patching",
-    "from_pretrained": "patching.checkpoints",
-    "is_patched": "patching",
-    "patch": "patching",
-    "patch_alignment": "patching",
-    "patch_qvi": "patching",
-    "unpatch": "patching",
+_NAMES = {
+    "attention.attend": ("AttentionLayer", "attend"),
+    "attention.config": ("PRESETS", "AttentionConfig"),
+    "patching": ("attach", "collect", "is_patched", "patch", "patch_alignment", "patch_qvi", "unpatch"),
+    "patching.checkpoints": ("from_pretrained",),
+    "patching.recording": ("LayerRecord", "Recording"),
+    "support.errors": ("AlignAttnError",),
+    "training": ("AlignmentTrainer", "AlignmentTrainingArguments"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "PRESETS",

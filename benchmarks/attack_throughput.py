@@ -21,7 +21,7 @@ import copy
 import sys
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.cli import USER_ERROR_EXIT_CODE
-from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.library import check_textattack, load_textattack
@@ -46,27 +46,23 @@ from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
+from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_csv
-from alignattn.support.parser import OneLineErrorParser, check_range
+from alignattn.support.options import option, resolve
 
 PROG = "attack_throughput"
 
 
-@dataclass
-class ThroughputArguments(AttackArguments):
+@dataclass(frozen=True, kw_only=True)
+class ThroughputOptions(AttackOptions):
     """The options of the comparison."""
 
-    num_examples: int = field(
-        default=20,
-        metadata={"help": "Examples that each recipe attacks twice; rows the model gets wrong are passed by."},
+    max_eval_samples: int = option(
+        20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by.", low=1
     )
-    min_words: int = field(default=0, metadata={"help": "Attack rows of at least so many words alone."})
-    output_dir: str = field(default="throughput", metadata={"help": f"Folder for {THROUGHPUT_FILE}."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "min_words", 0)
+    min_words: int = option(0, "Attack rows of at least so many words alone.", low=0)
+    output_dir: str = option("throughput", f"Folder for {THROUGHPUT_FILE}.", metavar="DIR")
 
 
 class MeteredWrapper:
@@ -144,14 +140,15 @@ class MeteredAttack:
 def main(argv: Sequence[str]) -> int:
     """Run the comparison and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
     try:
-        throughput(ThroughputArguments(**vars(OneLineErrorParser([ThroughputArguments], prog=PROG).parse_args(argv))))
+        words = read_words(ThroughputOptions, argv, build_parser(ThroughputOptions, PROG))
+        throughput(resolve(ThroughputOptions, words))
     except AlignAttnError as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     return 0
 
 
-def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
+def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
     """Attack the same examples with both wrappers; write a line for each pair as it comes, and print what was found.
 
     Raises:
@@ -184,8 +181,8 @@ def throughput(arguments: ThroughputArguments) -> list[PairedAttack]:
     return pairs
 
 
-def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputArguments) -> list[AttackRow]:
-    """Return the first rows that are long enough and that the model gets right, `num_examples` of them at most.
+def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputOptions) -> list[AttackRow]:
+    """Return the first rows that are long enough and that the model gets right, `max_eval_samples` of them at most.
 
     Raises:
         AlignAttnError: if there is none.
@@ -196,7 +193,7 @@ def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: Through
             continue
         if int(wrapper([tuple(row.texts.values())]).argmax()) == row.label:
             found.append(row)
-        if len(found) == arguments.num_examples:
+        if len(found) == arguments.max_eval_samples:
             break
     if not found:
         raise AlignAttnError(
@@ -219,14 +216,14 @@ def attack_twice(
 
 
 def _metered(
-    recipe: str, wrapper: Any, target: Target, resources: Resources, arguments: ThroughputArguments
+    recipe: str, wrapper: Any, target: Target, resources: Resources, arguments: ThroughputOptions
 ) -> MeteredAttack:
     meter = MeteredWrapper(wrapper)
     attack = build_attack(recipe, meter, resources, arguments.attack_columns, half_precision=arguments.half_precision)
     return MeteredAttack(attack, meter, target.tokenizer, arguments.max_length)
 
 
-def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputArguments) -> Any:
+def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputOptions) -> Any:
     """TextAttack's own wrapper of the same model; it cuts and pads texts to the length that the tokenizer names."""
     library = load_textattack(resources.nltk_data)
     tokenizer = copy.deepcopy(target.tokenizer)

@@ -14,6 +14,7 @@ from conftest import SHARED, WORDS
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
+from alignattn.commands import get_command
 from alignattn.robustness.loop import AttackRow
 
 RESOURCES = SHARED / "resources"
@@ -45,6 +46,12 @@ def random_texts(count: int, shortest: int = 1, longest: int = 20, seed: int = 0
     """Texts of `shortest` to `longest` words that the tokenizer of `tiny_checkpoint` knows."""
     drawn = random.Random(seed)
     return [" ".join(drawn.choices(WORDS, k=drawn.randint(shortest, longest))) for _ in range(count)]
+
+
+def run_robustness(*words: str) -> None:
+    """Run `alignattn robustness`; a user's mistake is raised, not printed."""
+    command, rest = get_command("robustness").select(list(words))
+    command.execute(command.parse(rest))
 
 
 def sentence_rows(texts: Sequence[str], labels: Sequence[int]) -> list[AttackRow]:

@@ -43,9 +43,9 @@ VALUES = _slot(
     "value",
     {
         "identity": Entry(".values:Identity", "V", "vaswani2017attention", "eq. 1"),
-        "interaction": Entry(".values:Interaction", "Q̂ ∗ W V", "wu2020improving", "eq. 8"),
-        "sum": Entry(".values:Sum", "Q̂ ∗ W V + V", "wu2020improving", "eq. 8"),
-        "qvi": Entry(".values:QVI", "β V + (1 - β) Q̂ ∗ W V", "wu2020improving", "eqs. 7 to 10"),
+        "interaction": Entry(".values:Interaction", "(attended Q) ∗ W V", "wu2020improving", "eq. 8"),
+        "sum": Entry(".values:Sum", "(attended Q) ∗ W V + V", "wu2020improving", "eq. 8"),
+        "qvi": Entry(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", "wu2020improving", "eqs. 7 to 10"),
     },
 )
 """g: what is averaged."""

@@ -15,7 +15,7 @@ from alignattn.calibration.measures import (
     reliability,
 )
 from alignattn.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
-from alignattn.calibration.summary import FIGURES, Estimate, summarise
+from alignattn.calibration.summary import FIGURES, Estimate, EstimatesByState, summarise
 from alignattn.calibration.temperature import apply_temperature, fit_temperature
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "PROBABILITY_FLOOR",
     "SUM_TOLERANCE",
     "Estimate",
+    "EstimatesByState",
     "Reliability",
     "adaptive_calibration_error",
     "apply_temperature",

@@ -38,12 +38,12 @@ class Temperature:
     split_rows: int
     nll: tuple[float, float]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON types, with the number of rows in place of the rows."""
+    def to_dict(self, file_name: str) -> dict[str, Any]:
+        """Return it as plain JSON types, with the number of rows in place of the rows, its file by a name."""
         before, after = self.nll
         return {
             "value": self.value,
-            "fitted_on": {"file": str(self.file), "split": self.split, "rows": len(self.rows)},
+            "fitted_on": {"file": file_name, "split": self.split, "rows": len(self.rows)},
             "negative_log_likelihood": {"before": before, "after": after},
         }
 

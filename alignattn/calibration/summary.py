@@ -68,6 +68,10 @@ class Estimate:
     interval: Interval | None
 
 
+EstimatesByState = Mapping[str, Mapping[str, Estimate]]
+"""By `before` and `after` temperature scaling, by name in `FIGURES`."""
+
+
 def summarise(
     probabilities: ArrayLike,
     labels: ArrayLike,

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS
-from alignattn.models.words import Embeddings, build_tokenizer, embedding_matrix, read_embeddings
+from alignattn.models.words import build_tokenizer, embedding_matrix, read_embeddings
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.tasks import Task
 
@@ -113,9 +113,11 @@ def build_word_model(
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
     model = _build_model(model_class, fields, seed)
-    if read is not None:
-        model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, seed))
-    return BuiltModel(model, tokenizer, _report(embeddings, len(words), read))
+    if read is None:
+        return BuiltModel(model, tokenizer, EmbeddingsReport(None, len(words), 0))
+    model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, seed))
+    report = EmbeddingsReport(str(embeddings), len(words), len(read.vectors), read.bad_lines)
+    return BuiltModel(model, tokenizer, report)
 
 
 def saved_class(config_fields: Mapping[str, Any]) -> type[Any] | None:
@@ -157,9 +159,3 @@ def _build_model(model_class: type[Any], fields: dict[str, Any], seed: int) -> A
             return model_class(model_class.config_class(**fields)).train(False)
         except (StrictDataclassError, TypeError, ValueError, RuntimeError) as error:
             raise AlignAttnError(f"{model_class.__name__} cannot be built: {one_line(error)}") from error
-
-
-def _report(file: Path | None, words: int, read: Embeddings | None) -> EmbeddingsReport:
-    if read is None:
-        return EmbeddingsReport(None, words, 0)
-    return EmbeddingsReport(str(file), words, len(read.vectors), read.bad_lines)

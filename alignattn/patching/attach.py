@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
-from alignattn.patching.projections import DECLARED, AttentionModule, ProjectionTap, TappedLinear
+from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, ProjectionTap, TappedLinear
 from alignattn.patching.recording import Collector
 from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
 from alignattn.support.errors import AlignAttnError
@@ -92,14 +92,15 @@ def declared_layers(model: nn.Module) -> list[AttentionModule]:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that has slots already, or attends causally.
+    """Refuse a model that has slots already, or a part that has, and one that attends causally.
 
     Raises:
         AlignAttnError: if so.
     """
     name, config = type(model).__name__, getattr(model, "config", None)
-    if is_patched(model):
-        raise AlignAttnError(f"this {name} is patched already: call alignattn.unpatch(model) first")
+    for module in model.modules():
+        if is_patched(module):
+            raise AlignAttnError(f"this {type(module).__name__} is patched already: call alignattn.unpatch first")
     is_decoder = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
         raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
@@ -152,29 +153,29 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
     advice = "an attention module names num_heads, query_projection and key_projection, and calls alignattn.attend"
     declared = {id(layer.module): layer for layer in layers}
     role_of: dict[int, str] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            raise AlignAttnError(f"{name} is torch.nn.MultiheadAttention, which slots cannot reach: {advice}")
+    for path, module in model.named_modules():
+        name = f"{path} ({type(module).__name__})"
         if id(module) not in declared:
+            if isinstance(module, nn.MultiheadAttention) or any(names.of(module) for names in PROJECTIONS):
+                raise AlignAttnError(
+                    f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
+                    "encoders)"
+                )
             if any(hasattr(module, projection) for projection in DECLARED.roles.values()):
-                raise AlignAttnError(f"{name} ({type(module).__name__}) is half an attention module: {advice}")
+                raise AlignAttnError(f"{name} is half an attention module: {advice}")
             continue
         if module is model:
             raise AlignAttnError(f"{type(model).__name__} is an attention module: give the model that it is a part of")
         layer = declared[id(module)]
-        sizes = {getattr(projection, "out_features", None) for projection in layer.projections.values()}
-        if len(sizes) > 1 or None in sizes or max(sizes) % layer.num_heads:  # type: ignore[operator, type-var]
+        sizes = [getattr(projection, "out_features", 0) for projection in layer.projections.values()]
+        if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.num_heads:
             raise AlignAttnError(
-                f"{name} projects to {' and '.join(map(str, sizes))} features, which are no {layer.num_heads} heads of "
-                "one size for queries and keys"
+                f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for both"
             )
         if any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items()):
             raise AlignAttnError(f"{name} projects to queries and keys by one layer: nothing is left to align")
     if not layers:
-        raise AlignAttnError(
-            f"{type(model).__name__} has no attention that slots can reach: {advice}; encoders of transformers go to "
-            "alignattn.patch"
-        )
+        raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
 
 
 def _is_of_transformers(model: nn.Module) -> bool:

@@ -35,7 +35,8 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
 
     Args:
         model: a bidirectional encoder that uses transformers' attention interface: ALBERT, BERT, RoBERTa,
-            DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others.
+            DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others; or one whose attention modules call
+            `alignattn.attend`, as for `attach`.
         attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
             `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.

@@ -15,7 +15,7 @@ from alignattn.patching.checkpoints import load_with_missing, unloadable
 from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.support.errors import AlignAttnError
 
-CACHE_SIZE = 2**14
+VECTORS_KEPT = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
 
 NO_LIMIT = -1
@@ -43,7 +43,7 @@ class CachedEncoder:
 
     def __init__(self, encode: Callable[[list[str]], Any]) -> None:
         self._encode = encode
-        self._cache = OutputCache(CACHE_SIZE)
+        self._cache = OutputCache(VECTORS_KEPT)
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]`, which may repeat."""
@@ -71,7 +71,7 @@ class MeanPooling:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.max_length = longest_input(model, tokenizer)
-        self._cache = OutputCache(CACHE_SIZE)
+        self._cache = OutputCache(VECTORS_KEPT)
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Return the vectors of N sentences, `[N, d]` float32, on the CPU."""
@@ -114,9 +114,6 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
         folder: of a Hugging Face model, with safetensors.
         device: where it computes.
         dtype: in what it computes; the vectors are float32 in any case.
-
-    Raises:
-        AlignAttnError: there is no such model, or not all of it.
     """
     choices = "the folder of an encoder"
     model, tokenizer = load_pretrained(AutoModel, str(folder), f"whole encoder: give {choices}", choices)
@@ -135,9 +132,6 @@ def load_pretrained(
         name: a folder, a Hub id or a packaged model.
         lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
         choices: what a user may give instead of a checkpoint that cannot be loaded.
-
-    Raises:
-        AlignAttnError: there is no such model, or it lacks weights.
     """
     source = model_source(name)
     try:

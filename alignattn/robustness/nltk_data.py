@@ -23,9 +23,6 @@ def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
     Args:
         folder: where they are looked for first; if it is given, nothing is downloaded.
         packages: some of `PACKAGES`.
-
-    Raises:
-        AlignAttnError: one is missing and `folder` is given, or it could not be downloaded.
     """
     import nltk
 
@@ -35,11 +32,11 @@ def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
     if not missing:
         return
     if folder is not None:
-        raise AlignAttnError(f"--nltk_data {folder} lacks {places(missing)} (zipped or not): put it there")
+        raise AlignAttnError(f"--nltk_data {folder} lacks {data_places(missing)} (zipped or not): put it there")
     _download(missing)
 
 
-def places(packages: Iterable[str]) -> str:
+def data_places(packages: Iterable[str]) -> str:
     """Where packages lie in a folder of NLTK data, in words."""
     return ", ".join(f"{PACKAGES[name][0]}/{name}" for name in packages)
 
@@ -69,5 +66,5 @@ def _download(packages: list[str]) -> None:
         except (OSError, ValueError) as error:
             raise AlignAttnError(
                 f"NLTK's {name} could not be downloaded ({one_line(error)}): "
-                f"give a folder that holds {places(packages)} with --nltk_data"
+                f"give a folder that holds {data_places(packages)} with --nltk_data"
             ) from error

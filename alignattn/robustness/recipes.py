@@ -11,13 +11,9 @@ import torch
 
 from alignattn.robustness.library import load_textattack, replaced
 from alignattn.robustness.nltk_data import prepare_nltk
+from alignattn.robustness.recipe_names import RECIPES, check_recipe
 from alignattn.robustness.resources import BERT, Resources, read_neighbors
 from alignattn.support.errors import AlignAttnError
-
-CLASSES = {"textfooler": "TextFoolerJin2019", "textbugger": "TextBuggerLi2018", "bae": "BAEGarg2019"}
-"""For each recipe, the class of TextAttack that builds it."""
-
-RECIPES: tuple[str, ...] = tuple(CLASSES)
 
 TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
 NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}
@@ -25,7 +21,7 @@ NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TA
 SPARED_COLUMNS = {"textfooler": (("premise", "hypothesis"), frozenset({"premise"}))}
 """The recipes' own rule: of an input that has exactly these columns, those words stay as they are."""
 
-Part = Callable[..., Any]
+RecipePart = Callable[..., Any]
 
 
 def build_attack(
@@ -49,15 +45,12 @@ def build_attack(
 
     Returns:
         A `textattack.Attack`.
-
-    Raises:
-        AlignAttnError: TextAttack is missing, the recipe is unknown, or a resource is missing or unusable.
     """
     check_recipe(recipe)
     resources.check()
     textattack = load_textattack(resources.nltk_data)
     prepare_nltk(resources.nltk_data, (*NLTK_PACKAGES[recipe], *(["wordnet"] if resources.synonyms else [])))
-    recipe_class = getattr(textattack.attack_recipes, CLASSES[recipe])
+    recipe_class = getattr(textattack.attack_recipes, RECIPES[recipe])
     module = sys.modules[recipe_class.__module__]
     parts = {name: part for name, part in _parts(resources, half_precision).items() if hasattr(module, name)}
     with replaced(module, **parts):
@@ -75,9 +68,6 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
         recipe: one of `RECIPES`.
         columns: the columns of an input.
         chosen: what `--attack_columns` names; None for the recipe's own rule.
-
-    Raises:
-        AlignAttnError: the recipe is unknown, or a chosen column is not one of the input's.
     """
     check_recipe(recipe)
     if chosen is None:
@@ -91,17 +81,7 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
     return tuple(column for column in columns if column in chosen)
 
 
-def check_recipe(recipe: str) -> None:
-    """Check that there is such a recipe.
-
-    Raises:
-        AlignAttnError: there is none.
-    """
-    if recipe not in RECIPES:
-        raise AlignAttnError(f"unknown recipe {recipe!r}: choose one of {', '.join(RECIPES)}")
-
-
-def _parts(resources: Resources, half_precision: bool) -> dict[str, Part]:
+def _parts(resources: Resources, half_precision: bool) -> dict[str, RecipePart]:
     """For each part that a recipe may name, what is built in its place when the recipe builds it."""
     from textattack.constraints.semantics import WordEmbeddingDistance
     from textattack.transformations import WordSwapEmbedding

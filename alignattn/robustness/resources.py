@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 
 from alignattn.models.packaged import model_source
 from alignattn.robustness.nltk_data import PACKAGES
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 
-UNIVERSAL_SENTENCE_ENCODER = "use"
-WORDNET = "wordnet"
 BERT = "bert-base-uncased"
 COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"
 DIGEST_LENGTH = 8
@@ -71,11 +70,7 @@ class Resources:
         )
 
     def check(self) -> None:
-        """Check what is given, before anything is loaded or fetched.
-
-        Raises:
-            AlignAttnError: two sources of words are given; a file or folder is missing or of another form.
-        """
+        """Check what is given, before anything is loaded or fetched."""
         _check_one_source(self)
         if self.synonyms not in (None, WORDNET):
             raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")

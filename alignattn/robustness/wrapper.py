@@ -13,7 +13,7 @@ from alignattn.robustness.encoders import most_tokens
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import MOST_TEXTS
 
-CACHE_SIZE = 2**16
+SCORES_KEPT = 2**16
 """Inputs whose scores are kept; at 1,000 bytes an input, 64 MiB."""
 
 FEWEST_CLASSES = 2
@@ -59,9 +59,6 @@ class TaskModelWrapper:
 
         Args:
             text_input_list: N texts, or N pairs.
-
-        Raises:
-            AlignAttnError: if the model's output is not finite.
         """
         texts = [(text,) if isinstance(text, str) else tuple(text) for text in text_input_list]
         if not texts:
@@ -92,7 +89,7 @@ def wrap_model(
     *,
     max_length: int,
     batch_size: int | None = None,
-    cache_size: int = CACHE_SIZE,
+    cache_size: int = SCORES_KEPT,
     device: torch.device | str | None = None,
     half_precision: bool = False,
 ) -> TaskModelWrapper:
@@ -107,9 +104,6 @@ def wrap_model(
         device: where to compute; a GPU if there is one when None.
         half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
             hide what a single word does to a score.
-
-    Raises:
-        AlignAttnError: if the model tells no classes apart, or an option is out of range.
     """
     if int(model.config.num_labels or 0) < FEWEST_CLASSES:
         raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")

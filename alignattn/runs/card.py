@@ -16,7 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import DataArguments, RunOptions
+from alignattn.runs.options import DataOptions, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
@@ -62,6 +62,7 @@ SETTINGS = (
 
 ALIGNMENT_SETTINGS = frozenset(name for name in SETTINGS if name.startswith("alignment_"))
 ANSWER_SETTINGS = frozenset({"doc_stride"})
+TEXT_SETTINGS = frozenset({"max_length"})
 
 SCOPES = {
     "projections": "the alignment loss moves the query and key projections only",
@@ -109,7 +110,7 @@ class _Card:
     def __init__(self, result: RunResult, options: RunOptions) -> None:
         self.result = result
         self.options = options
-        self.data: DataArguments = options.data()
+        self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = None if self.data.task is None else get_task(self.data.task)
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
@@ -134,6 +135,7 @@ class _Card:
             scores=[self._scores(split, metrics) for split in self.result.metrics],
             settings=self._settings().items(),
             auto_class=kind_of(self.kind).auto_class.__name__,
+            reads_texts=kind_of(self.kind).reads_texts,
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
@@ -228,6 +230,7 @@ class _Card:
         values = self.options.values | {"max_length": self.data.max_length or (self.task or Task).max_length}
         idle = ALIGNMENT_SETTINGS if self.attention.alignment is None else frozenset()
         idle |= frozenset() if self.kind is QuestionAnswering else ANSWER_SETTINGS
+        idle |= frozenset() if kind_of(self.kind).reads_texts else TEXT_SETTINGS
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
         # -1 is transformers' way to say that the epochs decide.
         rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
@@ -247,7 +250,7 @@ def _code(text: str, after: str = "") -> Markup:
     return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
 
 
-def _kind_of_own_rows(data: DataArguments) -> type[Task]:
+def _kind_of_own_rows(data: DataOptions) -> type[Task]:
     return TextClassification if data.text_columns else TokenClassification
 
 

@@ -69,11 +69,7 @@ class DistanceCallback(TrainerCallback):
 
 
 def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedSplit], processor: Any) -> None:
-    """Let a trainer log the distance of queries and keys on the first rows of its first evaluation split.
-
-    Raises:
-        AlignAttnError: if there is no such split, or the model has no queries and keys.
-    """
+    """Let a trainer log the distance of queries and keys on the first rows of its first evaluation split."""
     if not evaluation:
         raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
     if trainer.model is None or not is_patched(trainer.model):

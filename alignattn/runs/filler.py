@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,16 +38,15 @@ class Filler(ABC):
 
     Attributes:
         needs: the command on whose result it works, or None.
+        withheld: its options that no table gives: those that say what it works on and how it goes on.
+        in_tables: what tables, and so the digests of runs, call an option by another name: a former one.
         has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
     """
 
     needs: ClassVar[str | None] = None
+    withheld: ClassVar[frozenset[str]] = frozenset()
+    in_tables: ClassVar[Mapping[str, str]] = {}
     has_seeds: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def options(self) -> frozenset[str]:
-        """The options that a table or a user may give it: all but those that say where it writes and goes on."""
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run.
@@ -61,29 +60,17 @@ class Filler(ABC):
 
     @abstractmethod
     def is_finished(self, folder: Path) -> bool:
-        """Return whether a run has finished.
-
-        Raises:
-            AlignAttnError: if what it left is damaged or of another version.
-        """
+        """Return whether a run has finished."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove what an unfinished run left, where the command would not go on from it."""
 
     def check_same(self, values: Mapping[str, Any]) -> None:  # noqa: B027  # most commands see to it by themselves
-        """Check that the folder which the options name holds a run of theirs, or none.
-
-        Raises:
-            AlignAttnError: if it holds another.
-        """
+        """Check that the folder which the options name holds a run of theirs, or none."""
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run tells.
-
-        Raises:
-            AlignAttnError: if what it left is damaged or of another version.
-        """
+        """Return what a finished run tells."""
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return what a number of a finished run is made of, row by row; None where that is not kept."""
@@ -97,11 +84,6 @@ def words(options: Mapping[str, Any]) -> list[str]:
         values = value if isinstance(value, list) else [value]
         line += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
     return line
-
-
-def option_names(*groups: Any) -> frozenset[str]:
-    """Return the names of the options of some dataclasses."""
-    return frozenset(option.name for group in groups for option in fields(group) if option.init)
 
 
 def listed(versions: Mapping[str, str]) -> str:

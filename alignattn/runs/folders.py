@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, is_seed_folder
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record
+from alignattn.support.options import read_options_file, resolve
 from alignattn.support.publishing import distinct_ends
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
@@ -31,9 +32,6 @@ def check_run_folder(folder: Path, option: str) -> None:
     Args:
         folder: that a user gave.
         option: by which it was given, for the message.
-
-    Raises:
-        AlignAttnError: if it holds no config of a run.
     """
     if not (folder / CONFIG_FILE).is_file():
         seeds = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if is_seed_folder(path.parent))
@@ -49,9 +47,6 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     Args:
         folders: one or more.
         option: by which they were given, for the message.
-
-    Raises:
-        AlignAttnError: if a folder is there twice.
     """
     names = ["-".join(end) for end in distinct_ends(folders)]
     if len(set(names)) < len(names):
@@ -59,17 +54,14 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     return dict(zip(folders, names, strict=True))
 
 
-def read_run_options(folder: Path, prog: str) -> RunOptions:
+def read_run_options(folder: Path) -> RunOptions:
     """Return the options that the run in `folder` was made with.
 
     Args:
         folder: of a run.
-        prog: the command that asks.
-
-    Raises:
-        AlignAttnError: if its config cannot be read or is not one of `finetune`.
     """
-    return parse_run_options(["--config", str(folder / CONFIG_FILE), "--output_dir", str(folder)], prog)
+    values = read_options_file(RunOptions, folder / CONFIG_FILE)
+    return resolve(RunOptions, values | {"output_dir": folder}, str(folder / CONFIG_FILE))
 
 
 def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
@@ -78,11 +70,8 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
     Args:
         options: of the run.
         data_dir: folder of Parquet files in place of the run's own source of its task.
-
-    Raises:
-        AlignAttnError: if they cannot be read.
     """
-    model, data = options.model(), replace(options.data(), max_eval_samples=None)
+    model, data = options.model, replace(options.data, max_eval_samples=None)
     if data.task is None or data.train_file is not None:
         # The training file says what the classes of the others are.
         return load_run_rows(model, data)
@@ -91,11 +80,7 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
 
 
 def read_log_history(folder: Path) -> list[dict[str, Any]]:
-    """Return what the run in `folder` logged, one entry a time, in order.
-
-    Raises:
-        AlignAttnError: if the file is missing or damaged.
-    """
+    """Return what the run in `folder` logged, one entry a time, in order."""
     state = read_record(folder / STATE_FILE, LoggedState, "run")
     if state is None:
         raise AlignAttnError(f"{folder} holds no {STATE_FILE}: its run has not finished, or logged nothing")

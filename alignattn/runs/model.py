@@ -1,5 +1,6 @@
 """The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ from alignattn.models.build import BuiltModel, Material, saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.checkpoints import unloadable
-from alignattn.runs.options import ModelArguments
+from alignattn.runs.options import ModelOptions
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.parser import did_you_mean
+from alignattn.support.options import did_you_mean
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import MOST_TEXTS
 
 
-def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
+def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:
@@ -29,19 +30,15 @@ def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, ski
         rows: of the run; the vocabulary of a model that is not pretrained is the words of its training rows.
         seed: of the random weights of such a model.
         skip_bad_rows: leave out bad lines of the embeddings' file.
-
-    Raises:
-        AlignAttnError: if there is no such model, it does not fit the task or the other options, a field of its config
-            is unknown, or it cannot be patched.
     """
-    traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config()
+    traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config
     _check_fits(arguments, traits, task, attention)
     if traits.is_pretrained:
         built = _load_pretrained(arguments, task)
     else:
         assert rows.train is not None
         embeddings = None if arguments.embeddings is None else Path(arguments.embeddings)
-        fields = arguments.model_config_fields()
+        fields = arguments.model_config_fields
         built = MODELS.load(arguments.model).build(
             Material(task, rows.train, seed, embeddings, skip_bad_rows, config_fields=fields)
         )
@@ -51,13 +48,13 @@ def load_run_model(arguments: ModelArguments, rows: Rows[Any], seed: int, *, ski
     return built
 
 
-def _check_fits(arguments: ModelArguments, traits: Traits, task: Task, attention: AttentionConfig) -> None:
+def _check_fits(arguments: ModelOptions, traits: Traits, task: Task, attention: AttentionConfig) -> None:
     name = arguments.model
     if traits.reads_pairs and len(getattr(task, "text_columns", ())) != MOST_TEXTS:
         raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
     if not isinstance(task, traits.tasks):
-        kinds = " and ".join(kind.__name__ for kind in traits.tasks)
-        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {type(task).__name__}")
+        kinds = " and ".join(kind.kind for kind in traits.tasks)
+        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}")
     if not traits.has_attention and attention != AttentionConfig():
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
@@ -68,7 +65,7 @@ def _check_fits(arguments: ModelArguments, traits: Traits, task: Task, attention
         raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
 
 
-def _load_pretrained(arguments: ModelArguments, task: Task) -> BuiltModel:
+def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
     kind = kind_of(task)
     hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
     source = model_source(arguments.model)
@@ -87,7 +84,7 @@ def _load_pretrained(arguments: ModelArguments, task: Task) -> BuiltModel:
                 "another run cannot start from: give the pretrained model it was made of"
             )
         kind.configure(task, config)
-        _set_config_fields(config, arguments.model_config_fields())
+        _set_config_fields(config, arguments.model_config_fields)
         tokenizer = AutoTokenizer.from_pretrained(source, **hub, **kind.tokenizer_options)
         return BuiltModel(kind.auto_class.from_pretrained(source, config=config, **hub), tokenizer)
     except AlignAttnError:
@@ -96,7 +93,7 @@ def _load_pretrained(arguments: ModelArguments, task: Task) -> BuiltModel:
         raise unloadable(arguments.model, error) from error
 
 
-def _set_config_fields(config: Any, fields: dict[str, Any]) -> None:
+def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if not hasattr(config, name):
             hint = did_you_mean(name, vars(config))

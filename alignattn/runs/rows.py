@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import datasets
 
-from alignattn.runs.options import DataArguments, ModelArguments
+from alignattn.runs.options import DataOptions, ModelOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.kind import EncodedSplit
@@ -26,19 +26,15 @@ class EncodedData:
     evaluation: dict[str, EncodedSplit]
 
 
-def load_run_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
-    """Return the rows that the options name, as many as they allow.
-
-    Raises:
-        AlignAttnError: if the options do not name rows, or as the functions of `alignattn.tasks.rows` do.
-    """
+def load_run_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
+    """Return the rows that the options name, as many as they allow."""
     rows = _all_rows(model_args, data_args)
     assert rows.train is not None
     evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
     return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
 
 
-def load_evaluation_rows(task: T, model_args: ModelArguments, data_args: DataArguments) -> Rows[T]:
+def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptions) -> Rows[T]:
     """Return all evaluation rows of a task from where the options say; raises as `load_rows` does."""
     return load_rows(
         task,
@@ -49,59 +45,44 @@ def load_evaluation_rows(task: T, model_args: ModelArguments, data_args: DataArg
     )
 
 
-def _all_rows(model_args: ModelArguments, data_args: DataArguments) -> Rows[Any]:
-    _check_options_fit(data_args)
+def _all_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
+    """The rows of the one source that the options name; options of the others would be passed over, and are refused."""
     reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
     task = None if data_args.task is None else get_task(data_args.task)
     if data_args.train_file is None:
-        assert task is not None
+        if task is None:
+            raise AlignAttnError(
+                "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
+            )
+        _check_fit(data_args, "--task without --train_file", "data_dir")
         return load_rows(task, data_dir=data_args.data_dir, **reading)
     files = (data_args.train_file, data_args.validation_file)
     if task is not None:
+        _check_fit(data_args, "--task and --train_file together, whose rows are the task's", "validation_file")
         return load_task_files(task, *files, **reading)
-    if data_args.text_columns:
-        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    if Path(data_args.train_file).suffix.lower() == CONLL:
+        _check_fit(data_args, "a CoNLL file, whose last column has the tags", "validation_file")
+        return load_user_tags(*files, TOKENS, TAGS, **reading)
     if data_args.tokens_column is not None:
+        _check_fit(data_args, "--tokens_column", "validation_file", "tokens_column", "label_column")
         return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
-    return load_user_tags(*files, TOKENS, TAGS, **reading)
+    if data_args.text_columns:
+        _check_fit(data_args, "--text_columns", "validation_file", "text_columns", "label_column")
+        return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    raise AlignAttnError(
+        "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
+        "words, or --task NAME where it holds rows of that task"
+    )
 
 
-def _is_conll(data_args: DataArguments) -> bool:
-    return Path(data_args.train_file or "").suffix.lower() == CONLL
-
-
-def _check_options_fit(data_args: DataArguments) -> None:
-    """Refuse options that would be passed over, or too few of them.
-
-    Raises:
-        AlignAttnError: if there are such.
-    """
-    if data_args.train_file is None and data_args.task is None:
-        raise AlignAttnError(
-            "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or --tokens_column)"
-        )
-    if data_args.train_file is None:
-        source, fitting = "--task without --train_file", {"data_dir"}
-    elif data_args.task is not None:
-        source, fitting = "--task and --train_file together, whose rows are the task's", {"validation_file"}
-    elif _is_conll(data_args):
-        source, fitting = "a CoNLL file, whose last column has the tags", {"validation_file"}
-    elif data_args.tokens_column is not None:
-        source, fitting = "--tokens_column", {"validation_file", "tokens_column", "label_column"}
-    elif data_args.text_columns:
-        source, fitting = "--text_columns", {"validation_file", "text_columns", "label_column"}
-    else:
-        raise AlignAttnError(
-            "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
-            "words, or --task NAME where it holds rows of that task"
-        )
-    untouched = DataArguments()
+def _check_fit(data_args: DataOptions, source: str, *fitting: str) -> None:
+    untouched = DataOptions()
     for name in ("data_dir", "validation_file", "text_columns", "tokens_column", "label_column"):
         if name not in fitting and getattr(data_args, name) != getattr(untouched, name):
             raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
-def encode_rows(rows: Rows[Any], processor: Any, arguments: DataArguments) -> EncodedData:
+def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(
@@ -110,7 +91,7 @@ def encode_rows(rows: Rows[Any], processor: Any, arguments: DataArguments) -> En
     )
 
 
-def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataArguments) -> EncodedSplit:
+def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: DataOptions) -> EncodedSplit:
     """Return rows with what a model reads of them.
 
     Args:
@@ -118,9 +99,6 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
         rows: as loaded.
         processor: of the model, as in `BuiltModel`; the task's kind knows what to do with it.
         arguments: how long a sequence may be, and so on.
-
-    Raises:
-        AlignAttnError: if the options leave no room for a row.
     """
     options = arguments.task_options(task)
     return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
@@ -19,7 +18,7 @@ from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
 from alignattn.runs.model import load_run_model
-from alignattn.runs.options import HUB_OPTIONS, ModelArguments, RunArguments, RunOptions
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -32,6 +31,8 @@ from alignattn.runs.results import (
 )
 from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.runs.training_arguments import RunArguments, training_arguments
+from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
@@ -60,28 +61,27 @@ def finetune_one(options: RunOptions) -> RunResult:
     finished = read_result(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
-        if options.values["push_to_hub"] and PartialState().is_main_process:
+        if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
-    model_args, data_args, args = options.model(), options.data(), options.training()
-    rows = load_run_rows(model_args, data_args)
+    data_options, args = options.data, training_arguments(options.training, RunArguments)
+    rows = load_run_rows(options.model, data_options)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
-    data_args.task_options(task)
     set_seed(args.seed)
-    loaded = load_run_model(model_args, rows, args.seed, skip_bad_rows=data_args.skip_bad_rows)
-    data = encode_rows(rows, loaded.processor, data_args)
+    loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
+    data = encode_rows(rows, loaded.processor, data_options)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     trainer = _build_trainer(loaded, task, data, args)
-    if args.log_query_key_distance:
+    if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     evaluations = _evaluate(trainer, data, options.output_dir)
-    result = _result(model_args, rows, loaded, trainer, output.metrics, evaluations)
+    result = _result(options, rows, loaded, trainer, output.metrics, evaluations)
     if trainer.is_world_process_zero():
         write_model_card(options.output_dir, model_card(result, options))
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
@@ -93,20 +93,19 @@ def finetune_one(options: RunOptions) -> RunResult:
 
 
 def _result(
-    model_args: ModelArguments,
+    options: RunOptions,
     rows: Rows[Any],
     loaded: BuiltModel,
     trainer: TaskTrainer,
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
 ) -> RunResult:
-    attention = model_args.attention_config()
     assert rows.train is not None
     return RunResult(
         task=rows.task.name,
-        model=publishable(model_args.model),
-        attention=attention.name,
-        attention_config=attention.to_dict(),
+        model=publishable(options.model.model),
+        attention=options.attention.name,
+        attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
         metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
         thresholds={
@@ -128,11 +127,7 @@ def _result(
 
 
 def check_output_dir(options: RunOptions) -> None:
-    """Refuse a folder that holds another run or other files.
-
-    Raises:
-        AlignAttnError: if so.
-    """
+    """Refuse a folder that holds another run or other files."""
     folder = options.output_dir
     if not folder.exists():
         return
@@ -142,16 +137,11 @@ def check_output_dir(options: RunOptions) -> None:
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    mine, theirs = (_comparable(text) for text in (options.to_yaml(), config.read_text(encoding="utf-8")))
-    if mine != theirs:
-        differing = sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+    differing = sorted(set(options.differences(config.read_text(encoding="utf-8"))) - OPTIONS_THAT_MAY_DIFFER)
+    if differing:
         raise AlignAttnError(
             f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"
         )
-
-
-def _comparable(text: str) -> dict[str, Any]:
-    return {name: value for name, value in yaml.safe_load(text).items() if name not in OPTIONS_THAT_MAY_DIFFER}
 
 
 def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:

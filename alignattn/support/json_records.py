@@ -5,19 +5,16 @@ from typing import TypeVar
 
 from alignattn.support.errors import AlignAttnError
 
-R = TypeVar("R")
+RecordT = TypeVar("RecordT")
 
 
-def read_record(path: Path, record: type[R], verb: str) -> R | None:
+def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
     """Return the record in a file, or None if there is no such file.
 
     Args:
         path: of the file.
         record: a dataclass; its fields and their types are what the file must hold, and what else it holds is left.
         verb: what a user does to get the file again, for the message.
-
-    Raises:
-        AlignAttnError: if the file is damaged or of another version.
     """
     # Where nothing is read back, nobody waits for its import.
     from pydantic import TypeAdapter, ValidationError

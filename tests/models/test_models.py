@@ -339,6 +339,15 @@ def test_the_package_does_not_import_the_models():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
+def test_the_names_of_the_models_and_what_an_encoder_is_cost_no_torch():
+    code = (
+        "import sys; from alignattn.models import MODELS, traits_of; from alignattn.models.packaged import PACKAGED; "
+        "list(MODELS), list(PACKAGED), traits_of('albert-base-v2'), traits_of('minilm'); "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 def test_a_fresh_process_loads_a_saved_model_and_its_tokenizer(name, tmp_path):
     model, tokenizer = small_model(name, dtype=torch.float32)
     model.save_pretrained(tmp_path)

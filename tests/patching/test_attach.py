@@ -211,17 +211,33 @@ def with_slots(model):
     alignattn.attach(model, "soft")
 
 
+def with_slots_in_a_part(model):
+    alignattn.attach(model.encoder, "soft")
+
+
+def with_an_encoder_of_transformers(model):
+    model.bert = tiny_model("bert")
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (with_multihead_attention, r"encoder\.layers\.1\.attention is torch\.nn\.MultiheadAttention"),
+            (
+                with_multihead_attention,
+                r"layers\.1\.attention \(MultiheadAttention\) is attention that slots cannot reach",
+            ),
             (with_half_an_attention, r"encoder\.layers\.1\.attention \(OwnAttention\) is half an attention module"),
-            (with_one_projection, r"encoder\.layers\.1\.attention projects to queries and keys by one layer"),
-            (with_fewer_keys, r"encoder\.layers\.1\.attention projects to .* features, which are no 3 heads"),
-            (with_an_adapter, r"encoder\.layers\.1\.attention projects to .*None"),
+            (
+                with_one_projection,
+                r"layers\.1\.attention \(OwnAttention\) projects to queries and keys by one layer",
+            ),
+            (with_fewer_keys, r"attention \(OwnAttention\) projects to \[24, 8\] features, which are no 3 heads"),
+            (with_an_adapter, r"attention \(OwnAttention\) projects to \[24, 0\] features"),
             (with_a_causal_layer, "Wrapped attends causally"),
             (with_slots, "this Wrapped is patched already"),
+            (with_slots_in_a_part, "this OwnEncoder is patched already"),
+            (with_an_encoder_of_transformers, r"bert.*self \(BertSelfAttention\) is attention that slots cannot reach"),
         ],
     )
     def test_what_slots_cannot_reach_is_named(self, change, message):
@@ -233,10 +249,13 @@ class TestRefusals:
         assert "\n" not in str(raised.value)
         assert list(model.state_dict()) == keys
 
-    def test_a_model_without_attention_and_an_encoder_of_transformers(self):
-        for model in (nn.Linear(2, 2), tiny_model("bert")):
-            with pytest.raises(AlignAttnError, match=r"no attention that slots can reach.* alignattn\.patch"):
-                alignattn.attach(model, "soft")
+    def test_a_model_without_attention(self):
+        with pytest.raises(AlignAttnError, match="Linear has no attention: an attention module names num_heads"):
+            alignattn.attach(nn.Linear(2, 2), "soft")
+
+    def test_an_encoder_of_transformers_goes_to_patch(self):
+        with pytest.raises(AlignAttnError, match=r"alignattn\.patch is for transformers' encoders"):
+            alignattn.attach(tiny_model("bert"), "soft")
 
     def test_a_module_of_attention_alone(self):
         with pytest.raises(AlignAttnError, match="OwnAttention is an attention module: give the model"):

@@ -13,10 +13,10 @@ import pytest
 from conftest import ROOT
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
 
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
-from alignattn.robustness.summary import summarise, tabulate
 from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
@@ -33,7 +33,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_check
     resumed = run(tiny_checkpoint, path)
     assert resumed.records == whole.records
     assert run_bytes(path) == run_bytes(whole.path)
-    [table], [uninterrupted] = (tabulate([summarise(one)]) for one in (resumed, whole))
+    [table], [uninterrupted] = (tabulate([summarise_attacks(one)]) for one in (resumed, whole))
     assert table.render() == uninterrupted.render()
 
 

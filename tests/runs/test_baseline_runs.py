@@ -9,8 +9,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
 from alignattn.models import MODELS, traits_of
-from alignattn.runs.options import parse_run_options
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 
@@ -87,9 +87,9 @@ def test_mistakes_are_one_line(words: list[str], message: str, run, tmp_path: Pa
 
 def test_a_baseline_brings_the_training_settings_of_its_own() -> None:
     words = ["--model", "esim", "--task", "snli", "--output_dir", "x"]
-    settings = parse_run_options(words, "test").training()
+    settings = COMMAND.parse(words).training
     assert (settings.learning_rate, settings.per_device_train_batch_size) == (4e-4, 64)
-    assert parse_run_options([*words, "--learning_rate", "1e-5"], "test").training().learning_rate == 1e-5
+    assert COMMAND.parse([*words, "--learning_rate", "1e-5"]).training.learning_rate == 1e-5
 
 
 def test_domain_shift(pairs: Path, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from huggingface_hub import HfApi, ModelCard
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
 from alignattn.runs.card import model_card, write_model_card
-from alignattn.runs.options import parse_run_options
 from alignattn.runs.results import RunResult
 from alignattn.tasks import TASKS
 from alignattn.tasks.kinds import kind_of
@@ -131,7 +131,7 @@ RESULT = {
 
 
 def card_from(words, **changes):
-    options = parse_run_options([*words.split(), "--output_dir", "runs/x"], prog="alignattn finetune")
+    options = COMMAND.parse([*words.split(), "--output_dir", "runs/x"])
     return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
 
 
@@ -343,6 +343,8 @@ def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_
     assert main([*words_of_run, "--output_dir", str(folder)]) == 0
     with (folder / "README.md").open("a") as card:
         card.write("My remark.\n")
+    # As runs have it that were made before names were kept without their paths.
+    (folder / "results.json").write_text(json.dumps(result_of(folder) | {"model": str(tmp_path / "encoder")}))
     results = (folder / "results.json").read_bytes()
     assert main([*words_of_run, "--output_dir", str(folder), "--push_to_hub"]) == 0
     assert stand_in_hub.created[-1]["repo_id"] == "pairs-ct"

@@ -1,1 +1,76 @@
 """`alignattn benchmark`."""
+
+from dataclasses import dataclass
+
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.models.packaged import PACKAGED
+from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import REQUIRED, Options, option
+
+BARE_MODELS = ("tiny", "bare-minilm", "bert-base")
+"""BERTs that are built with random weights: no download, and any length."""
+
+DEFAULT_SHAPES = ("16x128", "4x512")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions(Options):
+    """The options of `alignattn benchmark`."""
+
+    output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR")
+    model: str = option(
+        "bare-minilm",
+        f"Folder, Hub id, {', '.join(PACKAGED)}; or {', '.join(BARE_MODELS)}: BERT with random weights.",
+    )
+    attentions: tuple[str, ...] = option(
+        tuple(PRESETS), f"What is measured beside {PLAIN_ATTENTION} (no patch) (default: {' '.join(PRESETS)})."
+    )
+    shapes: tuple[str, ...] | None = option(
+        None, f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths).", metavar="ROWSxTOKENS"
+    )
+    lengths: tuple[int, ...] | None = option(
+        None, "Lengths in tokens to draw the growth over, of --rows or --tokens.", low=1
+    )
+    rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1)
+    tokens: int | None = option(None, "Instead of --rows: tokens of a batch at each of --lengths.")
+    repeats: int = option(20, "Timed steps of each attention.", low=1)
+    warmup: int = option(3, "Steps before them that do not count; one at least.", low=0)
+    device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
+    dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
+    compile: bool = option(False, "Run the model through torch.compile.")
+    dropout: float | None = option(
+        None,
+        "Probability of every dropout (default: the model's). On a CPU, PyTorch forms n × n attention weights in "
+        "training unless it is 0.",
+        low=0,
+        below=1,
+    )
+    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1)
+    seed: int = option(42, "Seed of random weights, token ids and dropout.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for attention in self.attentions:
+            AttentionConfig.resolve(attention)
+        sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
+        if sizes and self.lengths is None:
+            raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
+        if len(sizes) > 1:
+            raise AlignAttnError("--rows and --tokens exclude each other: drop one of them")
+        for length in self.lengths or ():
+            if self.tokens is not None and length > self.tokens:
+                raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")
+
+    def measured_attentions(self) -> list[str]:
+        """Return `soft` and the others as they were named, each once."""
+        return list(dict.fromkeys([PLAIN_ATTENTION, *self.attentions]))
+
+
+COMMAND = Command(
+    "benchmark",
+    "time and memory of a training and an evaluation step, as ratios to plain attention",
+    BenchmarkOptions,
+    run="alignattn.commands.benchmark.command:benchmark",
+    examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
+)

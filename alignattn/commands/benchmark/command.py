@@ -4,43 +4,43 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
-from alignattn.commands.benchmark.measuring import (
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BenchmarkOptions
+from alignattn.commands.benchmark.report import (
+    BENCHMARK_FILES,
+    GROWTH_FILE,
+    RATIOS_FILE,
+    Conditions,
+    StepCost,
+    costs_of,
+    draw_growth,
+    draw_ratios,
+    render_costs,
+    write_costs,
+)
+from alignattn.commands.benchmark.step_timing import (
     MEMORY_METHODS,
     PHASES,
-    Cell,
+    Measurement,
     Setting,
     Shape,
     Subject,
     make_batch,
     measure,
 )
-from alignattn.commands.benchmark.report import (
-    FILES,
-    GROWTH_FILE,
-    RATIOS_FILE,
-    Conditions,
-    Summary,
-    draw_growth,
-    draw_ratios,
-    render,
-    summarise,
-    write_tables,
-)
-from alignattn.models.packaged import PACKAGED, model_source
+from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import unloadable
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
-from alignattn.support.parser import OneLineErrorParser, check_range
+from alignattn.support.publishing import publishable
 
 
 class BareSize(NamedTuple):
@@ -51,7 +51,7 @@ class BareSize(NamedTuple):
     heads: int
 
 
-BARE_MODELS = {
+BARE_SIZES = {
     "tiny": BareSize(128, 2, 2),
     "bare-minilm": BareSize(384, 6, 12),
     "bert-base": BareSize(768, 12, 12),
@@ -61,147 +61,56 @@ BARE_MODELS = {
 INTERMEDIATE_FACTOR = 4
 FEWEST_POSITIONS = 512
 NUM_LABELS = 2
-DEFAULT_SHAPES = ("16x128", "4x512")
 IDLE_LOAD = 0.5
 """Processes that may run beside the benchmark before it warns."""
 
 
-@dataclass
-class BenchmarkArguments:
-    """The options of `alignattn benchmark`."""
-
-    output_dir: str = field(metadata={"help": "Folder for the CSV files and pictures."})
-    model: str = field(
-        default="bare-minilm",
-        metadata={
-            "help": f"Model folder, Hub id or {', '.join(PACKAGED)}; or a BERT with random weights: "
-            f"{', '.join(BARE_MODELS)}."
-        },
-    )
-    attentions: list[str] = field(
-        default_factory=lambda: list(PRESETS),
-        metadata={"help": f"Of {', '.join(PRESETS)}; {PLAIN_ATTENTION} (no patch) is always measured."},
-    )
-    shapes: list[str] | None = field(
-        default=None,
-        metadata={"help": f"Batches as ROWSxTOKENS (else {' '.join(DEFAULT_SHAPES)} or --lengths)."},
-    )
-    lengths: list[int] | None = field(
-        default=None, metadata={"help": "Lengths in tokens to draw the growth over, of --rows or --tokens."}
-    )
-    rows: int | None = field(default=None, metadata={"help": "Rows of a batch at each of --lengths (default: 1)."})
-    tokens: int | None = field(
-        default=None, metadata={"help": "Instead of --rows: tokens of a batch at each of --lengths."}
-    )
-    repeats: int = field(default=20, metadata={"help": "Timed steps of each attention."})
-    warmup: int = field(default=3, metadata={"help": "Steps before them that do not count; one at least."})
-    device: Literal["cpu", "cuda"] = field(default="cpu", metadata={"help": "Where to run."})
-    dtype: Literal["float32", "bfloat16"] = field(default="float32", metadata={"help": "bfloat16 runs under autocast."})
-    compile: bool = field(default=False, metadata={"help": "Run the model through torch.compile."})
-    dropout: float | None = field(
-        default=None,
-        metadata={
-            "help": "Probability of every dropout (default: the model's). On a CPU, PyTorch forms n × n "
-            "attention weights in training unless it is 0."
-        },
-    )
-    threads: int | None = field(default=None, metadata={"help": "CPU threads (default: PyTorch's choice)."})
-    seed: int = field(default=42, metadata={"help": "Seed of random weights, token ids and dropout."})
-
-    def __post_init__(self) -> None:
-        for name, least in (("rows", 1), ("repeats", 1), ("warmup", 0), ("threads", 1)):
-            check_range(self, name, least)
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise AlignAttnError(f"--dropout {self.dropout} must lie between 0 and 1")
-        for attention in self.attentions:
-            AttentionConfig.resolve(attention)
-        sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
-        if sizes and self.lengths is None:
-            raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
-        if len(sizes) > 1:
-            raise AlignAttnError("--rows and --tokens exclude each other: drop one of them")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
-
-    def measured_attentions(self) -> list[str]:
-        """Return `soft` and the others as they were named, each once."""
-        return list(dict.fromkeys([PLAIN_ATTENTION, *self.attentions]))
-
-    def growth_shapes(self) -> list[Shape]:
-        """Return the shapes of `--lengths`, by rising length.
-
-        Raises:
-            AlignAttnError: if a length is not positive or exceeds `--tokens`.
-        """
-        shapes = []
-        for length in sorted(set(self.lengths or ())):
-            if length < 1:
-                raise AlignAttnError(f"--lengths {length} must be at least 1")
-            if self.tokens is not None and length > self.tokens:
-                raise AlignAttnError(f"--lengths {length} is more than --tokens {self.tokens}")
-            shapes.append(Shape(self.rows or 1 if self.tokens is None else self.tokens // length, length))
-        return shapes
-
-    def measured_shapes(self) -> list[Shape]:
-        """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`.
-
-        Raises:
-            AlignAttnError: if one cannot be read.
-        """
-        names = self.shapes if self.shapes is not None else () if self.lengths else DEFAULT_SHAPES
-        return list(dict.fromkeys([*(Shape.parse(name) for name in names), *self.growth_shapes()]))
-
-    def setting(self) -> Setting:
-        """Return how the steps run."""
-        return Setting(torch.device(self.device), getattr(torch, self.dtype), self.compile)
+def growth_shapes(arguments: BenchmarkOptions) -> list[Shape]:
+    """Return the shapes of `--lengths`, by rising length."""
+    tokens, rows = arguments.tokens, arguments.rows or 1
+    lengths = sorted(set(arguments.lengths or ()))
+    return [Shape(rows if tokens is None else tokens // length, length) for length in lengths]
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn benchmark`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
-    parser = OneLineErrorParser([BenchmarkArguments], prog="alignattn benchmark")
-    benchmark(BenchmarkArguments(**vars(parser.parse_args(list(argv)))))
+def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
+    """Return each shape to be measured once: those of `--shapes`, then those of `--lengths`."""
+    names = arguments.shapes if arguments.shapes is not None else () if arguments.lengths else DEFAULT_SHAPES
+    return list(dict.fromkeys([*(Shape.parse(name) for name in names), *growth_shapes(arguments)]))
 
 
-def benchmark(arguments: BenchmarkArguments) -> list[Summary]:
+def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, or a model, a shape or the memory does not suffice.
     """
-    folder, shapes = Path(arguments.output_dir), arguments.measured_shapes()
-    check_free(folder, FILES)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
+    folder, shapes = Path(arguments.output_dir), measured_shapes(arguments)
+    check_free(folder, BENCHMARK_FILES)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     conditions = _conditions(arguments)
     _warn_if_busy(conditions)
     torch.manual_seed(arguments.seed)
+    setting = Setting(torch.device(arguments.device), getattr(torch, arguments.dtype), arguments.compile)
     model = load_model(arguments.model, max(shape.length for shape in shapes), arguments.dropout)
-    subjects = [Subject(name, model, arguments.setting()) for name in arguments.measured_attentions()]
-    cells: list[Cell] = []
-    summaries: list[Summary] = []
+    subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
+    measurements: list[Measurement] = []
+    costs: list[StepCost] = []
     with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
         for shape in shapes:
-            for cell in _measure_shape(subjects, shape, arguments, progress):
-                cells.append(cell)
-                summaries += summarise(cell)
-            write_tables(folder, summaries, cells, conditions)
-    _draw(summaries, arguments, conditions)
-    print(f"{render(summaries, conditions)}\nwritten to {folder}")
-    return summaries
+            for measurement in _measure_shape(subjects, shape, arguments, progress):
+                measurements.append(measurement)
+                costs += costs_of(measurement)
+            write_costs(folder, costs, measurements, conditions)
+    _draw(costs, arguments, conditions)
+    print(f"{render_costs(costs, conditions)}\nwritten to {folder}")
+    return costs
 
 
 def _measure_shape(
-    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkArguments, progress: Any
-) -> Iterable[Cell]:
+    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, progress: Any
+) -> Iterable[Measurement]:
     config = subjects[0].model.config
     # A model without a padding token takes any: the mask alone tells what is padding.
     padding = config.pad_token_id or 0
@@ -227,11 +136,8 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
         name: a name in `BARE_MODELS`, a packaged model, a folder or a Hub id, looked for in this order.
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
-
-    Raises:
-        AlignAttnError: if there is no such model, or it takes fewer tokens.
     """
-    model = _build_bare(BARE_MODELS[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
+    model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
@@ -270,21 +176,21 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     return model
 
 
-def _draw(summaries: Sequence[Summary], arguments: BenchmarkArguments, conditions: Conditions) -> None:
+def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Conditions) -> None:
     folder = Path(arguments.output_dir)
     if arguments.measured_attentions() == [PLAIN_ATTENTION]:
         return
-    draw_ratios(folder / RATIOS_FILE, summaries, conditions)
-    growth = arguments.growth_shapes()
+    draw_ratios(folder / RATIOS_FILE, costs, conditions)
+    growth = growth_shapes(arguments)
     if len(growth) > 1:
-        at_lengths = [summary for shape in growth for summary in summaries if summary.shape == shape]
+        at_lengths = [cost for shape in growth for cost in costs if cost.shape == shape]
         draw_growth(folder / GROWTH_FILE, at_lengths, conditions)
 
 
-def _conditions(arguments: BenchmarkArguments) -> Conditions:
+def _conditions(arguments: BenchmarkOptions) -> Conditions:
     return Conditions(
         repeats=arguments.repeats,
-        model=arguments.model,
+        model=publishable(arguments.model),
         dropout="model" if arguments.dropout is None else str(arguments.dropout),
         dtype=arguments.dtype,
         compiled=arguments.compile,

@@ -1,13 +1,11 @@
 """`alignattn benchmark` as a filler of tables."""
 
 import csv
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.benchmark.command import BenchmarkArguments
-from alignattn.commands.benchmark.report import FILES, RATIOS_FILE, SUMMARY_FILE
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names
+from alignattn.commands.benchmark.report import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
+from alignattn.runs.filler import Filler, RunReport
 from alignattn.support.errors import AlignAttnError
 
 NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
@@ -20,14 +18,9 @@ class BenchmarkFiller(Filler):
 
     has_seeds = False
 
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        return option_names(BenchmarkArguments) - {OUTPUT_DIR}
-
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
-        for name in FILES:
+        for name in BENCHMARK_FILES:
             (folder / name).unlink(missing_ok=True)
 
     def is_finished(self, folder: Path) -> bool:
@@ -50,6 +43,9 @@ class BenchmarkFiller(Filler):
             facts={name.replace("_", " "): lines[0][name] for name in FACTS},
             scores={f"{name}, times soft": f"{ratio:.3f}" for name, ratio in ratios.items()},
         )
+
+
+FILLER = BenchmarkFiller()
 
 
 def _read_summary(path: Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark.measuring import PHASES, Cell, Phase, Shape
+from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase, Shape
 from alignattn.plots import BarPanel, LinePanel, Spread, plot_bars, plot_growth
 from alignattn.support.files import write_csv
 
@@ -18,7 +18,7 @@ SUMMARY_FILE = "benchmark.csv"
 REPEATS_FILE = "repeats.csv"
 RATIOS_FILE = "ratios.png"
 GROWTH_FILE = "growth.png"
-FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
+BENCHMARK_FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Summary:
+class StepCost:
     """What was found of one attention at one shape in one phase.
 
     Attributes:
@@ -107,43 +107,45 @@ class Summary:
         return " ".join(f"{name}={value:.4g}" for name, value in self.diagnostics.items())
 
 
-def write_tables(folder: Path, summaries: Iterable[Summary], cells: Iterable[Cell], conditions: Conditions) -> None:
-    """Write `benchmark.csv`, a line a summary, and `repeats.csv`, a line for every timed step."""
-    write_csv(folder / SUMMARY_FILE, (summary.line(conditions) for summary in summaries))
-    write_csv(folder / REPEATS_FILE, (line for cell in cells for line in _repeat_lines(cell)))
+def write_costs(
+    folder: Path, costs: Iterable[StepCost], measurements: Iterable[Measurement], conditions: Conditions
+) -> None:
+    """Write `benchmark.csv`, a line a cost, and `repeats.csv`, a line for every timed step."""
+    write_csv(folder / SUMMARY_FILE, (cost.line(conditions) for cost in costs))
+    write_csv(folder / REPEATS_FILE, (line for measurement in measurements for line in _repeat_lines(measurement)))
 
 
-def summarise(cell: Cell) -> list[Summary]:
-    """Return the summary of each attention of a cell."""
-    soft_seconds = np.array(cell.seconds[PLAIN_ATTENTION])
-    summaries = []
-    for attention, seconds in cell.seconds.items():
+def costs_of(measurement: Measurement) -> list[StepCost]:
+    """Return the cost of each attention of a measurement."""
+    soft_seconds = np.array(measurement.seconds[PLAIN_ATTENTION])
+    costs = []
+    for attention, seconds in measurement.seconds.items():
         low, median, high = np.quantile(np.array(seconds) / soft_seconds, (0.25, 0.5, 0.75)).tolist()
-        peak = cell.peak_bytes[attention]
-        summaries.append(
-            Summary(
+        peak = measurement.peak_bytes[attention]
+        costs.append(
+            StepCost(
                 attention=attention,
-                phase=cell.phase,
-                shape=cell.shape,
+                phase=measurement.phase,
+                shape=measurement.shape,
                 median_seconds=float(np.median(seconds)),
                 ratio=Spread(median, low, high),
                 peak_mib=peak / BYTES_A_MEBIBYTE,
-                extra_mib=(peak - cell.peak_bytes[PLAIN_ATTENTION]) / BYTES_A_MEBIBYTE,
-                diagnostics=cell.diagnostics[attention],
-                parameters=cell.parameters[attention],
+                extra_mib=(peak - measurement.peak_bytes[PLAIN_ATTENTION]) / BYTES_A_MEBIBYTE,
+                diagnostics=measurement.diagnostics[attention],
+                parameters=measurement.parameters[attention],
             )
         )
-    return summaries
+    return costs
 
 
-def render(summaries: Sequence[Summary], conditions: Conditions) -> str:
+def render_costs(costs: Sequence[StepCost], conditions: Conditions) -> str:
     """Return a table in lines: seconds, ratio with its quartiles, memory and diagnostics."""
     lines = [
         f"{conditions}, torch {conditions.torch}, {conditions.repeats} repeats",
         f"{'shape':<9}{'phase':<12}{'attention':<11}{'seconds':>9}  {'ratio [quartiles]':<20}"
         f"{'peak MiB':>9}{'extra':>9}  diagnostics",
     ]
-    for one in summaries:
+    for one in costs:
         ratio = f"{one.ratio.median:.2f} [{one.ratio.low:.2f}, {one.ratio.high:.2f}]"
         line = (
             f"{one.shape!s:<9}{one.phase:<12}{one.attention:<11}{one.median_seconds:>9.4f}  {ratio:<20}"
@@ -153,56 +155,56 @@ def render(summaries: Sequence[Summary], conditions: Conditions) -> str:
     return "\n".join(lines)
 
 
-def draw_ratios(path: Path, summaries: Sequence[Summary], conditions: Conditions) -> None:
+def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw the time of each attention but `soft` as bars, a group a shape, with quartiles."""
-    shapes = list(dict.fromkeys(summary.shape for summary in summaries))
+    shapes = list(dict.fromkeys(cost.shape for cost in costs))
     panels = []
     for phase in PHASES:
         series: dict[str, list[Spread]] = {}
-        for summary in summaries:
-            if summary.phase == phase and summary.attention != PLAIN_ATTENTION:
-                series.setdefault(summary.attention, []).append(summary.ratio)
+        for cost in costs:
+            if cost.phase == phase and cost.attention != PLAIN_ATTENTION:
+                series.setdefault(cost.attention, []).append(cost.ratio)
         panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
     plot_bars(
         path,
         panels,
-        names=_attentions(summaries),
+        names=_attentions(costs),
         y_label=f"time of a step / {PLAIN_ATTENTION}",
         reference=1.0,
         title=str(conditions),
     )
 
 
-def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions) -> None:
+def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
     """Draw time and peak memory of a training step over the length.
 
     At short lengths the gradients may outweigh all that the forward keeps, and hide it from the peak.
 
     Args:
         path: the picture.
-        summaries: those at the lengths to draw, by rising length; of equal rows, or about equal tokens.
+        costs: those at the lengths to draw, by rising length; of equal rows, or about equal tokens.
         conditions: of the run.
     """
-    training = [summary for summary in summaries if summary.phase == "training"]
-    lengths = list(dict.fromkeys(summary.shape.length for summary in training))
+    training = [cost for cost in costs if cost.phase == "training"]
+    lengths = list(dict.fromkeys(cost.shape.length for cost in training))
     names = _attentions(training)
-    rows = {summary.shape.batch for summary in training}
+    rows = {cost.shape.batch for cost in training}
     has_guide = len(rows) == 1
-    tokens = max(summary.shape.batch * summary.shape.length for summary in training)
+    tokens = max(cost.shape.batch * cost.shape.length for cost in training)
     batch = f"{rows.pop()} row(s)" if has_guide else f"{tokens} tokens"
 
-    def series(value: Callable[[Summary], float], attentions: Sequence[str]) -> dict[str, list[float]]:
-        return {name: [value(summary) for summary in training if summary.attention == name] for name in attentions}
+    def series(value: Callable[[StepCost], float], attentions: Sequence[str]) -> dict[str, list[float]]:
+        return {name: [value(cost) for cost in training if cost.attention == name] for name in attentions}
 
     aligned = [name for name in names if name != PLAIN_ATTENTION]
     panels = [
-        LinePanel("time", "seconds", lengths, series(lambda summary: summary.median_seconds, names), has_guide),
-        LinePanel("peak memory", "MiB", lengths, series(lambda summary: summary.peak_mib, names), has_guide),
+        LinePanel("time", "seconds", lengths, series(lambda cost: cost.median_seconds, names), has_guide),
+        LinePanel("peak memory", "MiB", lengths, series(lambda cost: cost.peak_mib, names), has_guide),
         LinePanel(
             f"peak memory beyond {PLAIN_ATTENTION}",
             "MiB",
             lengths,
-            series(lambda summary: summary.extra_mib, aligned),
+            series(lambda cost: cost.extra_mib, aligned),
             has_guide,
         ),
     ]
@@ -210,18 +212,18 @@ def draw_growth(path: Path, summaries: Sequence[Summary], conditions: Conditions
     plot_growth(path, panels, names=names, x_label=x_label, title=f"Training step: {conditions}")
 
 
-def _attentions(summaries: Iterable[Summary]) -> list[str]:
-    return list(dict.fromkeys(summary.attention for summary in summaries))
+def _attentions(costs: Iterable[StepCost]) -> list[str]:
+    return list(dict.fromkeys(cost.attention for cost in costs))
 
 
-def _repeat_lines(cell: Cell) -> Iterable[dict[str, Any]]:
-    for attention, seconds in cell.seconds.items():
+def _repeat_lines(measurement: Measurement) -> Iterable[dict[str, Any]]:
+    for attention, seconds in measurement.seconds.items():
         for repeat, value in enumerate(seconds):
             yield {
                 "attention": attention,
-                "phase": cell.phase,
-                "batch": cell.shape.batch,
-                "length": cell.shape.length,
+                "phase": measurement.phase,
+                "batch": measurement.shape.batch,
+                "length": measurement.shape.length,
                 "repeat": repeat,
                 "seconds": value,
             }

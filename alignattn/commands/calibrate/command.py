@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,66 +12,26 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 import alignattn
 from alignattn.calibration import (
-    ECE_BINS,
     FIGURES,
     Estimate,
+    EstimatesByState,
     apply_temperature,
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
+from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
 from alignattn.plots import plot_reliability
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL, RESAMPLES, SEED
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_json
-from alignattn.support.parser import OneLineErrorParser, check_range
+from alignattn.support.publishing import published_names
 from alignattn.support.text_tables import render_table
-
-RESULTS_FILE = "calibration.json"
-
-
-@dataclass
-class CalibrationOptions:
-    """The options of `alignattn calibrate` that are given by name and value."""
-
-    output_dir: str = field(
-        default="calibration", metadata={"help": f"Folder for {RESULTS_FILE} and one reliability diagram a split."}
-    )
-    num_bins: int = field(default=ECE_BINS, metadata={"help": "Bins of the calibration errors and of the diagrams."})
-    split: list[str] | None = field(default=None, metadata={"help": "Splits to report (default: all)."})
-    fit_on: str | None = field(
-        default=None,
-        metadata={"help": "Split on one half of which a temperature is fitted; the other half is reported."},
-    )
-    resamples: int = field(default=RESAMPLES, metadata={"help": "Bootstrap resamples behind each interval."})
-    seed: int = field(default=SEED, metadata={"help": "Seed of the halves and of the resamples."})
-    label_column: str = field(default="label", metadata={"help": "Column of class numbers."})
-    probabilities_column: str = field(
-        default="probabilities", metadata={"help": "Column of a list of probabilities a row."}
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("num_bins", "resamples"):
-            check_range(self, name, 1)
-        check_range(self, "seed", 0)
-
-
-@dataclass(kw_only=True)
-class CalibrationArguments(CalibrationOptions):
-    """Everything that `alignattn calibrate` is given.
-
-    Attributes:
-        files: Parquet files of predictions.
-        skip_bad_rows: whether bad rows are left out and listed, instead of refused.
-    """
-
-    files: list[str]
-    skip_bad_rows: bool = False
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportedSplit:
     """The rows of one split of a file that are reported.
 
     Attributes:
@@ -103,36 +63,14 @@ class Part:
         return f"reliability-{in_file_names}.png"
 
 
-Summary = Mapping[str, Mapping[str, Estimate]]
-"""By `before` and `after`, by figure."""
-
-Report = tuple[Part, Summary]
+CalibrationReport = tuple[ReportedSplit, EstimatesByState]
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn calibrate`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing is written then.
-    """
-    parser = OneLineErrorParser([CalibrationOptions], prog="alignattn calibrate")
-    parser.add_argument("files", nargs="+", metavar="PREDICTIONS", help="Parquet file of predictions.")
-    # A flag of HfArgumentParser takes an optional value, and would take the file after it for that.
-    parser.add_argument("--skip_bad_rows", action="store_true", help="Leave bad rows out, and list them.")
-    calibrate(CalibrationArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def calibrate(arguments: CalibrationArguments) -> list[Report]:
+def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     """Report the calibration of saved predictions: print a table, write `calibration.json` and reliability diagrams.
 
     Returns:
         Each split of each file and its figures, in the order of the table.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, a file or a row cannot be read, or there is no such split.
     """
     files = [
         read_predictions(
@@ -152,16 +90,16 @@ def calibrate(arguments: CalibrationArguments) -> list[Report]:
     ]
     folder = Path(arguments.output_dir)
     _check_pictures(parts)
-    check_free(folder, [RESULTS_FILE, *(part.picture for part in parts)])
+    check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
     reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
     for part in parts:
-        draw(folder / part.picture, part, arguments.num_bins)
-    write_json(folder / RESULTS_FILE, _content(files, temperatures, reports, arguments))
-    print("\n".join([render(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
+        draw_split(folder / part.picture, part, arguments.num_bins)
+    write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, arguments))
+    print("\n".join([render_reports(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
     return reports
 
 
-def render(reports: Sequence[Report]) -> str:
+def render_reports(reports: Sequence[CalibrationReport]) -> str:
     """Return two lines a split and state: the figures, and their intervals below."""
     has_temperature = any(part.temperature for part, _ in reports)
     lines = []
@@ -180,7 +118,7 @@ def render(reports: Sequence[Report]) -> str:
     return render_table(header, lines)
 
 
-def draw(path: Path, part: Part, num_bins: int) -> None:
+def draw_split(path: Path, part: ReportedSplit, num_bins: int) -> None:
     """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
     temperature = part.temperature.value if part.temperature else None
     panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
@@ -209,7 +147,7 @@ def _short_names(files: Sequence[Predictions]) -> list[str | None]:
 
 def _parts(
     file: Predictions, file_name: str | None, temperature: Temperature | None, wanted: Sequence[str] | None
-) -> list[Part]:
+) -> list[ReportedSplit]:
     """The reported rows of each wanted split: all, but for those that the temperature was fitted on."""
     is_reported = np.ones(len(file.labels), dtype=bool)
     if temperature and temperature.file == file.path:
@@ -222,7 +160,7 @@ def _parts(
             if temperature:
                 probabilities["after"] = apply_temperature(file.probabilities[rows], temperature.value)
             name = split if file_name is None else f"{file_name}: {split}"
-            parts.append(Part(name, file.path, split, probabilities, file.labels[rows], temperature))
+            parts.append(ReportedSplit(name, file.path, split, probabilities, file.labels[rows], temperature))
     return parts
 
 
@@ -233,14 +171,14 @@ def _check_splits(files: Sequence[Predictions], wanted: Sequence[str] | None) ->
             raise AlignAttnError(f"--split: there is no split {split!r}: choose among {', '.join(known)}")
 
 
-def _check_pictures(parts: Sequence[Part]) -> None:
+def _check_pictures(parts: Sequence[ReportedSplit]) -> None:
     pictures = [part.picture for part in parts]
     for part in parts:
         if pictures.count(part.picture) > 1:
             raise AlignAttnError(f"two splits would both be drawn in {part.picture}: choose one of them with --split")
 
 
-def _summary(part: Part, arguments: CalibrationArguments) -> Summary:
+def _summary(part: ReportedSplit, arguments: CalibrateOptions) -> EstimatesByState:
     options = {"num_bins": arguments.num_bins, "resamples": arguments.resamples, "seed": arguments.seed}
     return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
 
@@ -258,15 +196,17 @@ def _interval(name: str, estimate: Estimate) -> str:
 def _content(
     files: Sequence[Predictions],
     temperatures: Sequence[Temperature | None],
-    reports: Sequence[Report],
-    arguments: CalibrationArguments,
+    reports: Sequence[CalibrationReport],
+    arguments: CalibrateOptions,
 ) -> dict[str, Any]:
     """What `calibration.json` holds; shares are fractions, not percentages."""
     settings = {name: value for name, value in asdict(arguments).items() if name not in ("files", "output_dir")}
+    paths = [file.path for file in files]
+    names = dict(zip(paths, published_names(list(map(str, paths))), strict=True))
     contents = [
         {
-            "file": str(file.path),
-            "temperature": temperature and temperature.to_dict(),
+            "file": names[file.path],
+            "temperature": temperature and temperature.to_dict(names[temperature.file]),
             "bad_rows": [asdict(bad) for bad in file.bad_rows],
             "splits": {
                 part.split: _split_content(part, summary) for part, summary in reports if part.file == file.path
@@ -277,7 +217,7 @@ def _content(
     return {"alignattn": alignattn.__version__, "settings": settings, "files": contents}
 
 
-def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
+def _split_content(part: ReportedSplit, summary: EstimatesByState) -> dict[str, Any]:
     figures = {
         state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
@@ -285,7 +225,7 @@ def _split_content(part: Part, summary: Summary) -> dict[str, Any]:
 
 
 def _caption(
-    files: Sequence[Predictions], temperatures: Sequence[Temperature | None], arguments: CalibrationArguments
+    files: Sequence[Predictions], temperatures: Sequence[Temperature | None], arguments: CalibrateOptions
 ) -> list[str]:
     fitted = {temperature.file: temperature for temperature in temperatures if temperature}
     skipped = [file for file in files if file.bad_rows]
@@ -297,7 +237,7 @@ def _caption(
         "Brier: sum over the classes, 0 to 2. NLL: nats.",
         *(temperature.describe() for temperature in fitted.values()),
         *(
-            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {RESULTS_FILE}; the first, row "
+            f"left out of {file.path}: {len(file.bad_rows)} bad row(s), listed in {CALIBRATION_FILE}; the first, row "
             f"{file.bad_rows[0].row}: {file.bad_rows[0].problem}"
             for file in skipped
         ),

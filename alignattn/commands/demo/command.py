@@ -5,7 +5,7 @@ It runs `finetune` as it stands, on sentence pairs that the package generates it
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +13,18 @@ import pyarrow.parquet as pq
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.calibration import expected_calibration_error
+from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import from_pretrained
 from alignattn.plots import BarPanel, Spread, plot_comparison
 from alignattn.runs.distance import distance_batch, query_key_distance
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
 from alignattn.runs.run import check_output_dir, finetune_one
 from alignattn.support.files import write_text
-from alignattn.support.parser import OneLineErrorParser
+from alignattn.support.options import resolve
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
 from alignattn.tasks.kind import EncodedSplit
@@ -32,27 +33,13 @@ from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
-GENRES = (IN_DOMAIN, OUT_OF_DOMAIN)
-GENRE_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
+DOMAINS = (IN_DOMAIN, OUT_OF_DOMAIN)
+DOMAIN_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
 DATA_FOLDER = "data"
-TABLE_FILE = "table.txt"
-PICTURE_FILE = "demo.png"
-MAX_LENGTH = 48
+DEMO_TABLE = "table.txt"
+DEMO_PICTURE = "demo.png"
+LONGEST_PAIR = 48
 BATCH_SIZE = 16
-
-
-@dataclass
-class DemoArguments:
-    """The options of `alignattn demo`."""
-
-    output_dir: str = field(default="demo", metadata={"help": "Folder of the data, the two runs and the picture."})
-    model: str = field(default="minilm", metadata={"help": "Model folder, Hub id, or MiniLM of the extra 'demo'."})
-    train_rows: int = field(default=900, metadata={"help": "Generated rows to train on."})
-    validation_rows: int = field(default=300, metadata={"help": "Generated rows of each genre to evaluate on."})
-    num_train_epochs: float = field(default=4.0, metadata={"help": "Passes over the training rows."})
-    learning_rate: float = field(default=2e-4, metadata={"help": "Learning rate of the pretrained model."})
-    alignment_weight: float = field(default=0.01, metadata={"help": "λ of the aligned run."})
-    seed: int = field(default=1, metadata={"help": "Seed of the data and of both runs."})
 
 
 @dataclass(frozen=True)
@@ -74,10 +61,8 @@ class DemoRow:
     distance: tuple[float, float]
 
 
-def main(argv: Sequence[str]) -> None:
+def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
-    parser = OneLineErrorParser([DemoArguments], prog="alignattn demo")
-    arguments: DemoArguments = DemoArguments(**vars(parser.parse_args(list(argv))))
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
     model = arguments.model
@@ -99,9 +84,9 @@ def main(argv: Sequence[str]) -> None:
         after = _distance_of(str(options.output_dir), folder / DATA_FOLDER)
         rows.append(_summarise(result, options.output_dir, (before, after)))
     table = _table(rows)
-    write_text(folder / TABLE_FILE, table + "\n")
-    _draw(rows, folder / PICTURE_FILE)
-    print(f"\n{table}\n\npicture: {folder / PICTURE_FILE}   ({time.perf_counter() - started:.0f} s in all)")
+    write_text(folder / DEMO_TABLE, table + "\n")
+    _draw(rows, folder / DEMO_PICTURE)
+    print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
 def _distance_of(path: str, data_dir: Path) -> float:
@@ -111,13 +96,13 @@ def _distance_of(path: str, data_dir: Path) -> float:
     model = from_pretrained(source, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(source)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
-    options = TaskOptions(max_length=MAX_LENGTH)
+    options = TaskOptions(max_length=LONGEST_PAIR)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
     batch = distance_batch(task, split, tokenizer)
     return query_key_distance(model if is_patched(model) else patch(model, "soft"), batch)
 
 
-def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOptions:
+def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptions:
     folder = Path(arguments.output_dir)
     options = {
         "model": model,
@@ -126,7 +111,7 @@ def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOpt
         "attention": attention,
         "alignment_weight": arguments.alignment_weight,
         "output_dir": folder / attention,
-        "max_length": MAX_LENGTH,
+        "max_length": LONGEST_PAIR,
         "per_device_train_batch_size": BATCH_SIZE,
         "per_device_eval_batch_size": BATCH_SIZE,
         "learning_rate": arguments.learning_rate,
@@ -134,19 +119,18 @@ def _run_options(arguments: DemoArguments, model: str, attention: str) -> RunOpt
         "save_strategy": "no",
         "seed": arguments.seed,
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return parse_run_options(words, prog="alignattn demo")
+    return resolve(RunOptions, options)
 
 
 def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -> DemoRow:
     predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
     errors = {}
-    for genre in GENRES:
+    for genre in DOMAINS:
         rows = predictions[predictions["split"] == f"validation_{genre}"]
         errors[genre] = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
     return DemoRow(
         attention=result.attention,
-        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in GENRES},
+        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in DOMAINS},
         calibration_error=errors,
         seconds_per_step=result.train_runtime / result.training["step"],
         distance=distance,
@@ -156,8 +140,8 @@ def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -
 def _table(rows: Sequence[DemoRow]) -> str:
     header = (
         "attention",
-        *(f"accuracy {genre}" for genre in GENRES),
-        *(f"ECE {genre}" for genre in GENRES),
+        *(f"accuracy {genre}" for genre in DOMAINS),
+        *(f"ECE {genre}" for genre in DOMAINS),
         "seconds a step",
         "query-key distance before",
         "after",
@@ -165,8 +149,8 @@ def _table(rows: Sequence[DemoRow]) -> str:
     body = [
         (
             row.attention,
-            *(f"{100 * row.accuracy[genre]:.1f}" for genre in GENRES),
-            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in GENRES),
+            *(f"{100 * row.accuracy[genre]:.1f}" for genre in DOMAINS),
+            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in DOMAINS),
             f"{row.seconds_per_step:.3f}",
             *(f"{distance:.4f}" for distance in row.distance),
         )
@@ -187,11 +171,11 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
     plot_comparison(
         path,
         [
-            panel("accuracy (%)", GENRE_TITLES, lambda row: [100 * row.accuracy[genre] for genre in GENRES]),
+            panel("accuracy (%)", DOMAIN_TITLES, lambda row: [100 * row.accuracy[genre] for genre in DOMAINS]),
             panel(
                 "calibration error (%)",
-                GENRE_TITLES,
-                lambda row: [100 * row.calibration_error[genre] for genre in GENRES],
+                DOMAIN_TITLES,
+                lambda row: [100 * row.calibration_error[genre] for genre in DOMAINS],
             ),
             panel("query-key distance", ("before", "after"), lambda row: row.distance),
         ],

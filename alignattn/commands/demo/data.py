@@ -46,9 +46,6 @@ def generate(num_rows: int, genre: str, seed: int) -> list[SentencePair]:
     """Draw rows of one genre: no pair twice, and every run of three rows holds the three labels.
 
     The same arguments give the same rows, and a larger `num_rows` continues the rows of a smaller one.
-
-    Raises:
-        AlignAttnError: `num_rows` is below 1, or the genre is unknown.
     """
     if num_rows < 1:
         raise AlignAttnError(f"the number of demo rows is {num_rows}: give at least 1")
@@ -80,9 +77,6 @@ def write_demo_data(folder: Path, *, train_rows: int, validation_rows: int, seed
 
     The columns are premise, hypothesis and label. The training rows are fiction; no pair of them is in the
     validation rows, of which each file has `validation_rows`.
-
-    Raises:
-        AlignAttnError: a number of rows is below 1.
     """
     if min(train_rows, validation_rows) < 1:
         raise AlignAttnError(f"demo rows: {train_rows} train, {validation_rows} validation: give at least 1")

@@ -1,4 +1,4 @@
-"""The words of the demo's sentence-pair task: two genres and their small taxonomies.
+"""The words of the demo's sentence-pair task: two genres (`genres/*.yaml`) and their small taxonomies.
 
 The labels of `alignattn.commands.demo.data` are only as right as these tables, so each keeps to these rules:
 
@@ -14,7 +14,10 @@ The labels of `alignattn.commands.demo.data` are only as right as these tables, 
 import random
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from typing import NamedTuple
+
+import yaml
 
 VOWELS = "aeiou"
 
@@ -83,78 +86,14 @@ def with_article(noun_phrase: str) -> str:
     return f"{'an' if noun_phrase[0] in VOWELS else 'a'} {noun_phrase}"
 
 
-def _activity(verb: str, broad: str, *narrow: str) -> Taxon:
-    objects = tuple(f"{verb} {with_article(noun)}" for noun in narrow)
-    return Taxon(f"{verb} {with_article(broad)}", objects)
+def _read_genre(name: str) -> Genre:
+    words = yaml.safe_load((resources.files(__package__) / "genres" / f"{name}.yaml").read_text(encoding="utf-8"))
+    for kind in ("people", "activities", "places"):
+        words[kind] = tuple(Taxon(broad, tuple(narrow)) for broad, narrow in words[kind].items())
+    for kind in ("modifiers", "times", "topics"):
+        words[kind] = tuple(words[kind])
+    verbs = {"verbs": tuple(Verb(*forms) for forms in words["verbs"])}
+    return Genre(name=name, **words | verbs | {side: Verb(*words[side]) for side in ("favour", "oppose")})
 
 
-def _regular(*bases: str) -> tuple[Verb, ...]:
-    pasts = (f"{base}d" if base.endswith("e") else f"{base}ed" for base in bases)
-    return tuple(Verb(base, past, past) for base, past in zip(bases, pasts, strict=True))
-
-
-FICTION = Genre(
-    name="fiction",
-    people=(
-        Taxon("musician", ("drummer", "harpist", "violinist")),
-        Taxon("nobleman", ("duke", "baron", "earl")),
-        Taxon("clergyman", ("bishop", "vicar", "cardinal")),
-        Taxon("criminal", ("thief", "smuggler", "burglar")),
-    ),
-    modifiers=("blind {}", "barefoot {}", "{} with a scar", "{} with a lantern"),
-    activities=(
-        _activity("playing", "musical instrument", "violin", "trumpet", "harp"),
-        _activity("riding", "animal", "horse", "donkey", "camel"),
-        _activity("peeling", "piece of fruit", "pear", "banana", "orange"),
-        _activity("feeding", "bird", "parrot", "pigeon", "owl"),
-    ),
-    places=(
-        Taxon("indoors", ("in the kitchen", "in the cellar", "in the chapel")),
-        Taxon("outdoors", ("in the forest", "in the meadow", "on the beach")),
-    ),
-    times=("at midnight", "at dawn", "at noon"),
-    verbs=(
-        *_regular("thank", "insult", "praise"),
-        Verb("forgive", "forgave", "forgiven"),
-    ),
-    topics=("opera", "chess", "poetry", "thunderstorms", "wine", "gossip", "ghost stories", "long journeys"),
-    favour=Verb("love", "loved", "loved"),
-    oppose=Verb("hate", "hated", "hated"),
-    singular="was",
-    plural="were",
-    negated="was not",
-)
-
-BUSINESS = Genre(
-    name="business",
-    people=(
-        Taxon("scientist", ("chemist", "physicist", "biologist")),
-        Taxon("doctor", ("surgeon", "cardiologist", "dermatologist")),
-        Taxon("journalist", ("reporter", "columnist", "sportswriter")),
-        Taxon("construction worker", ("bricklayer", "plasterer", "roofer")),
-    ),
-    modifiers=("Canadian {}", "bilingual {}", "{} with a beard", "{} in a suit"),
-    activities=(
-        _activity("reviewing", "document", "invoice", "contract", "lease"),
-        _activity("repairing", "electronic device", "laptop", "printer", "router"),
-        _activity("assembling", "piece of furniture", "desk", "bookcase", "wardrobe"),
-        _activity("unloading", "vehicle", "truck", "van", "minibus"),
-    ),
-    places=(
-        Taxon("in Germany", ("in Berlin", "in Munich", "in Hamburg")),
-        Taxon("in France", ("in Paris", "in Lyon", "in Marseille")),
-    ),
-    times=("on Monday", "on Tuesday", "on Friday"),
-    verbs=_regular("phone", "email", "invite", "consult"),
-    topics=(
-        *("the merger", "the pay cut", "the takeover", "the strike"),
-        *("the new tax", "the price increase", "the relocation", "the reform"),
-    ),
-    favour=Verb("support", "supported", "supported"),
-    oppose=Verb("oppose", "opposed", "opposed"),
-    singular="spent the morning",
-    plural="spent the morning",
-    negated="did not spend the morning",
-)
-
-GENRES = {genre.name: genre for genre in (FICTION, BUSINESS)}
+GENRES = {name: _read_genre(name) for name in ("fiction", "business")}

@@ -6,12 +6,8 @@ half of the in-domain task a temperature is fitted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
-import datasets
 import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
@@ -27,76 +23,39 @@ from alignattn.calibration import (
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
-from alignattn.commands.domain_shift.pair import names_of_pair, parse_pair
+from alignattn.calibration.held_out import FEWEST_TO_HALVE
+from alignattn.commands.domain_shift import DomainShiftOptions
+from alignattn.commands.domain_shift.pair import names_of_pair
 from alignattn.commands.domain_shift.report import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
     DomainShiftResult,
-    Figures,
     SideResult,
     read_domain_shift,
-    render,
+    render_domain_shift,
     write_seed_table,
 )
 from alignattn.patching.checkpoints import from_pretrained
 from alignattn.plots import plot_reliability
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows
 from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
 from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.support.bad_rows import BadRow, as_json
+from alignattn.runs.training_arguments import RunArguments, training_arguments
+from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.rows import max_samples
+from alignattn.tasks.rows import Rows, max_samples
 
-PROG = "alignattn domain-shift"
 RUN_FOLDER = "run"
 """Of the fine-tuning run, in the folder of the result."""
 
 DEVELOPMENT, HELD_OUT = "development", "held-out"
 HALVING_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
-
-FEWEST_TO_HALVE = 2
-OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
-"""Options of `finetune` that say what the pair says."""
-
-PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {
-        "learning_rate": 2e-5,
-        "per_device_train_batch_size": 16,
-        "weight_decay": 0.0,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-    "roberta-base": {
-        "learning_rate": 1e-5,
-        "per_device_train_batch_size": 32,
-        "weight_decay": 0.1,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-}
-"""The training settings of Desai & Durrett 2020, by base model."""
-
-
-@dataclass
-class DomainShiftArguments:
-    """The options of `alignattn domain-shift` beside those of `finetune`."""
-
-    pair: str = field(
-        metadata={
-            "help": "Two tasks of the same labels joined by a hyphen, trained on and shifted to: snli-mnli, "
-            f"qqp-twitterppdb, swag-hellaswag, … Without a value, {' and '.join(PUBLISHED_TRAINING)} train with the "
-            "settings of Desai and Durrett (2020), other models with those of finetune."
-        }
-    )
-    stratify: bool = field(
-        default=False, metadata={"help": "Halve the development sets class by class, so that both halves have all."}
-    )
 
 
 @dataclass(frozen=True)
@@ -105,70 +64,36 @@ class DevelopmentSet:
 
     Attributes:
         side: `in-domain` or `out-of-domain`.
-        task: that it is of, with this set as its only evaluation split.
-        split: its name in the task.
-        rows: all rows.
+        loaded: its rows as the only evaluation split of its task, and what was left out of them.
         halves: the indices of the rows of each half, by its name.
-        dropped_rows: unlabelled rows left out, by split.
-        bad_rows: rows left out because something is wrong with them, by split.
-        derived_splits: how a split came about that the data set does not have, by its name.
     """
 
     side: str
-    task: LabelledTask
-    split: str
-    rows: datasets.Dataset
+    loaded: Rows[LabelledTask]
     halves: Mapping[str, NDArray[np.int64]]
-    dropped_rows: Mapping[str, int]
-    bad_rows: Mapping[str, Sequence[BadRow]]
-    derived_splits: Mapping[str, str]
+
+    @property
+    def task(self) -> LabelledTask:
+        """The task that it is of."""
+        return self.loaded.task
+
+    @property
+    def split(self) -> str:
+        """Its name in the task."""
+        return self.task.evaluation_splits[0]
 
 
 @dataclass(frozen=True)
-class Outputs:
+class JudgedSide:
     """What the model made of a development set: the table of its predictions."""
 
+    development_set: DevelopmentSet
     predictions: pa.Table
 
-    @cached_property
-    def probabilities(self) -> NDArray[np.float64]:
-        """Of the classes, `[N, C]`."""
-        return np.stack(self.predictions["probabilities"].to_numpy())
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """`[N]`."""
-        return np.asarray(self.predictions["label"].to_numpy())
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn domain-shift`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    domain_shift(parse_domain_shift_options(argv))
-
-
-def parse_domain_shift_options(argv: Sequence[str]) -> RunOptions:
-    """Parse the options of `finetune`, `--pair` and `--stratify`, with the published defaults of the model.
-
-    Raises:
-        AlignAttnError: as `parse_run_options` does, or if an option says what the pair says.
-    """
-    options = parse_run_options(argv, PROG, more_groups=[DomainShiftArguments], defaults_of_model=published_training_of)
-    for name in OPTIONS_OF_THE_PAIR:
-        if options.values[name] is not None:
-            raise AlignAttnError(f"--{name}: --pair says what is trained and evaluated on: drop --{name}")
-    return options
-
-
-def published_training_of(model: str) -> Mapping[str, Any]:
-    """Return the training options of `PUBLISHED_TRAINING` for a model's folder or Hub id; none for other models."""
-    return PUBLISHED_TRAINING.get(Path(model).name.lower(), {})
+    def half(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the probabilities `[N, C]` of the rows of a half, and their labels `[N]`."""
+        rows = self.predictions.take(pa.array(self.development_set.halves[name]))
+        return np.stack(rows["probabilities"].to_numpy()), np.asarray(rows["label"].to_numpy())
 
 
 def halves(
@@ -190,22 +115,15 @@ def halves(
     return np.sort(order[1::2]), np.sort(order[::2])
 
 
-def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
-    """Train and evaluate each seed of the call that is not finished, and write what they share.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
-    pair = parse_pair(options.values["pair"])
-    if options.values["load_best_model_at_end"]:
-        raise AlignAttnError("--load_best_model_at_end would choose by rows that are held out: leave it out")
-    seeds = options.values["seeds"]
+def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
+    """Train and evaluate each seed of the call that is not finished, and write what they share."""
+    seeds = options.training.seeds
     if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
         raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")
     runs = options.runs()
     for run in runs:
-        check_folder(run, pair)
-    results = [domain_shift_one(run, pair) for run in runs]
+        check_folder(run)
+    results = [domain_shift_one(run) for run in runs]
     if seeds is not None and PartialState().is_main_process:
         print(f"{options.output_dir}\n{write_seed_table(options.output_dir, results)}")
     # As in `finetune`: a process group that outlives the interpreter's end aborts now and then.
@@ -213,50 +131,48 @@ def domain_shift(options: RunOptions) -> list[DomainShiftResult]:
     return results
 
 
-def domain_shift_one(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> DomainShiftResult:
+def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     """Train one seed unless it is trained, evaluate it and write its folder; a finished result is read and printed."""
     finished = read_domain_shift(options.output_dir)
     if finished is not None:
-        print(f"{options.output_dir} is finished already; its results:\n{render(finished)}")
+        print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
         return finished
     # Before the training, so that what is wrong with either side is said before hours have passed.
-    sides = [load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), pair, strict=True)]
+    sides = [
+        load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
+    ]
     training = training_options(options)
     run = finetune_one(training)
-    outputs = _predict(training, sides)
-    result = _result(options, pair, run, sides, outputs)
+    judged = _predict(training, sides)
+    result = _result(options, run, judged)
     if PartialState().is_main_process:
-        _write(options, sides, outputs, result)
-        print(f"{render(result)}\nwritten to {options.output_dir}")
+        _write(options, judged, result)
+        print(f"{render_domain_shift(result)}\nwritten to {options.output_dir}")
     return result
 
 
-def training_options(options: RunOptions) -> RunOptions:
+def training_options(options: DomainShiftOptions) -> RunOptions:
     """Return the options of `finetune` for the in-domain run, in a folder of its own below that of the result."""
-    own = {option.name for option in fields(DomainShiftArguments)}
-    values = {name: value for name, value in options.values.items() if name not in own}
-    task, _ = names_of_pair(options.values["pair"])
-    return RunOptions(values | {"task": task, "output_dir": str(options.output_dir / RUN_FOLDER)})
+    return RunOptions(
+        model=options.model,
+        data=replace(options.data, task=names_of_pair(options.pair)[0]),
+        training=replace(options.training, output_dir=str(options.output_dir / RUN_FOLDER)),
+    )
 
 
-def load_side(side: str, task: LabelledTask, options: RunOptions) -> DevelopmentSet:
-    """Load and halve the development set of a task: its first evaluation split.
-
-    Raises:
-        AlignAttnError: as `load_rows` does, or if there are too few rows to halve.
-    """
-    data, split = options.data(), task.evaluation_splits[0]
-    task = replace(task, evaluation_splits=(split,))
-    loaded = load_evaluation_rows(task, options.model(), data)
-    rows = max_samples(loaded.evaluation[split], data.max_eval_samples)
+def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> DevelopmentSet:
+    """Load and halve the development set of a task: its first evaluation split."""
+    split = task.evaluation_splits[0]
+    loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
+    rows = max_samples(loaded.evaluation[split], options.data.max_eval_samples)
     if len(rows) < FEWEST_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
-    drawn = halves(rows[task.label_column][:], HALVING_SEED, options.values["stratify"])
+    drawn = halves(rows[task.label_column][:], HALVING_SEED, options.stratify)
     by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
-    return DevelopmentSet(side, task, split, rows, by_name, loaded.dropped, loaded.bad_rows, loaded.derived)
+    return DevelopmentSet(side, replace(loaded, evaluation={split: rows}), by_name)
 
 
-def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -> None:
+def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
     folder = options.output_dir
     holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
@@ -265,62 +181,58 @@ def check_folder(options: RunOptions, pair: tuple[LabelledTask, LabelledTask]) -
     check_output_dir(training_options(options))
 
 
-def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Outputs]:
-    """The outputs of the run's saved model for the development set of each side."""
-    folder, data = training.output_dir, training.data()
+def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
+    """What the run's saved model makes of the development set of each side."""
+    folder, data = training.output_dir, training.data
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    splits = [encode_split(side.task, side.rows, tokenizer, data) for side in sides]
+    splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     kind = kind_of(sides[0].task)
     trainer = TaskTrainer(
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=from_pretrained(folder, kind.auto_class),
-        args=training.training(),
+        args=training_arguments(training.training, RunArguments),
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
-    return [Outputs(trainer.predict_split(split).predictions) for split in splits]
+    predictions = [trainer.predict_split(split).predictions for split in splits]
+    return list(map(JudgedSide, sides, predictions))
 
 
-def _result(
-    options: RunOptions,
-    pair: tuple[LabelledTask, LabelledTask],
-    run: RunResult,
-    sides: Sequence[DevelopmentSet],
-    outputs: Sequence[Outputs],
-) -> DomainShiftResult:
-    fitted_on = sides[0].halves[DEVELOPMENT]
-    known, labels = outputs[0].probabilities[fitted_on], outputs[0].labels[fitted_on]
+def _result(options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide]) -> DomainShiftResult:
+    known, labels = judged[0].half(DEVELOPMENT)
     temperature = fit_temperature(log_probabilities(known), labels)
     return DomainShiftResult(
-        pair="-".join(task.name for task in pair),
+        pair="-".join(task.name for task in options.tasks),
         model=run.model,
         attention=run.attention,
         attention_config=run.attention_config,
         seed=run.seed,
-        stratify=options.values["stratify"],
+        stratify=options.stratify,
         halving_seed=HALVING_SEED,
         num_bins=ECE_BINS,
         temperature=temperature,
         development_nll={
             state: negative_log_likelihood(rows, labels) for state, rows in _states(known, temperature).items()
         },
-        sides={
-            side.side: SideResult(
-                task=side.task.name,
-                split=side.split,
-                train_rows=run.train_rows if side.side == IN_DOMAIN else 0,
-                development_rows=len(side.halves[DEVELOPMENT]),
-                held_out_rows=len(side.halves[HELD_OUT]),
-                dropped_rows=side.dropped_rows,
-                bad_rows=as_json(side.bad_rows),
-                derived_splits=side.derived_splits,
-                figures=_figures(side, output, temperature),
-            )
-            for side, output in zip(sides, outputs, strict=True)
-        },
+        sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
-        device=device_name(options.training().device),
+        device=device_name(training_arguments(options.training, RunArguments).device),
+    )
+
+
+def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> SideResult:
+    side, (probabilities, labels) = judged.development_set, judged.half(HELD_OUT)
+    return SideResult(
+        task=side.task.name,
+        split=side.split,
+        train_rows=run.train_rows if side.side == IN_DOMAIN else 0,
+        development_rows=len(side.halves[DEVELOPMENT]),
+        held_out_rows=len(side.halves[HELD_OUT]),
+        dropped_rows=side.loaded.dropped,
+        bad_rows=as_json(side.loaded.bad_rows),
+        derived_splits=side.loaded.derived,
+        figures={state: summarise(rows, labels) for state, rows in _states(probabilities, temperature).items()},
     )
 
 
@@ -328,33 +240,24 @@ def _states(probabilities: NDArray[np.float64], temperature: float) -> dict[str,
     return {"before": probabilities, "after": apply_temperature(probabilities, temperature)}
 
 
-def _figures(side: DevelopmentSet, outputs: Outputs, temperature: float) -> Figures:
-    rows = side.halves[HELD_OUT]
-    states = _states(outputs.probabilities[rows], temperature)
-    return {state: summarise(probabilities, outputs.labels[rows]) for state, probabilities in states.items()}
-
-
-def _write(
-    options: RunOptions, sides: Sequence[DevelopmentSet], outputs: Sequence[Outputs], result: DomainShiftResult
-) -> None:
+def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShiftResult) -> None:
     """Write the folder; `results.json` last, since it says that the rest is there."""
     folder = options.output_dir
     write_text(folder / CONFIG_FILE, options.to_yaml())
-    tables = [_prediction_table(side, output) for side, output in zip(sides, outputs, strict=True)]
-    write_predictions(folder, tables)
-    for side, output in zip(sides, outputs, strict=True):
-        rows = side.halves[HELD_OUT]
-        states, labels = _states(output.probabilities[rows], result.temperature), output.labels[rows]
+    write_predictions(folder, list(map(_prediction_table, judged)))
+    for one in judged:
+        side, (probabilities, labels) = one.development_set, one.half(HELD_OUT)
+        states = _states(probabilities, result.temperature)
         panels = reliability_panels(states, labels, result.temperature, result.num_bins)
-        title = f"{side.task.name} ({side.side}), {len(rows)} rows"
+        title = f"{side.task.name} ({side.side}), {len(labels)} rows"
         plot_reliability(folder / f"reliability-{side.side}.png", panels, title=title)
     write_json(folder / RESULTS_FILE, asdict(result))
 
 
-def _prediction_table(side: DevelopmentSet, outputs: Outputs) -> pa.Table:
+def _prediction_table(judged: JudgedSide) -> pa.Table:
     """The predictions of both halves, each a split by a name that no other side shares, as `calibrate` reads them."""
+    side = judged.development_set
     halved = pa.concat_tables(
-        with_split(outputs.predictions.take(pa.array(rows)), f"{side.side}-{name}")
-        for name, rows in side.halves.items()
+        with_split(judged.predictions.take(pa.array(rows)), f"{side.side}-{name}") for name, rows in side.halves.items()
     )
     return halved.add_column(0, "side", pa.array([side.side] * halved.num_rows))

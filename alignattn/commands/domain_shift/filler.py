@@ -2,38 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from alignattn.calibration.measures import calibration_scores
-from alignattn.commands.domain_shift.command import (
-    HELD_OUT,
-    OPTIONS_OF_THE_PAIR,
-    RUN_FOLDER,
-    DomainShiftArguments,
-    check_folder,
-    parse_domain_shift_options,
-)
-from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.commands.domain_shift import COMMAND, OPTIONS_OF_THE_PAIR
+from alignattn.commands.domain_shift.command import HELD_OUT, RUN_FOLDER, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names, words
-from alignattn.runs.options import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments
+from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.results import CONFIG_FILE
+from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
 class DomainShiftFiller(Filler):
     """`alignattn domain-shift`."""
 
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        names = option_names(ModelArguments, DataArguments, RunArguments, DomainShiftArguments)
-        return names - {OUTPUT_DIR, "seeds", "resume_from_checkpoint", *HUB_OPTIONS, *OPTIONS_OF_THE_PAIR}
+    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS, *OPTIONS_OF_THE_PAIR})
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
@@ -41,8 +29,7 @@ class DomainShiftFiller(Filler):
 
     def check_same(self, values: Mapping[str, Any]) -> None:
         """Raise as `domain-shift` does of a folder of another run."""
-        options = parse_domain_shift_options(words(values))
-        check_folder(options, parse_pair(options.values["pair"]))
+        check_folder(COMMAND.resolve(values))
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -80,3 +67,6 @@ class DomainShiftFiller(Filler):
         if figure == "accuracy":
             return metric_examples(figure, rows)
         return calibration_scores(np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy())
+
+
+FILLER = DomainShiftFiller()

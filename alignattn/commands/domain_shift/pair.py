@@ -5,21 +5,13 @@ from alignattn.tasks import TASKS, LabelledTask, Task, get_task, is_definition, 
 
 
 def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
-    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them.
-
-    Raises:
-        AlignAttnError: if these are not two classification tasks of the same labels.
-    """
+    """Return the in-domain and the out-of-domain task of `snli-mnli`; names as `get_task` takes them."""
     first, second = map(get_task, names_of_pair(pair))
     return _checked_pair(pair, first, second)
 
 
 def names_of_pair(pair: str) -> tuple[str, str]:
-    """Return the two names that a pair joins, as `--task` takes them: of shipped tasks, or of files that define one.
-
-    Raises:
-        AlignAttnError: if it joins no such names.
-    """
+    """Return the two names that a pair joins, as `--task` takes them: of shipped tasks, or of files that define one."""
     words = pair.split("-")
     # A hyphen may belong to a name, as in sst-2-mrpc: another cut may do.
     for cut in range(1, len(words)):

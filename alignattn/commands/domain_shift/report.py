@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.calibration import FIGURES, Estimate
+from alignattn.calibration import FIGURES, Estimate, EstimatesByState
 from alignattn.runs.results import RESULTS_FILE
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.statistics.seeds import over_seeds, with_deviation
@@ -15,9 +15,6 @@ from alignattn.support.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 TABLE_FIGURES = ("accuracy", "expected_calibration_error")
-
-Figures = Mapping[str, Mapping[str, Estimate]]
-"""By `before` and `after` temperature scaling, by name of `alignattn.calibration.FIGURES`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class SideResult:
     dropped_rows: Mapping[str, int]
     bad_rows: Mapping[str, list[dict[str, Any]]]
     derived_splits: Mapping[str, str]
-    figures: Figures
+    figures: EstimatesByState
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ def read_domain_shift(folder: Path) -> DomainShiftResult | None:
     return read_record(folder / RESULTS_FILE, DomainShiftResult, "evaluate")
 
 
-def render(result: DomainShiftResult) -> str:
+def render_domain_shift(result: DomainShiftResult) -> str:
     """Return a table of accuracy and calibration error with their intervals, and lines that tell what they are of."""
     lines = []
     for name, side in result.sides.items():

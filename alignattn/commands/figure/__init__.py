@@ -1,1 +1,92 @@
 """`alignattn figure`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import REQUIRED, Options, did_you_mean, option, options_of
+from alignattn.tasks.task import MOST_TEXTS
+
+ENDINGS = (".png", ".svg", ".pdf")
+FEWEST_TOKENS = 2
+"""t-SNE places no fewer."""
+
+HEAD_OPTIONS = frozenset({"layer", "head", "text", "data_dir"})
+COMMON_OPTIONS = frozenset({"kind", "run", "output", "names"})
+
+PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
+    "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | {"max_eval_samples", "max_tokens", "seed"}),
+    "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
+    "reliability": ("reliability diagrams", frozenset({"split"})),
+    "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
+    "curves": ("losses, diagnostics and scores over training", frozenset()),
+}
+"""The kinds of pictures: what each shows, and the options that it reads beside those that all do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOptions(Options):
+    """The options of `alignattn figure`."""
+
+    kind: str = option(
+        REQUIRED,
+        "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items()),
+        positional=True,
+        metavar="KIND",
+    )
+    run: tuple[str, ...] = option(
+        REQUIRED, "Run folders of alignattn finetune, one panel or line each.", metavar="DIR", formerly=("runs",)
+    )
+    output: str = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.", metavar="FILE")
+    names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
+    layer: int | None = option(None, "Layer of the head, from 0 (default: the last).")
+    head: int = option(0, "The head, from 0.")
+    text: tuple[str, ...] | None = option(
+        None, "A text or a pair to show (default: the first evaluation rows).", metavar="TEXT"
+    )
+    max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
+    max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
+    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0)
+    data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
+    split: str | None = option(None, "Split of the predictions (default: the first of each run).")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind not in PICTURES:
+            hint = did_you_mean(self.kind, PICTURES)
+            raise AlignAttnError(f"unknown figure {self.kind!r}: choose one of {', '.join(PICTURES)}{hint}")
+        if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
+            raise AlignAttnError("--text takes one text or two, none of them empty")
+        if Path(self.output).suffix.lower() not in ENDINGS:
+            raise AlignAttnError(f"--output {self.output}: its name must end in {', '.join(ENDINGS)}")
+        if Path(self.output).exists():
+            raise AlignAttnError(f"{self.output} is there already: give another name to --output")
+        self._refuse_unread()
+
+    def _refuse_unread(self) -> None:
+        """Refuse options that would be passed over."""
+        known = options_of(type(self))
+        for name in known.keys() - COMMON_OPTIONS - PICTURES[self.kind][1]:
+            if getattr(self, name) != known[name].default:
+                others = " and ".join(other for other, (_, read) in PICTURES.items() if name in read)
+                raise AlignAttnError(f"--{name} is for {others}, not for {self.kind}: leave it out")
+        if self.text is not None and (
+            self.data_dir is not None or self.max_eval_samples != known["max_eval_samples"].default
+        ):
+            raise AlignAttnError(
+                "--text takes the place of evaluation rows: leave --data_dir and --max_eval_samples out"
+            )
+
+
+COMMAND = Command(
+    "figure",
+    "pictures of runs: queries and keys, attention, calibration, curves over training",
+    FigureOptions,
+    run="alignattn.commands.figure.command:make_figure",
+    examples=(
+        "alignattn figure tsne --run runs/mrpc/seed-1 runs/mrpc/seed-2 --output tsne.png",
+        'alignattn figure attention --run runs/mrpc/seed-1 --layer 2 --text "He said ." --output attention.svg',
+    ),
+)

@@ -1,18 +1,19 @@
 """What one head of a run's model makes of texts: queries, keys and weights, token by token, without padding."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from alignattn.commands.figure import FigureOptions
 from alignattn.patching import patch_of
 from alignattn.runs.folders import load_run_evaluation, read_run_options
-from alignattn.runs.options import DataArguments
+from alignattn.runs.options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task
@@ -20,75 +21,20 @@ from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import TaskOptions
 
-PROG = "alignattn figure"
-
-
-class Examples(Protocol):
-    """Texts that every run is shown."""
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """How a tokenizer must be loaded to serve."""
-
-    def describe(self) -> str:
-        """Return which they are, in words."""
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return what a model reads of each; nothing is padded."""
-
 
 @dataclass(frozen=True)
-class GivenText:
-    """One text, or a pair as the tokenizer joins pairs."""
-
-    texts: Sequence[str]
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """None: the text is whole, not in words."""
-        return {}
-
-    def describe(self) -> str:
-        """Return that it was given."""
-        return "the given text"
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return the one sequence."""
-        return [dict(tokenizer(*self.texts))]
-
-
-@dataclass(frozen=True)
-class FirstRows:
-    """The first rows of a task's split.
+class Examples:
+    """Texts that every run is shown.
 
     Attributes:
-        task: that they are of.
-        split: the split's name.
-        rows: no others.
-        options: how they become tokens.
+        description: which they are, in words.
+        encode: returns what a model reads of each, given its tokenizer; nothing is padded.
+        tokenizer_options: how the tokenizer must be loaded.
     """
 
-    task: Task
-    split: str
-    rows: datasets.Dataset
-    options: TaskOptions
-
-    @property
-    def tokenizer_options(self) -> Mapping[str, Any]:
-        """What the task's kind asks for."""
-        return kind_of(self.task).tokenizer_options
-
-    def describe(self) -> str:
-        """Return their number, task and split."""
-        number = "the first row" if len(self.rows) == 1 else f"the first {len(self.rows)} rows"
-        return f"{number} of {self.task.name} {self.split}"
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        """Return one sequence a row; of question answering the windows of each."""
-        encoded = kind_of(self.task).encode(self.task, self.rows, tokenizer, self.options)
-        return list(
-            encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.column_names])
-        )
+    description: str
+    encode: Callable[[PreTrainedTokenizerBase], list[dict[str, list[int]]]]
+    tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,61 +76,52 @@ class HeadView:
         return f"{self.name}\nlayer {self.layer}, head {self.head}"
 
 
-def choose_examples(
-    folders: Sequence[Path], *, text: Sequence[str] | None, num_rows: int, data_dir: str | None
-) -> Examples:
-    """Return the given text, or else the first evaluation rows of the first run, for all runs.
-
-    Args:
-        folders: of runs.
-        text: one text or two.
-        num_rows: how many rows.
-        data_dir: folder of Parquet files in place of the run's own source.
-
-    Raises:
-        AlignAttnError: if there is no text or row, or the runs were evaluated on different tasks.
-    """
-    if text is not None:
-        return GivenText(text)
-    options = [read_run_options(folder, PROG) for folder in folders]
-    sources = [_source(run.data()) for run in options]
+def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: int) -> Examples:
+    """Return the given text, or else the first evaluation rows of the first run, for all runs."""
+    if options.text is not None:
+        texts = options.text
+        return Examples("the given text", lambda tokenizer: [dict(tokenizer(*texts))])
+    runs = [read_run_options(folder) for folder in folders]
+    sources = [_source(run.data) for run in runs]
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
-                f"--runs: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
+                f"--run: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
             )
-    rows = load_run_evaluation(options[0], data_dir)
+    rows = load_run_evaluation(runs[0], options.data_dir)
     if isinstance(rows.task, MultipleChoice):
         raise AlignAttnError(f"task {rows.task.name!r} has several sequences a row: give --text")
     if not rows.evaluation:
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     # A token is shown once: windows of a long context share none.
-    task_options = replace(options[0].data().task_options(rows.task), doc_stride=0)
-    return FirstRows(rows.task, split, max_samples(dataset, num_rows), task_options)
+    task_options = replace(runs[0].data.task_options(rows.task), doc_stride=0)
+    return _first_rows(rows.task, split, max_samples(dataset, num_rows), task_options)
 
 
-def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None, head: int) -> HeadView:
-    """Return what a head of the run in `folder` makes of the examples.
+def _first_rows(task: Task, split: str, rows: datasets.Dataset, options: TaskOptions) -> Examples:
+    """One sequence a row; of question answering the windows of each."""
+    kind = kind_of(task)
 
-    Args:
-        folder: of the run.
-        name: of the run.
-        examples: one or more.
-        layer: counted from 0; None = the last.
-        head: likewise.
+    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        encoded = kind.encode(task, rows, tokenizer, options)
+        return list(encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.features]))
 
-    Raises:
-        AlignAttnError: if the model cannot be loaded, has no such head, or does not take so many tokens.
-    """
+    number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
+    return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
+
+
+def view_head(folder: Path, name: str, examples: Examples, options: FigureOptions) -> HeadView:
+    """Return what the chosen head of the run in `folder`, which is called `name`, makes of the examples."""
     loaded = load_recorded_model(str(folder), examples.tokenizer_options)
-    place, layer = _find_layer(loaded, name, layer, head)
+    head = options.head
+    place, layer = _find_layer(loaded, name, options.layer, head)
     encoded = examples.encode(loaded.tokenizer)
     _check_lengths(loaded, name, max(len(example["input_ids"]) for example in encoded))
     return HeadView(name, layer, head, [_see(loaded, example, place, head) for example in encoded])
 
 
-def _source(data: DataArguments) -> str:
+def _source(data: DataOptions) -> str:
     """What tells the evaluation rows of one run from those of another."""
     return data.validation_file or data.task or "no evaluation rows"
 

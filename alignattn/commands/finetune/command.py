@@ -5,25 +5,11 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from alignattn.runs.options import RunOptions, parse_run_options
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult
 from alignattn.runs.run import check_output_dir, finetune_one
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.support.files import write_json
-
-PROG = "alignattn finetune"
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn finetune`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
-    finetune(parse_run_options(argv, PROG))
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
@@ -32,7 +18,7 @@ def finetune(options: RunOptions) -> list[RunResult]:
     for run in runs:
         check_output_dir(run)
     results = [finetune_one(run) for run in runs]
-    if options.values["seeds"] is not None and PartialState().is_main_process:
+    if options.training.seeds is not None and PartialState().is_main_process:
         print(write_seed_summary(options.output_dir, results))
     # A process group that outlives the interpreter's end aborts now and then in a thread of its own.
     PartialState().destroy_process_group()

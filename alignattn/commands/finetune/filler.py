@@ -1,26 +1,22 @@
 """`alignattn finetune` as a filler of tables."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from alignattn.commands.finetune import COMMAND
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, listed, option_names, percent, words
-from alignattn.runs.options import HUB_OPTIONS, DataArguments, ModelArguments, RunArguments, parse_run_options
+from alignattn.runs.filler import Filler, RunReport, listed, percent
 from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
+from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
 class FinetuneFiller(Filler):
     """`alignattn finetune`."""
 
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        names = option_names(ModelArguments, DataArguments, RunArguments)
-        return names - {OUTPUT_DIR, "seeds", "resume_from_checkpoint", *HUB_OPTIONS}
+    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS})
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
@@ -28,7 +24,7 @@ class FinetuneFiller(Filler):
 
     def check_same(self, values: Mapping[str, Any]) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        check_output_dir(parse_run_options(words(values), "finetune"))
+        check_output_dir(COMMAND.resolve(values))
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -58,3 +54,6 @@ class FinetuneFiller(Filler):
         """Return the rows of the split that `path` leads to."""
         _, split, metric = path
         return metric_examples(metric, read_split(folder, split))
+
+
+FILLER = FinetuneFiller()

@@ -1,7 +1,6 @@
 """What each attention head of a model does on given texts, or of two models side by side."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,132 +10,75 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import DataCollatorWithPadding
 
+from alignattn.commands.inspect import TEXT_FILE, InspectOptions
 from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
 from alignattn.commands.inspect.report import (
     FILES,
-    PICTURE_FILE,
-    TABLE_FILE,
-    Conditions,
+    HEADS_PICTURE,
+    HEADS_TABLE,
     ModelStudy,
-    draw,
-    render,
-    write_table,
+    StudiedTexts,
+    draw_studies,
+    render_studies,
+    write_studies,
 )
 from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
-from alignattn.support.parser import OneLineErrorParser, check_range
-from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task, is_definition
+from alignattn.support.publishing import publishable, published_names
+from alignattn.tasks import MultipleChoice, Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import MOST_TEXTS, TaskOptions
 
-TEXT_FILE = ".txt"
 DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
 
 
-@dataclass
-class InspectionArguments:
-    """The options of `alignattn inspect`."""
-
-    model: str = field(metadata={"help": "Model folder or Hub id; patched by alignattn or not."})
-    data: str = field(
-        metadata={
-            "help": f"A {TEXT_FILE} file, one text a line; a CSV, JSON, JSON lines or Parquet file; or a task, whose "
-            f"(first) development split is read: {', '.join(TASKS)}."
-        }
-    )
-    compare: str | None = field(default=None, metadata={"help": "Another model, shown beside the first."})
-    text_columns: list[str] | None = field(
-        default=None, metadata={"help": "One or two columns of the file that hold the texts."}
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the task's Parquet files (default: the Hub)."}
-    )
-    output_dir: str = field(default="inspection", metadata={"help": f"Folder for {' and '.join(FILES)}."})
-    max_samples: int = field(default=64, metadata={"help": "Most rows; of more, this many are drawn."})
-    max_length: int | None = field(default=None, metadata={"help": "Most tokens of a row (default: the task's)."})
-    batch_size: int = field(default=8, metadata={"help": "Rows of a forward pass."})
-    seed: int = field(default=42, metadata={"help": "Seed that draws the rows."})
-
-    def __post_init__(self) -> None:
-        for name in ("max_samples", "batch_size"):
-            check_range(self, name, 1)
-        if self.compare == self.model:
-            raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
-
-    def max_length_of(self, task: Task) -> int:
-        """Return the most tokens of a row of `task`."""
-        return task.max_length if self.max_length is None else self.max_length
-
-    def models(self) -> list[str]:
-        """Return the models to study: one, or the two to compare."""
-        return [self.model] if self.compare is None else [self.model, self.compare]
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn inspect`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing is written then.
-    """
-    parser = OneLineErrorParser([InspectionArguments], prog="alignattn inspect")
-    inspect_heads(InspectionArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def inspect_heads(arguments: InspectionArguments) -> list[ModelStudy]:
-    """Study the heads of one model or two, print the table, and write it and the picture.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, a model or the data cannot be read, or two models differ in
-            layers or heads.
-    """
+def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
+    """Study the heads of one model or two, print the table, and write it and the picture."""
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)
     models = [load_recorded_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
     _check_same_shape(models)
-    studies = [study_model(loaded, rows, task, arguments) for loaded in models]
-    conditions = Conditions(arguments.data, len(rows), arguments.max_length_of(task), arguments.seed)
-    write_table(folder / TABLE_FILE, studies, conditions)
-    draw(folder / PICTURE_FILE, studies, conditions)
-    print(f"{render(studies, conditions)}\nwritten to {folder}")
+    names = published_names(arguments.models())
+    studies = [study_model(loaded, name, rows, task, arguments) for loaded, name in zip(models, names, strict=True)]
+    studied = StudiedTexts(
+        publishable(arguments.task or arguments.validation_file),
+        len(rows),
+        arguments.max_length_of(task),
+        arguments.seed,
+    )
+    write_studies(folder / HEADS_TABLE, studies, studied)
+    draw_studies(folder / HEADS_PICTURE, studies, studied)
+    print(f"{render_studies(studies, studied)}\nwritten to {folder}")
     return studies
 
 
-def load_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     """Return the rows to study and the task that names their columns of text.
 
-    At most `max_samples` rows, drawn without replacement and in their order.
-
-    Raises:
-        AlignAttnError: if there is no such file or task, a column is missing, or a text is empty.
+    At most `max_eval_samples` rows, drawn without replacement and in their order.
     """
-    path = Path(arguments.data)
-    is_file = path.suffix and not is_definition(arguments.data)
-    task, rows = _file_texts(path, arguments) if is_file else _task_texts(arguments)
-    if len(rows) > arguments.max_samples:
+    if arguments.task is None:
+        task, rows = _file_texts(Path(str(arguments.validation_file)), arguments)
+    else:
+        task, rows = _task_texts(arguments.task, arguments)
+    if len(rows) > arguments.max_eval_samples:
         generator = np.random.default_rng(arguments.seed)
-        rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_samples, replace=False)))
+        rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_eval_samples, replace=False)))
     return task, rows
 
 
 def study_model(
-    loaded: RecordedModel, rows: datasets.Dataset, task: Task, arguments: InspectionArguments
+    loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, arguments: InspectOptions
 ) -> ModelStudy:
-    """Return the measures of a model's heads on the texts of `rows`.
-
-    Raises:
-        AlignAttnError: if a row has more tokens than the model takes.
-    """
+    """Return the measures of a model's heads on the texts of `rows`, under a name."""
     max_length = arguments.max_length_of(task)
     # A token is studied once: windows of a long context share none.
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
@@ -148,7 +90,7 @@ def study_model(
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
     layers = patch_of(loaded.model).config.layers
-    return ModelStudy(loaded.name, layers or range(len(study.measures["entropy"])), study, rare)
+    return ModelStudy(name, layers or range(len(study.measures["entropy"])), study, rare)
 
 
 def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
@@ -171,32 +113,26 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
                 progress.update()
 
 
-def _task_texts(arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
-    try:
-        task = get_task(arguments.data)
-    except AlignAttnError as error:
-        raise AlignAttnError(
-            f"--data {arguments.data!r} is neither a task nor a file: choose one of {', '.join(TASKS)}, or give a file "
-            f"whose name ends in {', '.join(DATA_FILES)}"
-        ) from error
+def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
+    task = get_task(name)
     if arguments.text_columns:
         raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
     if isinstance(task, MultipleChoice):
-        raise AlignAttnError(f"--data {arguments.data!r} has several sequences a row: choose a task with one")
+        raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
 
-def _file_texts(path: Path, arguments: InspectionArguments) -> tuple[Task, datasets.Dataset]:
+def _file_texts(path: Path, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     if arguments.data_dir is not None:
-        raise AlignAttnError(f"--data_dir is for tasks, and --data {path} is a file: drop it")
+        raise AlignAttnError("--data_dir is for tasks, and --validation_file is a file: drop it")
     rows: dict[str, list[Any]]
     if path.suffix.lower() == TEXT_FILE:
         if arguments.text_columns:
             raise AlignAttnError(f"--text_columns: {path} has no columns, every line is a text: drop it")
         rows = {"text": _lines(path)}
     elif path.suffix.lower() not in DATA_FILES:
-        raise AlignAttnError(f"--data {path}: its name must end in {', '.join(DATA_FILES)}")
+        raise AlignAttnError(f"--validation_file {path}: its name must end in {', '.join(DATA_FILES)}")
     else:
         dataset = read_file(path)
         columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)

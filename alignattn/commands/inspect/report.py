@@ -10,9 +10,9 @@ from alignattn.plots import HeatMapPanel, plot_heat_maps
 from alignattn.support.files import write_csv
 from alignattn.support.text_tables import render_table
 
-TABLE_FILE = "heads.csv"
-PICTURE_FILE = "heads.png"
-FILES = (TABLE_FILE, PICTURE_FILE)
+HEADS_TABLE = "heads.csv"
+HEADS_PICTURE = "heads.png"
+FILES = (HEADS_TABLE, HEADS_PICTURE)
 
 LETTERS = ("A", "B")
 """What two models are called where their names are too long."""
@@ -35,11 +35,11 @@ LONGEST_NAME = 70
 
 
 @dataclass(frozen=True)
-class Conditions:
+class StudiedTexts:
     """What holds for a whole inspection.
 
     Attributes:
-        data: as it was named.
+        data: name of the file or task.
         texts: that were studied.
         max_length: most tokens of a text.
         seed: that drew the texts.
@@ -56,7 +56,7 @@ class ModelStudy:
     """What was found of one model.
 
     Attributes:
-        name: folder or Hub id.
+        name: of its folder, or Hub id.
         layers: the number of each studied layer, from 0.
         heads: the measures of its heads.
         rare: which of its tokens count as rare.
@@ -68,7 +68,7 @@ class ModelStudy:
     rare: RareTokens
 
 
-def render(studies: Sequence[ModelStudy], conditions: Conditions) -> str:
+def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     """Return a line a layer and head, then a line a layer, with the values of two models side by side."""
     roles = [study.heads.roles() for study in studies]
     num_heads = len(roles[0][0])
@@ -86,19 +86,19 @@ def render(studies: Sequence[ModelStudy], conditions: Conditions) -> str:
             "\nmean over heads",
             render_table(["layer", *measures], by_layer),
             "",
-            *_caption(studies, conditions),
+            *_caption(studies, studied),
         ]
     )
 
 
-def write_table(path: Path, studies: Sequence[ModelStudy], conditions: Conditions) -> None:
+def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
     """Write `heads.csv`: a line a model, layer and head."""
-    write_csv(path, (line for study in studies for line in _lines(study, conditions)))
+    write_csv(path, (line for study in studies for line in _lines(study, studied)))
 
 
-def draw(path: Path, studies: Sequence[ModelStudy], conditions: Conditions) -> None:
+def draw_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
     """Draw each measure as a heat map of layers and heads, one a model; dots tell the heads that have a role."""
-    plot_heat_maps(path, heat_map_panels(studies), x_label="head", y_label="layer", title=_title(studies, conditions))
+    plot_heat_maps(path, heat_map_panels(studies), x_label="head", y_label="layer", title=_title(studies, studied))
 
 
 def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
@@ -143,9 +143,9 @@ def _side_by_side(values: Sequence[str]) -> str:
     return "/".join(values)
 
 
-def _caption(studies: Sequence[ModelStudy], conditions: Conditions) -> list[str]:
+def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     models = [
-        f"{name}: {study.heads.num_texts} texts of {conditions.data}, {study.heads.num_tokens} tokens; rare tokens: "
+        f"{name}: {study.heads.num_texts} texts of {studied.data}, {study.heads.num_tokens} tokens; rare tokens: "
         f"{len(study.rare.ids)} that occur at most {study.rare.most_occurrences} time(s), {study.rare.share:.0%} of "
         "the tokens that are not special"
         for name, study in zip(_names(studies), studies, strict=True)
@@ -165,13 +165,13 @@ def _names(studies: Sequence[ModelStudy]) -> list[str]:
     return [f"{letter} = {study.name}" for letter, study in zip(LETTERS, studies, strict=True)]
 
 
-def _title(studies: Sequence[ModelStudy], conditions: Conditions) -> str:
+def _title(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     names = [name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME:]}" for name in _names(studies)]
-    what = f"{conditions.texts} texts of {Path(conditions.data).name}; a dot marks the head's role"
+    what = f"{studied.texts} texts of {Path(studied.data).name}; a dot marks the head's role"
     return "\n".join([*names, what])
 
 
-def _lines(study: ModelStudy, conditions: Conditions) -> Iterator[dict[str, Any]]:
+def _lines(study: ModelStudy, studied: StudiedTexts) -> Iterator[dict[str, Any]]:
     roles = study.heads.roles()
     uniform = {f"{name}_uniform": share for name, share in study.heads.uniform.items()}
     for row, layer in enumerate(study.layers):
@@ -183,5 +183,5 @@ def _lines(study: ModelStudy, conditions: Conditions) -> Iterator[dict[str, Any]
                 **_of_head(study, row, head),
                 "role": role,
                 **uniform,
-                **asdict(conditions),
+                **asdict(studied),
             }

@@ -6,25 +6,25 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.commands.reproduce import table_names
+from alignattn.commands.reproduce import COMMAND, ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
 from alignattn.commands.reproduce.formats import to_text, write_table
-from alignattn.commands.reproduce.launchers import LAUNCHERS, Launcher, make_launcher
+from alignattn.commands.reproduce.launchers import Launcher
+from alignattn.commands.reproduce.launchers.local import LocalLauncher
+from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
-from alignattn.commands.reproduce.table import Table, load_table
+from alignattn.commands.reproduce.table import load_table
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.parser import OneLineErrorParser
 from alignattn.support.text_tables import render_table
 
-PROG = "alignattn reproduce"
 POLL_SECONDS = 2.0
 """Between two looks at a run that another process makes."""
 
@@ -36,53 +36,8 @@ PATH_OPTIONS = frozenset(
 """Options that may name a file or folder; a model's may also be an id of the Hub."""
 
 
-@dataclass
-class ReproduceArguments:
-    """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
-
-    seeds: int = field(default=5, metadata={"help": "Runs of each cell, with the seeds 1 to N."})
-    tasks: list[str] | None = field(default=None, metadata={"help": "Tasks or pairs, of the table's (default: all)."})
-    models: list[str] | None = field(default=None, metadata={"help": "Models, of the table's (default: all)."})
-    attentions: list[str] | None = field(default=None, metadata={"help": "Attentions, of the table's (default: all)."})
-    note: str | None = field(default=None, metadata={"help": "A sentence to stand below the table."})
-    dry_run: bool = field(default=False, metadata={"help": "Run nothing: list the runs, with an estimate of time."})
-    launcher: str = field(default="local", metadata={"help": f"Where the runs run: {', '.join(LAUNCHERS)}."})
-    processes: int | None = field(
-        default=None, metadata={"help": "Runs at once (default: one for each GPU, or one; with Ray as many as fit)."}
-    )
-    ray_address: str | None = field(default=None, metadata={"help": "Of a Ray cluster (default: an embedded one)."})
-    output_dir: str = field(default="results", metadata={"help": "Folder for the runs and the tables."})
-
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise AlignAttnError(f"--seeds {self.seeds} must be at least 1: it is how many runs a cell has")
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn reproduce`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; no run that was finished is lost.
-    """
-    parser = OneLineErrorParser(
-        [ReproduceArguments], prog=PROG, usage=f"{PROG} TABLE [options] [options of its commands]"
-    )
-    parser.add_argument("table", help=f"One of {', '.join(table_names())}.")
-    known, others = parser.parse_known_args(list(argv))
-    values = vars(known)
-    table = load_table(values.pop("table"))
-    reproduce(table, ReproduceArguments(**values), parse_given(others))
-
-
 def parse_given(words: Sequence[str]) -> dict[str, Any]:
-    """Return options that are for other commands, by name, in the one form that equal values have.
-
-    Raises:
-        AlignAttnError: if a word is no option and belongs to none, or an option is empty.
-    """
+    """Return options that are for other commands, by name, in the one form that equal values have."""
     given: dict[str, list[str]] = {}
     name = None
     for word in words:
@@ -90,7 +45,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
             name, equals, value = word[2:].partition("=")
             given[name] = [value] if equals else []
         elif name is None:
-            raise AlignAttnError(f"{word!r} is no option: {PROG} takes the name of one table (see --help)")
+            raise AlignAttnError(f"{word!r} is no option: {COMMAND.prog} takes the name of one table (see --help)")
         else:
             given[name].append(word)
     for name, values in given.items():
@@ -99,22 +54,24 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
     return {name: _value(name, words) for name, words in given.items()}
 
 
-def reproduce(table: Table, arguments: ReproduceArguments, given: Mapping[str, Any]) -> None:
-    """List the runs of a table, run those that are missing, and write the table.
-
-    Raises:
-        AlignAttnError: if an option is unknown or, at the end, if a run failed.
-    """
-    table = table.with_given(given).narrowed(
-        tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions
+def reproduce(arguments: ReproduceOptions) -> None:
+    """List the runs of a table, run those that are missing, and write the table."""
+    table = (
+        load_table(arguments.table)
+        .with_given(parse_given(arguments.others))
+        .narrowed(tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions)
     )
     results = Path(arguments.output_dir)
-    cells = list(table.cells(range(1, arguments.seeds + 1)))
+    cells = list(table.cells(arguments.cell_seeds))
     waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher = make_launcher(arguments.launcher, processes=arguments.processes, ray_address=arguments.ray_address)
+    launcher: Launcher
+    if arguments.launcher == "ray":
+        launcher = RayLauncher(arguments.processes, arguments.ray_address)
+    else:
+        launcher = LocalLauncher(arguments.processes)
     for wave in waves:
         run_missing(launcher, wave)
     result = read_table(table, cells, results)

@@ -1,4 +1,4 @@
-"""A table as data: a YAML file in `tables/`, or a user's own, says what its rows, columns and numbers are.
+"""A table as data: a YAML file of `runs/tables`, or a user's own, says what its rows, columns and numbers are.
 
     title: above the table
     published_source: what the published numbers are of; left out where there are none
@@ -29,13 +29,14 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.reproduce import TABLES, table_names
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, all_option_names, experiments_of, path_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
+from alignattn.commands.reproduce.fillers import check_option
 from alignattn.models import Traits, traits_of
+from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.parser import did_you_mean
+from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
 ATTENTION = "attention"
@@ -74,11 +75,10 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        known = all_option_names(self.command)
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
-        for name in set().union(*parts) - {ATTENTION}:
-            if name not in known:
-                raise ValueError(f"{self.command} has no option {name!r}{did_you_mean(name, sorted(known))}")
+        for options in parts:
+            for name in options.keys() - {ATTENTION}:
+                check_option(self.command, name, options[name])
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -98,9 +98,6 @@ class Table(Definition):
         """Return the rows and columns that are asked for; None asks for all, or for the default columns.
 
         Case, hyphens and underscores do not count in the names.
-
-        Raises:
-            AlignAttnError: if one that is asked for is not in the table.
         """
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
@@ -120,24 +117,19 @@ class Table(Definition):
         """Return the table with options that a user gives; a model takes the place of every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
-
-        Raises:
-            AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = all_option_names(self.command)
-        for name in given:
+        for name, value in given.items():
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
-                    "--attentions and --seeds"
+                    "--attentions, --seeds or --num_seeds"
                 )
-            if name not in known:
-                raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
+            check_option(self.command, name, value)
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            takes_given = MODEL in given and MODEL in row.options and traits_of_row(row).is_pretrained
+            takes_given = MODEL in given and MODEL in row.options and self.traits(row).is_pretrained
             model = {MODEL: given[MODEL]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
@@ -160,9 +152,9 @@ class Table(Definition):
             baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if not traits_of_row(row).is_pretrained:
-                    options[MODEL] = row.options[MODEL]
-                if not traits_of_row(row).reads_embeddings:
+                if not self.traits(row).is_pretrained:
+                    options[MODEL] = self._own_model(row)
+                if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)
                 published = row.published[index] if row.published else [None]
@@ -180,7 +172,7 @@ class Table(Definition):
 
         That row may lack options that only alignments have. None for a plain row, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or not traits_of_row(row).has_attention:
+        if attention_of(row) == PLAIN_ATTENTION or not self.traits(row).has_attention:
             return None
         return next(
             (
@@ -196,27 +188,26 @@ class Table(Definition):
         """Return the model of the runs of a row."""
         return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
 
+    def traits(self, row: Row) -> Traits:
+        """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
+        return traits_of(self._own_model(row))
+
+    def _own_model(self, row: Row) -> str:
+        return str(row.options.get(MODEL, self.options.get(MODEL)))
+
 
 def load_table(name: str) -> Table:
-    """Read a table's file: one of `tables/` by its name, or a user's own.
-
-    Raises:
-        AlignAttnError: if there is no such table, or it is none.
-    """
+    """Read a table's file: a shipped one by its name, or a user's own."""
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
-    if name not in table_names():
-        choices = ", ".join(table_names())
+    if name not in TABLES:
+        choices = ", ".join(TABLES)
         raise AlignAttnError(f"unknown table {name!r}: choose one of {choices}, or give a YAML file of your own")
-    return parse_table(name, (TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return parse_table(name, TABLES[name].read_text(encoding="utf-8"))
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Return the table that a file describes.
-
-    Raises:
-        AlignAttnError: if it describes none.
-    """
+    """Return the table that a file describes."""
     try:
         content = yaml.safe_load(text)
         # Numbers as they are written: a paper's 78.80 is not 78.8.
@@ -240,11 +231,6 @@ def parse_table(name: str, text: str) -> Table:
 def attention_of(row: Row) -> str:
     """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
-
-
-def traits_of_row(row: Row) -> Traits:
-    """Return what the model that a row names says of itself; of a row that names none what an encoder does."""
-    return traits_of(row.options.get(MODEL, ""))
 
 
 def _published(entry: Any) -> list[str | None]:
@@ -272,5 +258,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return path_label(str(value))
+        return short_path(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)

@@ -1,1 +1,37 @@
-"""`alignattn robustness`."""
+"""`alignattn robustness`, and what goes with it."""
+
+from alignattn.commands.robustness.options import (
+    PROG,
+    MaskedLanguageOptions,
+    RobustnessOptions,
+    ShowOptions,
+)
+from alignattn.support.command import Command
+
+COMMAND = Command(
+    "robustness",
+    "how many attacks by TextFooler, TextBugger and BAE fail",
+    RobustnessOptions,
+    run="alignattn.commands.robustness.command:robustness",
+    examples=(
+        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --max_eval_samples 20 --output_dir attacks",
+        f"{PROG} --merge --output_dir attacks",
+    ),
+    moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},
+    subcommands={
+        "show": Command(
+            "robustness show",
+            "adversarial examples to read",
+            ShowOptions,
+            run="alignattn.commands.robustness.show:show",
+            examples=(f"{PROG} show attacks/mrpc-seed-1/textfooler.jsonl --html textfooler.html",),
+        ),
+        "train-mlm": Command(
+            "robustness train-mlm",
+            "train a masked-language head for attacks that propose words",
+            MaskedLanguageOptions,
+            run="alignattn.commands.robustness.train_mlm:train_masked_language_model",
+            examples=(f"{PROG} train-mlm --model DIR --train_file texts.txt --output_dir mlm",),
+        ),
+    },
+)

@@ -5,82 +5,30 @@ and the percentage of those that fail.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.options import PROG, RobustnessOptions
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
-from alignattn.robustness.record_files import read_header, read_run
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
 from alignattn.robustness.records import WHOLE, AttackRun, Shard
 from alignattn.robustness.resources import Resources
-from alignattn.robustness.summary import summarise, tabulate, write_tables
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder
-from alignattn.support.parser import OneLineErrorParser
 
 ATTACK_PACKAGES = ("textattack", "nltk")
-RECORDS_SUFFIX = ".jsonl"
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
-@dataclass
-class RobustnessArguments(AttackArguments):
-    """The options of `alignattn robustness`."""
-
-    shard: str = field(default=str(WHOLE), metadata={"help": "Attack a part of the rows alone, such as 3/8."})
-    merge: bool = field(
-        default=False,
-        metadata={"help": "Attack nothing: merge the shards in --output_dir, and write the table of all runs there."},
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Shard.parse(self.shard)
-        if not self.merge:
-            return
-        defaults = vars(RobustnessArguments())
-        others = [name for name in defaults.keys() - {"merge", "output_dir"} if vars(self)[name] != defaults[name]]
-        if others:
-            raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
-
-    @property
-    def part(self) -> Shard:
-        """The shard that is asked for."""
-        return Shard.parse(self.shard)
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness`, or one of its subcommands `show` and `train-mlm`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; no record that was written is lost.
-    """
-    if argv and argv[0] in SUBCOMMANDS:
-        SUBCOMMANDS[argv[0]](argv[1:])
-        return
-    if argv and argv[0] == "throughput":
-        raise AlignAttnError("the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py")
-    others = f"Go with it: {', '.join(f'{PROG} {name}' for name in SUBCOMMANDS)}; each has a --help of its own."
-    parser = OneLineErrorParser([RobustnessArguments], prog=PROG, epilog=others)
-    robustness(RobustnessArguments(**vars(parser.parse_args(list(argv)))))
-
-
-def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
-    """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
+def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
+    """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables."""
     folder = Path(arguments.output_dir)
     check_output_folder(folder)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
@@ -92,19 +40,15 @@ def robustness(arguments: RobustnessArguments) -> list[AttackRun]:
     finished = [*runs, *_others(folder, runs)]
     if not finished:
         raise AlignAttnError(f"{folder} holds no finished attacks: give the --output_dir of the shards")
-    tables = tabulate([summarise(run) for run in finished])
-    written = write_tables(folder, tables)
+    tables = tabulate([summarise_attacks(run) for run in finished])
+    written = write_attack_tables(folder, tables)
     print("\n\n".join(table.render() for table in tables))
     print(f"written to {', '.join(map(str, written))}")
     return runs
 
 
-def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
-    """Attack every model by every recipe; what was attacked before is not attacked again.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
+def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
+    """Attack every model by every recipe; what was attacked before is not attacked again."""
     check_textattack()
     resources, loaders = arguments.resources(), target_loaders(arguments)
     # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
@@ -119,7 +63,7 @@ def attack_all(arguments: RobustnessArguments) -> list[AttackRun]:
     return runs
 
 
-def _jobs(target: Target, arguments: RobustnessArguments, resources: Resources) -> list[tuple[Any, AttackJob]]:
+def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) -> list[tuple[Any, AttackJob]]:
     """The attacks on a model by all recipes, each with what it is on, checked against what is recorded already."""
     wrapper, folder = target.wrapper(arguments), _records_folder(Path(arguments.output_dir), target)
     jobs = []
@@ -166,11 +110,7 @@ def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
-    """Merge the shards below a folder, and return the runs that they make.
-
-    Raises:
-        AlignAttnError: if one is unfinished, or the shards do not make up a run or another one than is there.
-    """
+    """Merge the shards below a folder, and return the runs that they make."""
     shards: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
         match = SHARD_FILE.fullmatch(path.name)
@@ -198,7 +138,7 @@ def _others(folder: Path, runs: Sequence[AttackRun]) -> list[AttackRun]:
 
 def _describe(run: AttackRun) -> str:
     settings, counts = run.header.settings, len(run.records)
-    summary = summarise(run)
+    summary = summarise_attacks(run)
     attacked = summary.failed + summary.succeeded
     is_short = run.header.rows == run.header.rows_available and attacked < settings.num_examples
     fewer = f", fewer than the {settings.num_examples} asked for: the split is used whole" if is_short else ""
@@ -209,21 +149,3 @@ def _describe(run: AttackRun) -> str:
         f"{run.path}: {settings.recipe} on {settings.task} {settings.split}, changing {columns}; {counts} row(s), "
         f"{attacked} attacked{fewer}{errors}{left_out}"
     )
-
-
-def _show(argv: Sequence[str]) -> None:
-    from alignattn.commands.robustness.show import main as show
-
-    show(argv)
-
-
-def _train_mlm(argv: Sequence[str]) -> None:
-    from alignattn.commands.robustness.train_mlm import main as train_mlm
-
-    train_mlm(argv)
-
-
-SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {
-    "show": _show,
-    "train-mlm": _train_mlm,
-}

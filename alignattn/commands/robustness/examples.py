@@ -7,8 +7,8 @@ from typing import Literal
 
 from alignattn.robustness.records import OUTCOMES, AttackRecord
 
-Kind = Literal["same", "deleted", "inserted"]
-Piece = tuple[Kind, str]
+Change = Literal["same", "deleted", "inserted"]
+Piece = tuple[Change, str]
 """Neighbouring words of a text, and whether the other text has them."""
 
 
@@ -55,7 +55,7 @@ def heading(record: AttackRecord) -> str:
     )
 
 
-def predictions(record: AttackRecord, labels: Sequence[str]) -> list[str]:
+def prediction_lines(record: AttackRecord, labels: Sequence[str]) -> list[str]:
     """Return lines with the label, the scores of the classes before and after the attack, and an error if there is one.
 
     Args:

@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.command import RECORDS_SUFFIX, RobustnessArguments
-from alignattn.robustness.record_files import read_run
+from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME
+from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.robustness.summary import TABLE_NAME
-from alignattn.runs.filler import OUTPUT_DIR, Filler, RunReport, option_names, percent
+from alignattn.runs.filler import Filler, RunReport, percent
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record
-
-SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,10 @@ class RobustnessFiller(Filler):
     """`alignattn robustness`, on the run of a `finetune`."""
 
     needs = "finetune"
+    withheld = frozenset({"run", "model", "task", "seed", "shard", "merge"})
+    # In a table `max_eval_samples` is how many rows the attacked model is evaluated on.
+    in_tables: ClassVar[Mapping[str, str]] = {"max_eval_samples": "num_examples"}
     has_seeds = False
-
-    @cached_property
-    def options(self) -> frozenset[str]:
-        """The options that it may be given."""
-        return option_names(RobustnessArguments) - {OUTPUT_DIR, "run", "model", "task", "seed", "shard", "merge"}
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
         """Return all options of a run."""
@@ -67,13 +61,16 @@ class RobustnessFiller(Filler):
         return RunReport(
             numbers=summary,
             facts=facts,
-            scores={name: percent(summary[name]) for name in SHARES if summary[name] is not None},
+            scores={name: percent(summary[name]) for name in SHARES_OF_ROWS if summary[name] is not None},
             config=yaml.safe_dump({name: value for name, value in settings.items() if name != "resources"}),
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the attacked rows."""
         return _attack_examples(_read_attacks(folder)) if tuple(path) == ("failed_share",) else None
+
+
+FILLER = RobustnessFiller()
 
 
 def _summary(folder: Path) -> dict[str, Any]:

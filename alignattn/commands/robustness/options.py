@@ -1,85 +1,178 @@
-"""The options of the commands that attack: which models, by which recipes, made of what."""
+"""The options of `alignattn robustness` and of what goes with it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from alignattn.robustness.recipes import RECIPES, check_recipe
-from alignattn.robustness.resources import UNIVERSAL_SENTENCE_ENCODER, WORDNET, Resources
-from alignattn.runs.options import LARGEST_SEED
+from alignattn.robustness.recipe_names import RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET, check_recipe
+from alignattn.robustness.records import OUTCOMES, WHOLE, Shard
+from alignattn.runs.training_options import LARGEST_SEED, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.parser import check_range
+from alignattn.support.options import REQUIRED, Options, option, options_of
+
+if TYPE_CHECKING:
+    from alignattn.robustness.resources import Resources
 
 PROG = "alignattn robustness"
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
+RESOURCES = "resources"
+"""Group in the help."""
+
+DEFAULT_LIMIT = 20
+"""Examples that the terminal shows; a page holds all."""
 
 
-@dataclass
-class AttackArguments:
-    """The options that every command that attacks has."""
+@dataclass(frozen=True, kw_only=True)
+class AttackOptions(Options):
+    """The options that every command that attacks has: which models, by which recipes, made of what."""
 
-    run: list[str] | None = field(
-        default=None, metadata={"help": "Run folders of alignattn finetune; several give a table."}
+    run: tuple[str, ...] | None = option(
+        None, "Run folders of alignattn finetune; several give a table.", metavar="DIR"
     )
-    model: str | None = field(default=None, metadata={"help": "A fine-tuned classifier to attack, with --task."})
-    task: str | None = field(default=None, metadata={"help": "The task of --model."})
-    recipes: list[str] = field(
-        default_factory=lambda: list(RECIPES), metadata={"help": f"Attacks: {', '.join(RECIPES)} (default: all)."}
+    model: str | None = option(None, "A fine-tuned classifier to attack, with --task.")
+    task: str | None = option(None, "The task of --model.", metavar="TASK")
+    recipes: tuple[str, ...] = option(
+        tuple(RECIPES), f"Attacks: {', '.join(RECIPES)} (default: all).", distinct="recipe"
     )
-    num_examples: int = field(
-        default=1000,
-        metadata={"help": "Examples to attack, not counting rows that the model gets wrong; it may be raised later."},
+    max_eval_samples: int = option(
+        1000,
+        "Examples to attack, not counting rows that the model gets wrong; it may be raised later.",
+        low=1,
+        formerly=("num_examples",),
     )
-    attack_columns: list[str] | None = field(
-        default=None, metadata={"help": "Columns of a pair whose words may change (default: the recipe's own rule)."}
+    attack_columns: tuple[str, ...] | None = option(
+        None, "Columns of a pair whose words may change (default: the recipe's own rule)."
     )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Folder of Parquet files to read instead of the Hub (default: the run's)."}
+    data_dir: str | None = option(
+        None, "Folder of Parquet files to read instead of the Hub (default: the run's).", metavar="DIR"
     )
-    skip_bad_rows: bool = field(
-        default=False, metadata={"help": "Leave rows out that cannot be used (of a run, those it left out are anyway)."}
+    skip_bad_rows: bool = option(False, "Leave rows out that cannot be used (of a run, those it left out are anyway).")
+    max_length: int = option(512, "Most tokens that the model reads of a row.", low=1)
+    batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
+    half_precision: bool = option(False, "float16, on CUDA.")
+    seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
+    word_vectors: str | None = option(
+        None, "Word vectors (text or .npz) in place of the counter-fitted ones.", group=RESOURCES, metavar="FILE"
     )
-    max_length: int = field(default=512, metadata={"help": "Most tokens that the model reads of a row."})
-    batch_size: int | None = field(default=None, metadata={"help": "Texts scored at once (default: by the device)."})
-    half_precision: bool = field(default=False, metadata={"help": "float16, on CUDA."})
-    seed: int = field(default=42, metadata={"help": "Seed of the attacks."})
-    word_vectors: str | None = field(
-        default=None, metadata={"help": "Word vectors (text or .npz) in place of the counter-fitted ones."}
+    neighbors: str | None = option(
+        None,
+        "Parquet file of neighbour lists (word, neighbors) in place of word vectors.",
+        group=RESOURCES,
+        metavar="FILE",
     )
-    neighbors: str | None = field(
-        default=None, metadata={"help": "Parquet file of neighbour lists (word, neighbors) in place of word vectors."}
+    synonyms: str | None = option(None, f"{WORDNET}: its synonyms in place of word vectors.", group=RESOURCES)
+    sentence_encoder: str = option(
+        UNIVERSAL_SENTENCE_ENCODER,
+        f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder.",
+        group=RESOURCES,
+        metavar="DIR",
     )
-    synonyms: str | None = field(default=None, metadata={"help": f"{WORDNET}: its synonyms in place of word vectors."})
-    sentence_encoder: str = field(
-        default=UNIVERSAL_SENTENCE_ENCODER,
-        metadata={"help": f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."},
+    mlm: str | None = option(
+        None, "Folder of a masked-language model in place of bert-base-uncased.", group=RESOURCES, metavar="DIR"
     )
-    mlm: str | None = field(
-        default=None, metadata={"help": "Folder of a masked-language model in place of bert-base-uncased."}
-    )
-    nltk_data: str | None = field(default=None, metadata={"help": "Folder of NLTK data."})
-    output_dir: str = field(default="robustness", metadata={"help": "Folder for records and tables."})
+    nltk_data: str | None = option(None, "Folder of NLTK data.", group=RESOURCES, metavar="DIR")
+    output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR")
 
     def __post_init__(self) -> None:
-        if self.half_precision and not torch.cuda.is_available():
-            raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
-        for name in ("num_examples", "max_length", "batch_size"):
-            check_range(self, name, 1)
-        check_range(self, "seed", 0, LARGEST_SEED)
+        super().__post_init__()
         for recipe in self.recipes:
             check_recipe(recipe)
-        if len(set(self.recipes)) < len(self.recipes):
-            raise AlignAttnError(f"--recipes {' '.join(self.recipes)} names a recipe twice")
 
-    def resources(self) -> Resources:
-        """Return what the attacks are made of.
+    def resources(self) -> "Resources":
+        """Return what the attacks are made of."""
+        # It reads tables, which no option needs.
+        from alignattn.robustness.resources import Resources
 
-        Raises:
-            AlignAttnError: if a file or folder is missing or will not do.
-        """
         given = {name: getattr(self, name) for name in RESOURCE_FILES}
         paths = {name: None if value is None else Path(value) for name, value in given.items()}
         resources = Resources(**paths, synonyms=self.synonyms, sentence_encoder=self.sentence_encoder)
         resources.check()
         return resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessOptions(AttackOptions):
+    """The options of `alignattn robustness`."""
+
+    shard: str = option(str(WHOLE), "Attack a part of the rows alone, such as 3/8.", metavar="N/COUNT")
+    merge: bool = option(
+        False, "Attack nothing: merge the shards in --output_dir, and write the table of all runs there."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Shard.parse(self.shard)
+        if not self.merge:
+            return
+        known = options_of(type(self))
+        others = [name for name in known.keys() - {"merge", "output_dir"} if getattr(self, name) != known[name].default]
+        if others:
+            raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
+
+    @property
+    def part(self) -> Shard:
+        """The shard that is asked for."""
+        return Shard.parse(self.shard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(Options):
+    """The options of `alignattn robustness show`."""
+
+    results: str = option(REQUIRED, "JSON lines that an attack wrote.", positional=True, metavar="RESULTS")
+    html: str | None = option(None, "Write one page of the examples to this new file.", metavar="FILE")
+    limit: int | None = option(None, f"Most examples (default: {DEFAULT_LIMIT} in the terminal, all in a page).", low=1)
+    outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.")
+    labels: tuple[str, ...] | None = option(None, "Names of the classes 0, 1 and so on.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outcome is not None and self.outcome not in OUTCOMES:
+            raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLanguageTrainingOptions(TransformersOptions):
+    """transformers' training options, with the defaults for a new head on a pretrained encoder."""
+
+    output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR")
+    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=LARGEST_SEED)
+    learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING, low=0)
+    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, low=0)
+    max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
+    per_device_train_batch_size: int = option(
+        32,
+        "Texts of a step on each device.",
+        group=TRAINING,
+        low=1,
+        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
+    )
+    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING, low=1)
+    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
+    logging_nan_inf_filter: bool = option(
+        False, "Leave losses that are not finite out of the logs; here they end the run.", rare=True
+    )
+    save_strategy: str = option(
+        "no", "When checkpoints to resume from are saved.", group=RUN, choices=("no", "steps", "epoch", "best")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLanguageOptions(Options):
+    """The options of `alignattn robustness train-mlm`.
+
+    Attributes:
+        training: of encoder and head.
+    """
+
+    training: MaskedLanguageTrainingOptions
+    model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.")
+    train_file: tuple[str, ...] = option(
+        REQUIRED,
+        "Files of one text a line; or tables (CSV, JSON lines, Parquet) with --text_columns.",
+        metavar="FILE",
+        formerly=("text",),
+    )
+    text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
+    max_length: int = option(64, "Most tokens of a text; longer ones are cut.")
+    mlm_probability: float = option(0.15, "Share of the tokens that are masked.", above=0, below=1)

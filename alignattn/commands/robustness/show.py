@@ -4,34 +4,30 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignattn.commands.robustness.examples import (
-    Kind,
+    Change,
     Piece,
     changed_columns,
     heading,
-    predictions,
+    prediction_lines,
     summary_line,
     visible,
 )
+from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import OUTCOMES, AttackRecord
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
 from alignattn.support.html import render_page
-from alignattn.support.parser import OneLineErrorParser, check_range
 
-DEFAULT_LIMIT = 20
-"""Examples that the terminal shows; a page holds all."""
-
-Marks = Mapping[Kind, tuple[str, str]]
+Marks = Mapping[Change, tuple[str, str]]
 
 MARKS: Marks = {"same": ("", ""), "deleted": ("[-", "-]"), "inserted": ("{+", "+}")}
 """Around words where there is no colour; those of `git diff --word-diff`."""
 
-COLOURS: Marks = {
+ANSI_COLOURS: Marks = {
     "same": ("", ""),
     "deleted": ("\x1b[1;31m", "\x1b[0m"),
     "inserted": ("\x1b[1;32m", "\x1b[0m"),
@@ -41,46 +37,8 @@ COLOURS: Marks = {
 ARROW = "→"
 
 
-@dataclass
-class ShowOptions:
-    """The options of `alignattn robustness show` that are given by name and value."""
-
-    html: str | None = field(default=None, metadata={"help": "Write one page of the examples to this new file."})
-    limit: int | None = field(
-        default=None, metadata={"help": f"Most examples (default: {DEFAULT_LIMIT} in the terminal, all in a page)."}
-    )
-    outcome: str | None = field(default=None, metadata={"help": f"Only those that {', '.join(OUTCOMES)}."})
-    labels: list[str] | None = field(default=None, metadata={"help": "Names of the classes 0, 1 and so on."})
-
-    def __post_init__(self) -> None:
-        check_range(self, "limit", 1)
-        if self.outcome is not None and self.outcome not in OUTCOMES:
-            raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
-
-
-@dataclass(kw_only=True)
-class ShowArguments(ShowOptions):
-    """Everything that `alignattn robustness show` is given.
-
-    Attributes:
-        results: file of JSON lines that an attack wrote.
-    """
-
-    results: str
-
-
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness show`: print the examples, or write a page of them.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    parser = OneLineErrorParser([ShowOptions], prog="alignattn robustness show")
-    parser.add_argument("results", metavar="RESULTS", help="JSON lines that an attack wrote.")
-    arguments = ShowArguments(**vars(parser.parse_args(list(argv))))
+def show(arguments: ShowOptions) -> None:
+    """Print the examples, or write a page of them."""
     path = Path(arguments.results)
     records = _wanted(read_shown(path), arguments.outcome, path)
     labels = arguments.labels or ()
@@ -106,7 +64,7 @@ def render_terminal(
         limit: most examples that are shown; all are counted.
         labels: names of the classes.
     """
-    marks = COLOURS if color else MARKS
+    marks = ANSI_COLOURS if color else MARKS
     shown = records[:limit]
     lines = [line for record in shown for line in (*_example_lines(record, marks, labels), "")]
     if len(shown) < len(records):
@@ -126,7 +84,7 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
         {
             "outcome": record.outcome,
             "heading": heading(record),
-            "predictions": predictions(record, labels),
+            "predictions": prediction_lines(record, labels),
             "columns": [(visible(column), *texts) for column, *texts in changed_columns(record)],
         }
         for record in records
@@ -151,7 +109,7 @@ def _print(text: str) -> None:
 
 
 def _example_lines(record: AttackRecord, marks: Marks, labels: Sequence[str]) -> list[str]:
-    lines = [heading(record), *(f"  {line}" for line in predictions(record, labels))]
+    lines = [heading(record), *(f"  {line}" for line in prediction_lines(record, labels))]
     for column, original, perturbed in changed_columns(record):
         lines.append(f"  {visible(column)}: {_marked(original, marks)}")
         if perturbed is not None:

@@ -1,15 +1,16 @@
 """What is attacked: the model of a run, or a model and a task, with the rows that it is evaluated on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.robustness.options import PROG, AttackArguments
+from alignattn.commands.robustness.options import AttackOptions
 from alignattn.patching import is_patched, patch_of
 from alignattn.robustness.encoders import load_pretrained
 from alignattn.robustness.loop import AttackRow
@@ -23,7 +24,6 @@ from alignattn.runs.folders import (
     read_run_options,
     short_names,
 )
-from alignattn.runs.options import RunOptions
 from alignattn.runs.results import is_seed_folder
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
@@ -58,15 +58,11 @@ class Target:
 
     @property
     def attention(self) -> str:
-        """The preset's name, or the slots that are filled."""
+        """The preset's name, or the slots that are not the default's."""
         return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
 
-    def wrapper(self, arguments: AttackArguments) -> TaskModelWrapper:
-        """Return what attacks query it through.
-
-        Raises:
-            AlignAttnError: if the options do not fit the model.
-        """
+    def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
+        """Return what attacks query it through."""
         return wrap_model(
             self.model,
             self.tokenizer,
@@ -75,16 +71,13 @@ class Target:
             half_precision=arguments.half_precision,
         )
 
-    def settings(self, recipe: str, arguments: AttackArguments, resources: Mapping[str, str]) -> AttackSettings:
+    def settings(self, recipe: str, arguments: AttackOptions, resources: Mapping[str, str]) -> AttackSettings:
         """Return what the records of its attacks by a recipe are said to be of.
 
         Args:
             recipe: the attack's name.
             arguments: the options of the call.
             resources: what the attacks are made of, in words.
-
-        Raises:
-            AlignAttnError: if the recipe is unknown, or an attacked column is not one of the task's.
         """
         return AttackSettings(
             run=self.run,
@@ -96,18 +89,16 @@ class Target:
             attack_columns=attacked_columns(recipe, self.task.text_columns, arguments.attack_columns),
             max_length=arguments.max_length,
             seed=arguments.seed,
-            num_examples=arguments.num_examples,
+            num_examples=arguments.max_eval_samples,
             precision="float16" if arguments.half_precision else "float32",
             resources=resources,
         )
 
 
-def target_loaders(arguments: AttackArguments) -> list[Callable[[], Target]]:
-    """Return what loads each model that the options name, once it is its turn.
-
-    Raises:
-        AlignAttnError: if they name none, or a run folder is none.
-    """
+def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
+    """Return what loads each model that the options name, once it is its turn."""
+    if arguments.half_precision and not torch.cuda.is_available():
+        raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
     if arguments.run:
         if arguments.model is not None or arguments.task is not None:
             raise AlignAttnError("--run names model and task: leave --model and --task out")
@@ -147,7 +138,7 @@ def _record_folder(model: Path) -> str:
     return "-".join(parts[-2 if is_seed_folder(model) else -1 :])
 
 
-def _target_of_model(arguments: AttackArguments) -> Target:
+def _target_of_model(arguments: AttackOptions) -> Target:
     assert arguments.model is not None
     assert arguments.task is not None
     rows = load_rows(
@@ -162,12 +153,12 @@ def _target_of_model(arguments: AttackArguments) -> Target:
     return _target(name, arguments.model, _check_task(rows))
 
 
-def _target_of_run(folder: Path, name: str, arguments: AttackArguments) -> Target:
-    options = read_run_options(folder, PROG)
-    if arguments.data_dir is not None and options.data().train_file is not None:
+def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
+    options = read_run_options(folder)
+    if arguments.data_dir is not None and options.data.train_file is not None:
         raise AlignAttnError(f"--data_dir does not go with {folder}, a run on files of its own: leave it out")
     if arguments.skip_bad_rows:
-        options = RunOptions(options.values | {"skip_bad_rows": True})
+        options = replace(options, data=replace(options.data, skip_bad_rows=True))
     rows = load_run_evaluation(options, arguments.data_dir)
     return _target(name, str(folder), _check_task(rows))
 

@@ -6,7 +6,7 @@ The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the maske
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -26,61 +26,23 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import unloadable
-from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
-from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
-from alignattn.robustness.masked_texts import (
-    TABLE_SUFFIXES,
+from alignattn.commands.robustness.masked_texts import (
     encode_texts,
     masked_batches,
     most_frequent_token,
     read_texts,
     split_texts,
 )
-from alignattn.runs.options import RunOptions, check_training_options
+from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.models.packaged import model_source
+from alignattn.patching.checkpoints import unloadable
+from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
+from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
+from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, write_json
-from alignattn.support.parser import OneLineErrorParser
 from alignattn.training.trainer import refuse_data_parallel
-
-
-@dataclass
-class MaskedLanguageArguments:
-    """The encoder and the texts that its head is trained on."""
-
-    model: str = field(metadata={"help": "Folder or Hub id of the encoder, such as a MiniLM."})
-    text: list[str] = field(
-        metadata={"help": f"Files of one text a line; or tables ({', '.join(TABLE_SUFFIXES)}) with --text_columns."}
-    )
-    text_columns: list[str] | None = field(
-        default=None, metadata={"help": "Columns of the tables; each holds texts of its own."}
-    )
-    max_length: int = field(default=64, metadata={"help": "Most tokens of a text; longer ones are cut."})
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are masked."})
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mlm_probability < 1:
-            raise AlignAttnError(f"--mlm_probability {self.mlm_probability} must lie between 0 and 1")
-
-
-@dataclass
-class MaskedLanguageTrainingArguments(TrainingArguments):
-    """transformers' training options, with the defaults for a new head on a pretrained encoder."""
-
-    learning_rate: float = field(default=1e-4, metadata={"help": "Learning rate of encoder and head."})
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "Texts a step and device."})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Held-out texts a batch."})
-    logging_steps: float = field(default=0.05, metadata={"help": "Steps between logs; below 1 a share of all."})
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave losses that are not finite out of the logs; here they end the run."}
-    )
-    save_strategy: str = field(default="no", metadata={"help": "When checkpoints to resume from are saved."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[no-untyped-call]
-        check_training_options(self)
 
 
 @dataclass(frozen=True)
@@ -121,8 +83,8 @@ class MaskedLanguageResult:
     """
 
     model: str
-    text: list[str]
-    text_columns: list[str] | None
+    text: Sequence[str]
+    text_columns: Sequence[str] | None
     train_texts: int
     held_out_texts: int
     cut_texts: int
@@ -137,27 +99,7 @@ class MaskedLanguageResult:
     device: str
 
 
-def main(argv: Sequence[str]) -> None:
-    """Run `alignattn robustness train-mlm`.
-
-    Args:
-        argv: the words after the command's name.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
-    parser = OneLineErrorParser(
-        [MaskedLanguageArguments, MaskedLanguageTrainingArguments], prog="alignattn robustness train-mlm"
-    )
-    options = RunOptions(vars(parser.parse_args(list(argv))))
-    if options.values["output_dir"] is None:
-        raise AlignAttnError("no folder for the model: give --output_dir DIR")
-    train_masked_language_model(options.build(MaskedLanguageArguments), options.build(MaskedLanguageTrainingArguments))
-
-
-def train_masked_language_model(
-    arguments: MaskedLanguageArguments, args: MaskedLanguageTrainingArguments
-) -> MaskedLanguageResult:
+def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLanguageResult:
     """Train a masked-language head and its encoder on texts; save them, and print and write what they guess.
 
     The folder loads with `AutoModelForMaskedLM` and `AutoTokenizer`. A twentieth of the different texts is held out. An
@@ -165,15 +107,11 @@ def train_masked_language_model(
 
     Returns:
         What is written to `results.json`, last of all files.
-
-    Raises:
-        AlignAttnError: if the folder holds another model, a text or the model cannot be read, there is too little
-            text, or the loss is not finite.
     """
-    folder = Path(str(args.output_dir))
+    folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
     _check_checkpoint(args.resume_from_checkpoint)
-    parts = split_texts(read_texts([Path(name) for name in arguments.text], arguments.text_columns), args.seed)
+    parts = split_texts(read_texts([Path(name) for name in arguments.train_file], arguments.text_columns), args.seed)
     set_seed(args.seed)
     model, tokenizer = _load(arguments)
     train, held_out = (encode_texts(part, tokenizer, arguments.max_length) for part in parts)
@@ -186,7 +124,7 @@ def train_masked_language_model(
     after = masked_accuracy(model, batches, "after")
     result = MaskedLanguageResult(
         model=arguments.model,
-        text=arguments.text,
+        text=arguments.train_file,
         text_columns=arguments.text_columns,
         train_texts=len(train),
         held_out_texts=len(held_out),
@@ -204,11 +142,11 @@ def train_masked_language_model(
     trainer.save_model()
     if trainer.is_world_process_zero():
         write_json(folder / RESULTS_FILE, asdict(result))
-        print(render(result, folder))
+        print(accuracy_lines(result, folder))
     return result
 
 
-def render(result: MaskedLanguageResult, folder: Path) -> str:
+def accuracy_lines(result: MaskedLanguageResult, folder: Path) -> str:
     """Return the result in lines, shares as percentages."""
     accuracy = result.masked_accuracy
     lines = [
@@ -249,7 +187,7 @@ def _share_of(token: int, batches: Sequence[BatchEncoding]) -> float:
     return float((labels == token).double().mean())
 
 
-def _load(arguments: MaskedLanguageArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     source = model_source(arguments.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -301,7 +239,7 @@ def _build_trainer(
     return trainer
 
 
-def _train(trainer: Trainer, args: MaskedLanguageTrainingArguments) -> dict[str, float]:
+def _train(trainer: Trainer, args: TrainingArguments) -> dict[str, float]:
     output = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if not math.isfinite(output.training_loss):
         raise AlignAttnError(f"the loss is not finite: give a smaller --learning_rate than {args.learning_rate}")

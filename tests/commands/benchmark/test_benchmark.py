@@ -12,10 +12,10 @@ import alignattn
 from alignattn.attention.alignment import transport
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.benchmark.command import load_model, main
-from alignattn.commands.benchmark.measuring import (
+from alignattn.commands.benchmark.command import load_model
+from alignattn.commands.benchmark.step_timing import (
     PHASES,
-    Cell,
+    Measurement,
     Phase,
     Setting,
     Shape,
@@ -45,7 +45,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def result(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("result") / "benchmark"
     words = f"--model {model_folder} --shapes 3x8 --lengths 16 32 --repeats 2 --warmup 1 --threads 1"
-    main([*words.split(), "--output_dir", str(folder)])
+    assert run_command(["benchmark", *words.split(), "--output_dir", str(folder)]) == 0
     return folder
 
 
@@ -58,13 +58,14 @@ def batch_of(shape: Shape) -> dict[str, torch.Tensor]:
     return make_batch(shape, VOCABULARY, 0, NUM_LABELS, seed=0)
 
 
-def measured(attentions: tuple[str, ...], shape: Shape, phase: Phase) -> Cell:
+def measured(attentions: tuple[str, ...], shape: Shape, phase: Phase) -> Measurement:
     model = tiny_model("bert", max_position_embeddings=shape.length, attention_probs_dropout_prob=0.0)
     subjects = [Subject(attention, model, CPU) for attention in attentions]
     return measure(subjects, shape, phase, batch_of(shape), repeats=1, warmup=1, on_repeat=lambda: None)
 
 
-def test_a_line_for_each_attention_shape_and_phase(result: Path) -> None:
+def test_a_line_for_each_attention_shape_and_phase(result: Path, model_folder: str) -> None:
+    assert {line["model"] for line in lines_of(result / "benchmark.csv")} == {Path(model_folder).name}
     keys = [
         (line["attention"], line["phase"], line["batch"], line["length"]) for line in lines_of(result / "benchmark.csv")
     ]

@@ -21,7 +21,8 @@ from alignattn.calibration import (
 )
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
-from alignattn.commands.calibrate.command import CalibrationArguments, calibrate
+from alignattn.commands.calibrate import CalibrateOptions
+from alignattn.commands.calibrate.command import calibrate
 from alignattn.plots import ReliabilityPanel, draw_reliability
 
 PNG_SIGNATURE = b"\x89PNG"
@@ -105,7 +106,7 @@ def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
     content = run(save(tmp_path / "p.parquet", table), "--fit_on", "near", folder=tmp_path / "out")
     (file,) = content["files"]
     temperature, near, far = file["temperature"], file["splits"]["near"], file["splits"]["far"]
-    assert temperature["fitted_on"] == {"file": str(tmp_path / "p.parquet"), "split": "near", "rows": 100}
+    assert temperature["fitted_on"] == {"file": "p.parquet", "split": "near", "rows": 100}
     assert temperature["value"] == pytest.approx(3, rel=0.4)
     nll = temperature["negative_log_likelihood"]
     assert nll["after"] < nll["before"]
@@ -151,7 +152,9 @@ def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys:
     content = run(*paths, "--fit_on", "near", "--split", "far", folder=tmp_path / "out")
     temperatures = [file["temperature"]["value"] for file in content["files"]]
     assert temperatures[0] == pytest.approx(4 * temperatures[1], rel=1e-4)
-    assert [file["temperature"]["fitted_on"]["file"] for file in content["files"]] == paths
+    assert [file["temperature"]["fitted_on"]["file"] for file in content["files"]] == [
+        f"{name}/seed-1/predictions.parquet" for name in ("soft", "aa-ct")
+    ]
     assert [list(file["splits"]) for file in content["files"]] == [["far"], ["far"]]
     output = capsys.readouterr().out
     assert "soft: far" in output
@@ -261,7 +264,7 @@ def test_the_diagram_shows_the_bins() -> None:
 
 def test_called_from_python(tmp_path: Path) -> None:
     path = save(tmp_path / "p.parquet", columns())
-    arguments = CalibrationArguments(files=[path], output_dir=str(tmp_path / "out"), split=["far"], resamples=5)
+    arguments = CalibrateOptions(files=[path], output_dir=str(tmp_path / "out"), split=["far"], resamples=5)
     ((part, summary),) = calibrate(arguments)
     assert (part.split, list(summary)) == ("far", ["before"])
 

@@ -19,7 +19,8 @@ from sklearn.metrics import accuracy_score
 
 from alignattn.calibration import apply_temperature, expected_calibration_error, fit_temperature, log_probabilities
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.domain_shift.command import PUBLISHED_TRAINING, halves, parse_domain_shift_options
+from alignattn.commands.domain_shift import COMMAND, PUBLISHED_TRAINING
+from alignattn.commands.domain_shift.command import halves
 from alignattn.commands.domain_shift.pair import parse_pair
 
 TRAIN_ROWS = 48
@@ -288,15 +289,15 @@ class TestPublishedTraining:
         config = tmp_path / "config.yaml"
         config.write_text(f"model: {model}\nweight_decay: 0.02\nlearning_rate: 3e-5\n")
         words = ["--pair", "snli-mnli", "--config", str(config), "--output_dir", "x", "--learning_rate", "4e-5"]
-        options = parse_domain_shift_options(words)
-        training = options.training()
+        options = COMMAND.parse(words)
+        training = options.training
         assert (training.learning_rate, training.weight_decay) == (4e-5, 0.02)
         assert (training.per_device_train_batch_size, training.num_train_epochs) == (32, 3)
-        assert options.data().max_length == 256
+        assert options.data.max_length == 256
 
     def test_other_models_train_as_finetune_does(self) -> None:
-        options = parse_domain_shift_options(["--pair", "snli-mnli", "--model", "albert-base-v2", "--output_dir", "x"])
-        assert options.data().max_length is None
+        options = COMMAND.parse(["--pair", "snli-mnli", "--model", "albert-base-v2", "--output_dir", "x"])
+        assert options.data.max_length is None
 
 
 class TestMistakes:

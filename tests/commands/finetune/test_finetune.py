@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
-from alignattn.cli import COMMANDS, main
-from alignattn.runs.options import parse_run_options
+from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
 
 
 @pytest.fixture(scope="session")
@@ -162,32 +162,32 @@ def test_seeds_give_mean_and_standard_deviation(options, capsys):
 def test_the_command_line_overrides_the_config(options, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("learning_rate: 2e-5\nseed: 5\nattention: aa-gan\nalignment_weight: 0.5\nseeds: [1, 2]\n")
-    parsed = parse_run_options([*words_of(options)[1:], "--config", str(config), "--seed", "6"], "alignattn finetune")
+    parsed = COMMAND.parse([*words_of(options)[1:], "--config", str(config), "--seed", "6"])
     assert parsed.values["learning_rate"] == 1e-3  # of the command line
-    assert (parsed.values["seed"], parsed.values["seeds"]) == (6, [1, 2])
-    assert parsed.model().attention_config().alignment_weight == 0.5
+    assert (parsed.values["seed"], parsed.values["seeds"]) == (6, (1, 2))
+    assert parsed.attention.alignment_weight == 0.5
     without_rate = {name: value for name, value in options.items() if name != "--learning_rate"}
-    parsed = parse_run_options([*words_of(without_rate)[1:], "--config", str(config)], "alignattn finetune")
-    assert parsed.training().learning_rate == 2e-5  # text in YAML 1.1, a number here
+    parsed = COMMAND.parse([*words_of(without_rate)[1:], "--config", str(config)])
+    assert parsed.training.learning_rate == 2e-5  # text in YAML 1.1, a number here
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_configs_hold_alberts_published_settings(path):
-    parsed = parse_run_options(["--config", str(path), "--output_dir", "runs/x"], "alignattn finetune")
-    training = parsed.training()
-    assert parsed.model().model == "albert-base-v2"
-    assert f"albert-{parsed.data().task}" == path.stem
+    parsed = COMMAND.parse(["--config", str(path), "--output_dir", "runs/x"])
+    training = parsed.training
+    assert parsed.model.model == "albert-base-v2"
+    assert f"albert-{parsed.data.task}" == path.stem
     assert 1e-5 <= training.learning_rate <= 5e-5
-    assert {"hidden_dropout_prob", "classifier_dropout_prob"} <= set(parsed.model().model_config_fields())
+    assert {"hidden_dropout_prob", "classifier_dropout_prob"} <= set(parsed.model.model_config_fields)
     published = ROOT.parent / "shared" / "paper_tables.yaml"
     if published.is_file():
         table = yaml.safe_load(published.read_text())["albert_finetuning"]
-        row = dict(zip(table["columns"], table[parsed.data().task], strict=True))
+        row = dict(zip(table["columns"], table[parsed.data.task], strict=True))
         assert training.learning_rate == row["learning_rate"]
         assert training.per_device_train_batch_size == row["batch_size"]
         assert (training.max_steps, training.warmup_steps) == (row["steps"], row["warmup_steps"])
-        assert parsed.data().max_length == row["max_length"]
-        assert parsed.model().model_config_fields()["hidden_dropout_prob"] == row["albert_dropout"]
+        assert parsed.data.max_length == row["max_length"]
+        assert parsed.model.model_config_fields["hidden_dropout_prob"] == row["albert_dropout"]
 
 
 def test_a_finished_run_is_read_and_not_run_again(options, capsys):
@@ -369,12 +369,12 @@ class TestBadInput:
         assert main([]) == 2
         assert main(["--help"]) == 0
 
-    def test_ctrl_c(self, monkeypatch, capsys):
-        def interrupt(argv):
+    def test_ctrl_c(self, options, monkeypatch, capsys):
+        def interrupt(options):
             raise KeyboardInterrupt
 
-        monkeypatch.setitem(COMMANDS, "finetune", interrupt)
-        assert main(["finetune"]) == 130
+        monkeypatch.setattr("alignattn.commands.finetune.command.finetune", interrupt)
+        assert run(options) == 130
         assert one_line(capsys) == "alignattn: stopped; what is written stays"
 
 
@@ -457,6 +457,6 @@ def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
     ],
 )
 def test_one_slot_alone_brings_no_alignment_with_it(options, flags, name):
-    attention = parse_run_options(words_of(options, **flags)[1:], prog="test").model().attention_config()
+    attention = COMMAND.parse(words_of(options, **flags)[1:]).attention
     assert attention.name == name
     assert alignattn.AttentionConfig.resolve(name) == attention

@@ -17,10 +17,9 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.formats import to_text
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.robustness.summary import summarise as summarise_attacks
-from alignattn.robustness.summary import tabulate, write_tables
 from alignattn.support.errors import AlignAttnError
 
 ROWS = 60
@@ -51,7 +50,7 @@ def write_attacks(folder, outcomes):
     path.parent.mkdir(parents=True)
     write_header(path, header)
     path.write_text("".join(record.to_line() for record in records))
-    write_tables(folder, tabulate([summarise_attacks(AttackRun(path, header, records))]))
+    write_attack_tables(folder, tabulate([summarise_attacks(AttackRun(path, header, records))]))
 
 
 def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):

@@ -1,24 +1,22 @@
 """Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
 
 import math
-import os
-import subprocess
-import sys
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, SHARED
+from conftest import SHARED
 
 from alignattn.cli import main
-from alignattn.commands.reproduce import table_names
+from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.experiment import all_option_names
-from alignattn.commands.reproduce.fillers import filler_of
+from alignattn.commands.reproduce.fillers import options_for, own_options
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
 from alignattn.runs.filler import words
+from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError
 
 PAPER = SHARED / "paper_tables.yaml"
@@ -70,7 +68,7 @@ def test_table_3_holds_the_published_numbers(paper):
     assert [float(number) for number in published_numbers("table3")] == expected
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", TABLES)
 def test_every_cell_has_runs_whose_options_their_commands_know(name):
     table = load_table(name)
     cells = list(table.cells(SEEDS))
@@ -78,21 +76,19 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
     for cell in cells:
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert run.options.keys() <= filler_of(run.command).options
+                assert run.options.keys() <= own_options(run.command).keys()
     wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
-    assert wanted - {"attention"} <= all_option_names(table.command)
+    assert wanted - {"attention"} <= options_for(table.command).keys()
 
 
-@pytest.mark.parametrize("name", ["table1", "lambda", "qvi"])
-def test_cells_run_with_every_seed_and_their_commands_take_the_words(name, tmp_path):
-    from alignattn.runs.options import parse_run_options
-
+@pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
+def test_cells_run_with_every_seed_and_their_commands_take_the_options(name, tmp_path):
     for cell in load_table(name).cells(SEEDS):
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
-        options = parse_run_options(words(RunFolder(tmp_path, cell.experiments[0]).values), "finetune")
-        assert options.data().task == cell.column.name
-        assert options.model().attention_config().name == cell.row.options["attention"]
-        assert options.training().seed == 1
+        options = COMMAND.resolve(RunFolder(tmp_path, cell.experiments[0]).values)
+        assert options.data.task == cell.column.name
+        assert options.attention.name == cell.row.options["attention"]
+        assert options.training.seed == 1
 
 
 def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tmp_path):
@@ -204,12 +200,16 @@ def test_rows_are_named_by_what_tells_them_apart():
     [
         (["tabel1"], "unknown table 'tabel1': choose one of efficiency, lambda"),
         (["table9"], "table"),
-        ([], "table"),
+        ([], "give TABLE"),
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
-        (["table1", "--seeds", "0"], "--seeds 0"),
+        (["table1", "--num_seeds", "0"], "--num_seeds 0"),
+        (["table1", "--seeds", "5"], "give --num_seeds 5 for the seeds 1 to 5"),
+        (["table1", "--seeds", "5", "6", "--num_seeds", "3"], "leave one of them out"),
+        (["table1", "--num_train_epochs", "many"], "--num_train_epochs: invalid float value: 'many'"),
+        (["table3", "--num_examples", "0"], "--num_examples 0 must be at least 1"),
         (["table3", "--neighbors", ""], "--neighbors is empty"),
         (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
         (["table1", "--attention", "qvi"], "--attention is what tells"),
@@ -246,7 +246,7 @@ def test_a_table_is_narrowed_by_names_in_any_spelling():
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
     folder = tmp_path / "results"
-    words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--seeds", "3", "--dry_run"]
+    words = ["--tasks", "rte", "--attentions", "soft", "aa-ct", "--num_seeds", "3", "--dry_run"]
     assert main(["reproduce", "table1", *words, "--output_dir", str(folder)]) == 0
     out = capsys.readouterr().out
     assert sum(line.startswith("finetune rte") for line in out.splitlines()) == 6
@@ -254,8 +254,17 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(tmp_path, capsys):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "seeds"), [(["--seeds", "3", "7"], ["3", "7"]), (["--seeds", "4", "--num_seeds", "1"], ["4"])]
+)
+def test_seeds_are_listed_as_in_other_commands(words, seeds, tmp_path, capsys):
+    words = ["--tasks", "rte", "--attentions", "soft", *words, "--dry_run"]
+    assert main(["reproduce", "table1", *words, "--output_dir", str(tmp_path)]) == 0
+    assert re.findall(r"seed (\d+)", capsys.readouterr().out) == seeds
+
+
 def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
-    words = ["--tasks", "rte", "--attentions", "soft", "--seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
+    words = ["--tasks", "rte", "--attentions", "soft", "--num_seeds", "3", "--dry_run", "--output_dir", str(tmp_path)]
     table = load_table("table1").narrowed(tasks=["rte"], attentions=["soft"])
     (cell,) = table.cells([1, 2, 3])
     for experiment, seconds in zip(cell.experiments[:2], (60, 180), strict=True):
@@ -324,9 +333,12 @@ def changed(part, **values):
     [
         (renamed("title", "titel"), "title: Field required"),
         (renamed("rows", "lines"), "'rows'"),
-        (lambda content: content | {"command": "inspect"}, "'inspect'"),
+        (lambda content: content | {"command": "inspect"}, "alignattn inspect fills no tables"),
         (lambda content: [content], "not valid"),
-        (changed("rows", options={"atention": "soft"}), "no option 'atention': did you mean 'attention'?"),
+        (
+            changed("rows", options={"atention": "soft"}),
+            "--atention is no option of finetune: did you mean 'attention'?",
+        ),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", measures=[]), "columns.0.measures"),
@@ -341,9 +353,3 @@ def test_a_mistake_in_a_table_is_one_line(damage, said, tmp_path, capsys):
     assert error.count("\n") == 1
     assert "mine" in error
     assert said in error
-
-
-def test_titles_of_the_tables_are_known_without_torch():
-    script = "import sys; from alignattn.commands.reproduce import table_titles; t = table_titles(); "
-    script += "assert 'table1' in t and not {'torch', 'transformers'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})

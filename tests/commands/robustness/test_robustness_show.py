@@ -5,18 +5,21 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from robustness_helpers import run_robustness
 
 from alignattn.commands.robustness.examples import changed_words, summary_line
-from alignattn.commands.robustness.show import examples_page, main, render_terminal
+from alignattn.commands.robustness.show import examples_page, render_terminal
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import AttackRecord
 from alignattn.support.errors import AlignAttnError
 
+show = partial(run_robustness, "show")
 VOID = {"meta", "input"}
 NASTY = "<script>alert('x')</script> & \"quoted\" </article>"
 
@@ -218,12 +221,12 @@ def test_texts_cannot_break_out_of_the_page(tmp_path):
 
 def test_the_command_prints_what_is_asked_for(tmp_path, capsys):
     path = str(save(tmp_path, *(line(number) for number in range(25)), failed(25)))
-    main([path])
+    show(path)
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert printed.count("\nrow ") + printed.startswith("row ") == 20
     assert "6 more: see --limit and --html" in printed
-    main([path, "--limit", "2", "--outcome", "succeeded", "--labels", "bad", "good"])
+    show(path, "--limit", "2", "--outcome", "succeeded", "--labels", "bad", "good")
     printed = capsys.readouterr().out
     assert re.findall(r"^row (\d+)", printed, re.MULTILINE) == ["0", "1"]
     assert "label good" in printed
@@ -233,13 +236,13 @@ def test_the_command_prints_what_is_asked_for(tmp_path, capsys):
 def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
     path = save(tmp_path, line(0), failed(1), skipped(2))
     page = tmp_path / "new" / "page.html"
-    main([str(path), "--html", str(page)])
+    show(str(path), "--html", str(page))
     assert f"written to {page}" in capsys.readouterr().out
     assert len([tag for tag, _ in Page(page.read_text(encoding="utf-8")).tags if tag == "article"]) == 3
     before = path.read_bytes()
     for taken in (page, path, tmp_path):
         with pytest.raises(AlignAttnError, match="is there already"):
-            main([str(path), "--html", str(taken)])
+            show(str(path), "--html", str(taken))
     assert path.read_bytes() == before
 
 
@@ -257,7 +260,7 @@ def test_what_the_encoding_lacks_comes_as_escapes(tmp_path):
 def test_a_torn_last_line_is_left_out_and_said(tmp_path, capsys):
     path = save(tmp_path, line(0), failed(1), end=json.dumps(line(2))[:50])
     before = path.read_bytes()
-    main([str(path)])
+    show(str(path))
     captured = capsys.readouterr()
     assert "2 example(s)" in captured.out
     assert "last line" in captured.err
@@ -293,7 +296,7 @@ def test_what_is_no_result_is_one_line(content, said, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(content)
     with pytest.raises(AlignAttnError) as caught:
-        main([str(path)])
+        show(str(path))
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -303,7 +306,7 @@ def test_what_is_no_result_is_one_line(content, said, tmp_path):
 def test_a_line_with_a_wrong_field_names_it(change, tmp_path):
     path = save(tmp_path, line(0), line(1, **change))
     with pytest.raises(AlignAttnError) as caught:
-        main([str(path)])
+        show(str(path))
     assert "line 2" in str(caught.value)
     assert next(iter(change)) in str(caught.value)
 
@@ -321,5 +324,5 @@ def test_a_line_with_a_wrong_field_names_it(change, tmp_path):
 def test_a_mistake_is_one_line(words, said, tmp_path):
     path = save(tmp_path, line(0))
     with pytest.raises(AlignAttnError) as caught:
-        main([word.format(path=path) for word in words])
+        show(*(word.format(path=path) for word in words))
     assert said in str(caught.value)

@@ -20,7 +20,7 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
-from alignattn.commands.robustness.options import AttackArguments
+from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.encoders import longest_input, most_tokens
 from alignattn.support.errors import AlignAttnError
@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Callable[..., str]:
 
 
 def load(model: Path | str, data_dir: str, task: str = "sst2", **options: Any) -> Target:
-    (loader,) = target_loaders(AttackArguments(model=str(model), task=task, data_dir=data_dir, **options))
+    (loader,) = target_loaders(AttackOptions(model=str(model), task=task, data_dir=data_dir, **options))
     return loader()
 
 
@@ -106,7 +106,7 @@ def test_rows_keep_the_numbers_of_the_split(classifier, data) -> None:
 
 
 def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> None:
-    arguments = AttackArguments(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
+    arguments = AttackOptions(model=str(classifier(tokenizer=unlimited)), task="sst2", data_dir=data(SST2))
     (loader,) = target_loaders(arguments)
     target = loader()
     with pytest.raises(AlignAttnError, match="--max_length 65: the model takes at most 64 tokens"):
@@ -144,6 +144,6 @@ def test_records_of_a_model_are_named_by_its_folder(classifier, data, monkeypatc
 
 def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path) -> None:
     (tmp_path / "config.yaml").write_text("model: m\ntrain_file: t.csv\nvalidation_file: v.csv\ntext_columns: [text]\n")
-    (loader,) = target_loaders(AttackArguments(run=[str(tmp_path)], data_dir="elsewhere"))
+    (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
     with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on files of its own"):
         loader()

@@ -3,20 +3,28 @@
 import json
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import WORDS
-from robustness_helpers import pickle_weights
+from robustness_helpers import pickle_weights, run_robustness
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
 
-from alignattn.commands.robustness.train_mlm import main, masked_accuracy
-from alignattn.robustness.masked_texts import encode_texts, masked_batches, most_frequent_token, read_texts, split_texts
+from alignattn.commands.robustness.masked_texts import (
+    encode_texts,
+    masked_batches,
+    most_frequent_token,
+    read_texts,
+    split_texts,
+)
+from alignattn.commands.robustness.train_mlm import masked_accuracy
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_csv
 
+train_mlm = partial(run_robustness, "train-mlm")
 LENGTHS = range(6, 16)
 FAST = ["--max_length", "20", "--disable_tqdm", "true", "--report_to", "none"]
 LEARNING = ["--num_train_epochs", "15", "--learning_rate", "5e-3", "--per_device_train_batch_size", "16"]
@@ -37,12 +45,12 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tiny_checkpoint: Path, text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "mlm"
-    main([*words(tiny_checkpoint, text_file, folder), *LEARNING])
+    train_mlm(*words(tiny_checkpoint, text_file, folder), *LEARNING)
     return folder
 
 
 def words(model: Path | str, text: Path, folder: Path) -> list[str]:
-    return ["--model", str(model), "--text", str(text), "--output_dir", str(folder), *FAST]
+    return ["--model", str(model), "--train_file", str(text), "--output_dir", str(folder), *FAST]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -104,7 +112,7 @@ def test_the_baseline_counts_by_hand(trained):
 
 
 def test_the_same_seed_gives_the_same_figures(trained, tiny_checkpoint, text_file, tmp_path, capsys):
-    main([*words(tiny_checkpoint, text_file, tmp_path / "again"), *LEARNING])
+    train_mlm(*words(tiny_checkpoint, text_file, tmp_path / "again"), *LEARNING)
     again = results(tmp_path / "again")
     assert again["masked_accuracy"] == results(trained)["masked_accuracy"]
     printed = capsys.readouterr().out
@@ -124,7 +132,7 @@ def test_every_measured_token_is_hidden_and_none_that_frames_a_text(trained):
 
 
 def test_a_masked_language_model_keeps_the_head_that_it_has(trained, text_file, tmp_path):
-    main([*words(trained, text_file, tmp_path / "more"), "--max_steps", "1", "--learning_rate", "0"])
+    train_mlm(*words(trained, text_file, tmp_path / "more"), "--max_steps", "1", "--learning_rate", "0")
     more, first = results(tmp_path / "more")["masked_accuracy"], results(trained)["masked_accuracy"]
     assert more["before"] == more["after"] == first["after"]
 
@@ -142,7 +150,7 @@ def test_accumulated_batches_move_the_weights_as_one_batch_does(tiny_checkpoint,
         out = tmp_path / f"{batch}"
         sizes = ["--per_device_train_batch_size", str(batch), "--gradient_accumulation_steps", str(accumulated)]
         descent = ["--optim", "sgd", "--learning_rate", "0.1", "--max_grad_norm", "0", "--max_steps", "1"]
-        main([*words(folder, text_file, out), *sizes, *descent])
+        train_mlm(*words(folder, text_file, out), *sizes, *descent)
         bias = BertForMaskedLM.from_pretrained(out).cls.predictions.bias - start.cls.predictions.bias
         moved[accumulated] = float(bias.detach().norm())
     assert moved[8] == pytest.approx(moved[1], rel=0.6)
@@ -188,8 +196,8 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     [
         ({"--model": "no/such"}, "no/such"),
         ({"--model": "./missing"}, "there is no such folder"),
-        ({"--text": "missing.txt"}, "there is no file missing.txt"),
-        ({"--text": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
+        ({"--train_file": "missing.txt"}, "there is no file missing.txt"),
+        ({"--train_file": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
         ({"--text_columns": "a"}, "drop it for lines of text"),
         ({"--max_length": "2"}, "must be at least 3 and at most 64"),
         ({"--max_length": "65"}, "must be at least 3 and at most 64"),
@@ -204,10 +212,15 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpoint, text_file, tmp_path):
-    given = {"--model": tiny_checkpoint, "--text": text_file, "--output_dir": tmp_path / "out", "--report_to": "none"}
+    given = {
+        "--model": tiny_checkpoint,
+        "--train_file": text_file,
+        "--output_dir": tmp_path / "out",
+        "--report_to": "none",
+    }
     options = {"--max_length": 20, "--disable_tqdm": "true", **given, **change}
     with pytest.raises(AlignAttnError) as caught:
-        main([str(word) for pair in options.items() for word in pair])
+        train_mlm(*(str(word) for pair in options.items() for word in pair))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -218,7 +231,7 @@ def test_weights_that_would_be_unpickled_are_refused(tiny_checkpoint, text_file,
     shutil.copytree(tiny_checkpoint, folder)
     pickle_weights(folder)
     with pytest.raises(AlignAttnError, match="give a folder with weights as safetensors"):
-        main(words(folder, text_file, tmp_path / "out"))
+        train_mlm(*words(folder, text_file, tmp_path / "out"))
 
 
 def test_a_bad_table_is_named(tiny_checkpoint, tmp_path):
@@ -231,7 +244,7 @@ def test_a_bad_table_is_named(tiny_checkpoint, tmp_path):
         (["--text_columns", "text"], "row 2 of"),
     ):
         with pytest.raises(AlignAttnError) as caught:
-            main([*start, *more])
+            train_mlm(*start, *more)
         assert said in str(caught.value)
 
 
@@ -242,21 +255,21 @@ def test_too_little_text_is_refused(content, said, tiny_checkpoint, tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
     with pytest.raises(AlignAttnError, match=said):
-        main(words(tiny_checkpoint, path, tmp_path / "out"))
+        train_mlm(*words(tiny_checkpoint, path, tmp_path / "out"))
 
 
 def test_a_folder_with_a_model_is_not_overwritten(trained, tiny_checkpoint, text_file):
     before = (trained / "results.json").read_bytes()
     with pytest.raises(AlignAttnError, match=r"already holds results\.json"):
-        main(words(tiny_checkpoint, text_file, trained))
+        train_mlm(*words(tiny_checkpoint, text_file, trained))
     with pytest.raises(AlignAttnError, match=r"already holds config\.json"):
-        main(words(tiny_checkpoint, text_file, tiny_checkpoint))
+        train_mlm(*words(tiny_checkpoint, text_file, tiny_checkpoint))
     assert (trained / "results.json").read_bytes() == before
 
 
 def test_a_loss_that_is_not_finite_saves_nothing(tiny_checkpoint, text_file, tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(AlignAttnError, match="the loss is not finite"):
-        main([*words(tiny_checkpoint, text_file, folder), "--learning_rate", "1e30", "--num_train_epochs", "2"])
+        train_mlm(*words(tiny_checkpoint, text_file, folder), "--learning_rate", "1e30", "--num_train_epochs", "2")
     assert not (folder / "results.json").exists()
     assert not (folder / "config.json").exists()

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from alignattn.cli import COMMANDS
+from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
-from alignattn.runs.filler import words
 from alignattn.support.errors import AlignAttnError, reason_of
 
 DONE, FAILED, BUSY = 0, 1, 75
@@ -65,12 +64,10 @@ def work(folder: RunFolder) -> int:
                     f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
             folder.filler.clear_unfinished(folder.output)
-            COMMANDS[folder.experiment.command](words(folder.values))
-        except AlignAttnError as error:
-            record_failure(folder.path, str(error))
-            return FAILED
-        except OSError as error:
-            record_failure(folder.path, reason_of(error))
+            command = get_command(folder.experiment.command)
+            command.execute(command.resolve(folder.values))
+        except (AlignAttnError, OSError) as error:
+            record_failure(folder.path, reason_of(error) if isinstance(error, OSError) else str(error))
             return FAILED
         except Exception as error:
             traceback.print_exc()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from alignattn.commands.robustness.summary import summarise_attacks, tabulate, wilson_interval, write_attack_tables
 from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.robustness.summary import summarise, tabulate, wilson_interval, write_tables
 
 LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence encoder": "minilm (sha256 34cd)"}
 ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
@@ -69,25 +69,27 @@ def test_recipes_of_different_parts_share_a_table_and_its_caption_names_all() ->
     swaps = {"word_swaps": "lists", "sentence_encoder": "minilm"}
     language_model = {"sentence_encoder": "minilm", "masked_language_model": "bert"}
     runs = [_run(*MIXED, recipe="textbugger", resources=swaps), _run(*MIXED, recipe="bae", resources=language_model)]
-    (table,) = tabulate([summarise(run) for run in runs])
+    (table,) = tabulate([summarise_attacks(run) for run in runs])
     assert table.caption == (
         "Attacks on up to 10 examples, 512 tokens at most, float32, seed 1, made with "
         "word_swaps: lists; sentence_encoder: minilm; masked_language_model: bert"
     )
-    other = summarise(_run(*MIXED, recipe="bae", resources=language_model | {"sentence_encoder": "use"}))
+    other = summarise_attacks(_run(*MIXED, recipe="bae", resources=language_model | {"sentence_encoder": "use"}))
     assert [len(table.summaries) for table in tabulate([*table.summaries, other])] == [2, 1]
 
 
 @pytest.mark.parametrize("change", [{"max_length": 64}, {"seed": 7}, {"num_examples": 20}, {"precision": "float16"}])
 def test_attacks_made_differently_are_never_in_one_table(change: dict[str, Any]) -> None:
-    tables = tabulate([summarise(run) for run in (_run(*MIXED), _run(*MIXED, **change), _run(*MIXED, task="rte"))])
+    tables = tabulate(
+        [summarise_attacks(run) for run in (_run(*MIXED), _run(*MIXED, **change), _run(*MIXED, task="rte"))]
+    )
     assert [len(table.summaries) for table in tables] == [2, 1]
     assert str(*change.values()) in tables[1].caption
     assert tables[0].caption != tables[1].caption
 
 
 def test_counts_and_shares_of_hand_made_records() -> None:
-    summary = summarise(_run(*MIXED))
+    summary = summarise_attacks(_run(*MIXED))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (3, 2, 3, 1)
     assert summary.failed_share == pytest.approx(3 / 5)
     assert summary.failed_share_of_all == pytest.approx(3 / 8)
@@ -102,7 +104,7 @@ def test_counts_and_shares_of_hand_made_records() -> None:
 @pytest.mark.parametrize("errors", [0, 2])
 def test_nothing_has_no_share(errors: int) -> None:
     skipped = [_record("skipped", error="x" if number < errors else None) for number in range(2)]
-    summary = summarise(_run(*skipped))
+    summary = summarise_attacks(_run(*skipped))
     assert (summary.failed, summary.succeeded, summary.skipped, summary.errors) == (0, 0, 2, errors)
     nothing = (summary.failed_share, summary.interval, summary.mean_queries, summary.words_changed_share)
     assert nothing == (None,) * 4
@@ -113,12 +115,12 @@ def test_nothing_has_no_share(errors: int) -> None:
 
 
 def test_no_records_at_all() -> None:
-    summary = summarise(_run())
+    summary = summarise_attacks(_run())
     assert (summary.failed, summary.failed_share_of_all, summary.accuracy_before) == (0, None, None)
 
 
 def test_all_failed_and_all_succeeded() -> None:
-    failed, succeeded = (summarise(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
+    failed, succeeded = (summarise_attacks(_run(*[_record(outcome)] * 4)) for outcome in ("failed", "succeeded"))
     assert (failed.failed_share, failed.accuracy_under_attack, failed.words_changed_share) == (1, 1, None)
     assert (succeeded.failed_share, succeeded.accuracy_under_attack, succeeded.words_changed_share) == (0, 0, 0)
     # Wilson's interval of 4 of 4 ends at 1 and begins at n / (n + z²).
@@ -129,7 +131,9 @@ def test_all_failed_and_all_succeeded() -> None:
 
 
 def test_a_text_without_words_has_no_share_of_them() -> None:
-    summary = summarise(_run(_record("succeeded", words=0, changed=0), _record("succeeded", words=5, changed=1)))
+    summary = summarise_attacks(
+        _run(_record("succeeded", words=0, changed=0), _record("succeeded", words=5, changed=1))
+    )
     assert summary.words_changed_share == pytest.approx(0.2)
 
 
@@ -153,7 +157,10 @@ def test_the_interval_of_a_published_example() -> None:
 def _summaries() -> list[Any]:
     cells = [("bae", "mrpc", "soft"), ("textfooler", "sst2", "aa-ct"), ("bae", "sst2", "soft")]
     cells += [("textfooler", "sst2", "soft"), ("bae", "mrpc", "aa-ct")]
-    return [summarise(_run(*MIXED, recipe=recipe, task=task, attention=attention)) for recipe, task, attention in cells]
+    return [
+        summarise_attacks(_run(*MIXED, recipe=recipe, task=task, attention=attention))
+        for recipe, task, attention in cells
+    ]
 
 
 def test_a_table_is_sorted_by_recipe_task_and_attention() -> None:
@@ -179,12 +186,12 @@ def test_the_text_says_the_resources_and_the_figures() -> None:
 
 
 def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
-    local, original = summarise(_run(*MIXED)), summarise(_run(*MIXED, resources=ORIGINAL))
-    turned = summarise(_run(*MIXED, resources=dict(reversed(LOCAL.items()))))
+    local, original = summarise_attacks(_run(*MIXED)), summarise_attacks(_run(*MIXED, resources=ORIGINAL))
+    turned = summarise_attacks(_run(*MIXED, resources=dict(reversed(LOCAL.items()))))
     tables = tabulate([local, original, turned])
     assert [table.resources for table in tables] == [LOCAL, ORIGINAL]
     assert [len(table.summaries) for table in tables] == [2, 1]
-    written = write_tables(tmp_path, tables)
+    written = write_attack_tables(tmp_path, tables)
     names = ["robustness.txt", "robustness.json", "robustness-1.csv", "robustness-2.csv"]
     assert [path.name for path in written] == names
     text = (tmp_path / "robustness.txt").read_text()
@@ -197,7 +204,7 @@ def test_different_resources_are_never_in_one_table(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> None:
-    runs = [summarise(_run(*MIXED)), summarise(_run(*MIXED, resources=ORIGINAL))]
+    runs = [summarise_attacks(_run(*MIXED)), summarise_attacks(_run(*MIXED, resources=ORIGINAL))]
     mine = ["robustness-7.csv", "robustness-notes.csv"]
     for name in mine:
         (tmp_path / name).write_text("mine")
@@ -206,14 +213,14 @@ def test_the_files_of_a_folder_are_those_of_its_last_tables(tmp_path: Path) -> N
         (2, ["robustness-1.csv", "robustness-2.csv"]),
         (1, ["robustness.csv"]),
     ):
-        write_tables(tmp_path, tabulate(runs[:count]))
+        write_attack_tables(tmp_path, tabulate(runs[:count]))
         assert sorted(path.name for path in tmp_path.glob("*.csv")) == sorted([*names, *mine])
 
 
 def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
-    pair = summarise(_run(*MIXED, attack_columns=("sentence1", "sentence2")))
-    nothing = summarise(_run(_record("skipped"), attention="aa-ct"))
-    write_tables(tmp_path, tabulate([pair, nothing]))
+    pair = summarise_attacks(_run(*MIXED, attack_columns=("sentence1", "sentence2")))
+    nothing = summarise_attacks(_run(_record("skipped"), attention="aa-ct"))
+    write_attack_tables(tmp_path, tabulate([pair, nothing]))
     with (tmp_path / "robustness.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     assert (first["attack_columns"], first["failed"], first["failed_share"]) == ("sentence1+sentence2", "3", "0.6")
@@ -228,6 +235,6 @@ def test_csv_and_json_hold_the_figures(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_cell_stay_apart() -> None:
-    twice = [summarise(_run(*MIXED)), summarise(replace(_run(*MIXED, run="runs/b", model="b")))]
+    twice = [summarise_attacks(_run(*MIXED)), summarise_attacks(replace(_run(*MIXED, run="runs/b", model="b")))]
     [table] = tabulate(twice)
     assert [line.split()[-1] for line in table.render().splitlines()[3:]] == ["runs/a", "runs/b"]

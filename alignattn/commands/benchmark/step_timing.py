@@ -28,7 +28,7 @@ SHORTEST_ROW = 0.25
 MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
 
 GRAPHS_A_MODEL = 4
-"""Graphs of one model that `torch.compile` may hold in one cell; past that, compiling has gone wrong."""
+"""Graphs of one model that `torch.compile` may hold in one measurement; past that, compiling has gone wrong."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Read `16x128`: 16 rows of 128 tokens.
-
-        Raises:
-            AlignAttnError: if it is not two positive integers with an x between them.
-        """
+        """Read `16x128`: 16 rows of 128 tokens."""
         batch, _, length = text.partition("x")
         if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
             raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
@@ -81,9 +77,6 @@ class Subject:
         attention: a preset's name; `soft` leaves the model as it is.
         model: the plain model; it is copied.
         setting: how the steps run.
-
-    Raises:
-        AlignAttnError: if the model cannot be patched.
     """
 
     def __init__(self, attention: str, model: PreTrainedModel, setting: Setting) -> None:
@@ -136,7 +129,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Measurement:
     """What was measured of all attentions at one shape in one phase.
 
     Attributes:
@@ -189,7 +182,7 @@ def measure(
     repeats: int,
     warmup: int,
     on_repeat: Callable[[], None],
-) -> Cell:
+) -> Measurement:
     """Measure one step of each subject: first its time, then, in a pass of its own, its peak memory.
 
     In every repeat each subject takes one step, in an order that moves on by one from repeat to repeat, so
@@ -203,13 +196,10 @@ def measure(
         repeats: timed steps a subject.
         warmup: steps before them.
         on_repeat: called after each repeat.
-
-    Raises:
-        AlignAttnError: if the device's memory does not suffice.
     """
     setting = subjects[0].setting
     parameters = {s.attention: sum(parameter.numel() for parameter in s.model.parameters()) for s in subjects}
-    cell = Cell(shape, phase, {s.attention: [] for s in subjects}, {}, {}, parameters)
+    measurement = Measurement(shape, phase, {s.attention: [] for s in subjects}, {}, {}, parameters)
     try:
         with _compiling_apart(len(subjects)) if setting.compiles else nullcontext():
             for subject in subjects:
@@ -217,21 +207,21 @@ def measure(
                 for _ in range(max(warmup, 1)):
                     subject.step(phase, batch)
                     subject.clear()
-            _time_interleaved(subjects, cell, batch, repeats, on_repeat)
+            _time_interleaved(subjects, measurement, batch, repeats, on_repeat)
             for subject in subjects:
                 work = functools.partial(subject.step, phase, batch)
-                cell.peak_bytes[subject.attention] = peak_bytes(work, setting.device)
+                measurement.peak_bytes[subject.attention] = peak_bytes(work, setting.device)
                 subject.clear()
     except torch.OutOfMemoryError as error:
         raise AlignAttnError(
             f"{shape} {phase} does not fit into the memory of {setting.device}: leave that shape out or take fewer rows"
         ) from error
-    return cell
+    return measurement
 
 
 def _time_interleaved(
     subjects: Sequence[Subject],
-    cell: Cell,
+    measurement: Measurement,
     batch: dict[str, Tensor],
     repeats: int,
     on_repeat: Callable[[], None],
@@ -242,16 +232,16 @@ def _time_interleaved(
         for subject in (*subjects[first:], *subjects[:first]):
             subject.setting.synchronize()
             start = time.perf_counter()
-            diagnostics = subject.step(cell.phase, batch)
+            diagnostics = subject.step(measurement.phase, batch)
             subject.setting.synchronize()
-            cell.seconds[subject.attention].append(time.perf_counter() - start)
+            measurement.seconds[subject.attention].append(time.perf_counter() - start)
             subject.clear()
             total = sums[subject.attention]
             for name, value in diagnostics.items():
                 total[name] = total.get(name, 0.0) + float(value)
         on_repeat()
     for attention, total in sums.items():
-        cell.diagnostics[attention] = {name: value / repeats for name, value in total.items()}
+        measurement.diagnostics[attention] = {name: value / repeats for name, value in total.items()}
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:

@@ -15,7 +15,7 @@ from alignattn.support.files import write_csv, write_json, write_text
 from alignattn.support.text_tables import render_table
 
 TABLE_NAME = "robustness"
-NOTHING = "-"
+NO_SHARE = "-"
 """What stands in a table for the share of nothing."""
 
 HEADINGS: Mapping[str, str] = {
@@ -41,7 +41,8 @@ HEADINGS: Mapping[str, str] = {
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
 """Settings in which all attacks of a table agree."""
 
-SHARES = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack", "words_changed_share")
+SHARES_OF_ROWS = ("failed_share", "failed_share_of_all", "accuracy_before", "accuracy_under_attack")
+SHARES = (*SHARES_OF_ROWS, "words_changed_share")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class AttackSummary:
         return asdict(self)
 
 
-def summarise(run: AttackRun) -> AttackSummary:
+def summarise_attacks(run: AttackRun) -> AttackSummary:
     """Return counts, shares and means of a run of attacks, finished or not."""
     by_outcome = {outcome: [record for record in run.records if record.outcome == outcome] for outcome in OUTCOMES}
     failed, succeeded, skipped = (len(by_outcome[outcome]) for outcome in OUTCOMES)
@@ -176,7 +177,7 @@ def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:
     return [AttackTable(tuple(_by_first_occurrence(members))) for members in tables]
 
 
-def write_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
+def write_attack_tables(folder: Path, tables: Sequence[AttackTable]) -> list[Path]:
     """Write `robustness.txt`, `.json` and `.csv` to `folder`; of several sets, one numbered CSV file each.
 
     CSV files of an earlier call, which had more tables or fewer, are removed.
@@ -260,7 +261,7 @@ def _columns(summary: AttackSummary) -> str:
 
 def _cell(name: str, value: Any) -> str:
     if value is None:
-        return NOTHING
+        return NO_SHARE
     if isinstance(value, Interval):
         return f"{100 * value.low:.1f} to {100 * value.high:.1f}"
     if isinstance(value, float):

@@ -1,0 +1,24 @@
+"""`alignattn completion`: what a shell needs to complete the words of `alignattn`."""
+
+from dataclasses import dataclass
+
+from alignattn.support.command import Command
+from alignattn.support.options import REQUIRED, Options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions(Options):
+    """The options of `alignattn completion`."""
+
+    shell: str = option(
+        REQUIRED, "The shell.", choices=("bash", "zsh", "tcsh", "fish"), positional=True, metavar="SHELL"
+    )
+
+
+COMMAND = Command(
+    "completion",
+    "print what a shell needs to complete commands and options",
+    CompletionOptions,
+    run="alignattn.commands.completion.command:print_completion",
+    examples=("alignattn completion bash > ~/.local/share/bash-completion/completions/alignattn",),
+)

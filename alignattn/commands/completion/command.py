@@ -1,0 +1,39 @@
+"""The completion of all commands, by shtab."""
+
+import argparse
+
+import shtab
+
+from alignattn.commands import COMMANDS, get_command
+from alignattn.commands.completion import CompletionOptions
+from alignattn.support.command import Command
+from alignattn.support.options import metavar, options_of
+
+COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
+"""How a shell completes a value, by what stands for it in the help."""
+
+
+def print_completion(options: CompletionOptions) -> None:
+    """Print a script that completes `alignattn` in a shell."""
+    parser = argparse.ArgumentParser(prog="alignattn")
+    commands = parser.add_subparsers()
+    for name in COMMANDS:
+        _add(commands, get_command(name))
+    print(shtab.complete(parser, shell=options.shell))
+
+
+def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", command: Command) -> None:
+    word = command.name.split()[-1]
+    parser = commands.add_parser(word, help=command.help, parents=[command.parser(everything=True)], add_help=False)
+    known = options_of(command.options)
+    for action in parser._actions:
+        option = known.get(action.dest)
+        if option and option.choices:
+            action.choices = option.choices
+        elif option and metavar(option) in COMPLETED:
+            action.complete = COMPLETED[metavar(option)]  # type: ignore[attr-defined]  # shtab's own attribute
+    if command.subcommands:
+        # A subcommand stands where an option may: shtab completes both.
+        others = parser.add_subparsers()
+        for other in command.subcommands.values():
+            _add(others, other)

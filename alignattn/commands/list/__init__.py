@@ -1,0 +1,26 @@
+"""`alignattn list`."""
+
+from dataclasses import dataclass
+
+from alignattn.support.command import Command
+from alignattn.support.options import Options, option
+
+WHAT = ("slots", "presets", "tasks", "models", "tables")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(Options):
+    """The options of `alignattn list`."""
+
+    what: tuple[str, ...] = option(
+        WHAT, f"Of {', '.join(WHAT)} (default: all).", choices=WHAT, positional=True, metavar="WHAT"
+    )
+
+
+COMMAND = Command(
+    "list",
+    "what there is to choose from, with its sources: slots, presets, tasks, models, tables",
+    ListOptions,
+    run="alignattn.commands.list.command:print_lists",
+    examples=("alignattn list slots presets",),
+)

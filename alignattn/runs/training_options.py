@@ -1,0 +1,140 @@
+"""The options of a training: transformers', as a table holds them, with our defaults, and our own beside them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import REQUIRED, Options, option
+
+TABLE_FILE = Path(__file__).with_name("training_options.json")
+"""Written by `alignattn.runs.training_table`, and held to the installed transformers by a test."""
+
+RUN, TRAINING, ALIGNMENT, OTHERS = "run", "training", "alignment", "transformers' other options"
+"""Groups in the help."""
+
+LARGEST_SEED = 2**32 - 1
+"""NumPy takes no larger one."""
+
+SCORING_OPTIONS: Mapping[str, Any] = {
+    "eval_do_concat_batches": True,
+    "prediction_loss_only": False,
+    "label_names": None,
+    "remove_unused_columns": True,
+}
+"""Options of the Trainer without whose defaults a run cannot be scored."""
+
+UNWRITTEN_OPTION = "hub_token"
+"""A secret: a run's folder is made to be passed on."""
+
+HUB_OPTIONS = (
+    "push_to_hub",
+    "hub_model_id",
+    "hub_strategy",
+    UNWRITTEN_OPTION,
+    "hub_private_repo",
+    "hub_always_push",
+    "hub_revision",
+)
+"""Options of where a run is pushed to."""
+
+_TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict | str}
+
+
+def _field(name: str, entry: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    described = ("type", "default", "help", "takes_none", "is_list")
+    details = {key: value for key, value in entry.items() if key not in described}
+    kind = _TYPES[entry["type"]]
+    kind = tuple.__class_getitem__((kind, ...)) if "is_list" in entry else kind
+    default = tuple(entry["default"]) if isinstance(entry["default"], list) else entry["default"]
+    value = option(default, entry["help"], group=OTHERS, rare=True, **details)
+    return name, kind | None if "takes_none" in entry else kind, value
+
+
+if TYPE_CHECKING:
+
+    class TransformersOptions(Options):
+        """The options of `transformers.TrainingArguments`, with its defaults."""
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
+    TransformersOptions = make_dataclass(
+        "TransformersOptions",
+        [_field(name, entry) for name, entry in _table.items()],
+        bases=(Options,),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(TransformersOptions):
+    """transformers' training options with the defaults of a fine-tuning run, and our own."""
+
+    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR")
+    seeds: tuple[int, ...] | None = option(
+        None,
+        "Several seeds, one run each in <output_dir>/seed-<seed>.",
+        group=RUN,
+        low=0,
+        high=LARGEST_SEED,
+        distinct="seed",
+    )
+    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=LARGEST_SEED)
+    save_strategy: str = option(
+        "epoch", "When checkpoints to resume from are saved.", group=RUN, choices=("no", "steps", "epoch", "best")
+    )
+    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1, rare=True)
+    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
+    hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
+    learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING, low=0)
+    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING, low=0)
+    max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
+    per_device_train_batch_size: int = option(
+        8,
+        "Rows of a step on each device.",
+        group=TRAINING,
+        low=1,
+        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
+    )
+    per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING, low=1)
+    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING, low=1)
+    warmup_steps: float = option(
+        0,
+        "Steps of warm-up; below 1 a share of all.",
+        group=TRAINING,
+        low=0,
+        asked_as={"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"},
+    )
+    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
+    bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
+    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING, rare=True)
+    logging_nan_inf_filter: bool = option(
+        False, "Leave losses that are not finite out of the logs; here they end the run.", group=OTHERS, rare=True
+    )
+    log_query_key_distance: bool = option(
+        False, "Log the distance of queries and keys, for `alignattn figure distance`.", group=ALIGNMENT
+    )
+    alignment_learning_rate: float = option(
+        1e-3, "Learning rate of the alignment losses' own networks.", group=ALIGNMENT, above=0
+    )
+    alignment_warmup_ratio: float = option(
+        0.0, "Share of the steps over which λ rises from 0.", group=ALIGNMENT, low=0, high=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, needed in SCORING_OPTIONS.items():
+            if getattr(self, name) != needed:
+                raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
+        if not str(self.lr_scheduler_kwargs or "{").lstrip().startswith("{"):
+            raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
+        if self.push_to_hub and len(self.seeds or ()) > 1:
+            raise AlignAttnError(
+                f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave "
+                "it out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
+                "--hub_model_id NAME"
+            )

@@ -1,0 +1,80 @@
+"""Writes `training_options.json`, what transformers' training options are: `python -m alignattn.runs.training_table`.
+
+The table lets an option be read, judged and explained without importing transformers; a test holds it to the installed
+version.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, get_args, get_origin, get_type_hints
+
+from transformers import HfArgumentParser, TrainingArguments
+
+from alignattn.runs.training_options import LARGEST_SEED, TABLE_FILE
+from alignattn.support.files import write_text
+from alignattn.support.options import METAVARS
+
+SHARE: Mapping[str, float] = {"low": 0, "high": 1}
+COUNT: Mapping[str, float] = {"low": 0}
+AT_LEAST_ONE: Mapping[str, float] = {"low": 1}
+
+RANGES: Mapping[str, Mapping[str, float]] = {
+    "adam_beta1": {"low": 0, "below": 1},
+    "adam_beta2": {"low": 0, "below": 1},
+    "adam_epsilon": COUNT,
+    "data_seed": {"low": 0, "high": LARGEST_SEED},
+    "dataloader_num_workers": COUNT,
+    "dataloader_prefetch_factor": AT_LEAST_ONE,
+    "ddp_timeout": AT_LEAST_ONE,
+    "eval_accumulation_steps": AT_LEAST_ONE,
+    "eval_delay": COUNT,
+    "gradient_accumulation_steps": AT_LEAST_ONE,
+    "label_smoothing_factor": SHARE,
+    "learning_rate": COUNT,
+    "num_train_epochs": COUNT,
+    "per_device_eval_batch_size": AT_LEAST_ONE,
+    "per_device_train_batch_size": AT_LEAST_ONE,
+    "seed": {"low": 0, "high": LARGEST_SEED},
+    "torch_empty_cache_steps": AT_LEAST_ONE,
+    "warmup_steps": COUNT,
+    "weight_decay": COUNT,
+}
+"""The ranges of numbers, which transformers does not declare."""
+
+
+def training_table() -> dict[str, dict[str, Any]]:
+    """Return name -> type, default, help, choices and range of the options that transformers' own parser takes."""
+    parser: Any = HfArgumentParser(TrainingArguments)  # type: ignore[arg-type]
+    defaults, hints = vars(parser.parse_args([])), get_type_hints(TrainingArguments)
+    objects = TrainingArguments._VALID_DICT_FIELDS
+    table = {}
+    for action in parser._actions:
+        # Of two words for one option, as `--no_…`, the first is the one that takes a value.
+        if action.dest == "help" or action.dest in table:
+            continue
+        is_object = action.dest in objects or get_origin(action.type) is dict
+        kind = "dict" if is_object else _type_name(action, hints[action.dest])
+        if kind is None:
+            continue
+        entry = {"type": kind, "default": defaults[action.dest], "help": " ".join((action.help or "").split())}
+        if type(None) in get_args(hints[action.dest]) or entry["default"] is None:
+            entry["takes_none"] = True
+        if action.nargs == "+":
+            entry["is_list"] = True
+        if action.choices:
+            entry["choices"] = [getattr(choice, "value", choice) for choice in action.choices]
+        table[action.dest] = entry | dict(RANGES.get(action.dest, {}))
+    return table
+
+
+def _type_name(action: Any, hint: Any) -> str | None:
+    """The name of the type of an option's text; None where no text makes its value."""
+    if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
+        return "str"
+    if action.type in METAVARS:
+        return str(action.type.__name__)
+    return "bool" if bool in (hint, *get_args(hint)) else None
+
+
+if __name__ == "__main__":
+    write_text(TABLE_FILE, json.dumps(training_table(), indent=1, ensure_ascii=False) + "\n")

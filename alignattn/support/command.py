@@ -1,0 +1,75 @@
+"""What a command is: its name, its options, and where the function is that runs it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import Options, resolve
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, which costs nothing to import: what runs it is imported when it runs.
+
+    A command line and a program go the same way: `execute(parse(words))`, `execute(resolve(values))`.
+
+    Attributes:
+        name: its word or words after `alignattn`.
+        help: one line.
+        options: dataclass of its options.
+        run: "module:function" of what takes them.
+        examples: whole command lines.
+        subcommands: those that go with it, by their own word.
+        moved: words that were subcommands once, and where to find now what they did.
+    """
+
+    name: str
+    help: str
+    options: type[Options]
+    run: str
+    examples: Sequence[str] = ()
+    subcommands: Mapping[str, "Command"] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def prog(self) -> str:
+        """Its words on a command line."""
+        return f"alignattn {self.name}"
+
+    def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
+        """Return the command that the words after this one's name are of, and the words that are left for it."""
+        if words and words[0] in self.moved:
+            raise AlignAttnError(self.moved[words[0]])
+        if words and words[0] in self.subcommands:
+            return self.subcommands[words[0]].select(words[1:])
+        return self, words
+
+    def parser(self, *, everything: bool = False) -> OneLineErrorParser:
+        """Return the parser of its options, whose help shows those in daily use, or everything."""
+        others = "".join(f"\n  {other.prog:<28}  {other.help}" for other in self.subcommands.values())
+        description = f"{self.help[0].upper()}{self.help[1:]}.{others and f'{chr(10)}Go with it:'}{others}"
+        return build_parser(
+            self.options, self.prog, description=description, examples=self.examples, everything=everything
+        )
+
+    def parse(self, words: Sequence[str]) -> Any:
+        """Return the options that words give."""
+        return self.resolve(read_words(self.options, words, self.parser()))
+
+    def resolve(self, values: Mapping[str, Any]) -> Any:
+        """Return the options that values by name make: one frozen object, the command's `options`."""
+        return resolve(self.options, values)
+
+    def execute(self, options: Any) -> Any:
+        """Run the command with its options, and return what it returns."""
+        return self.function(options)
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """What runs it."""
+        module, _, name = self.run.partition(":")
+        function: Callable[[Any], Any] = getattr(import_module(module), name)
+        return function

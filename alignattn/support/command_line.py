@@ -1,0 +1,189 @@
+"""The words of a command line read as options, and the help: argparse, whose mistakes are one line here."""
+
+import argparse
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import (
+    BOOLEANS,
+    METAVARS,
+    REQUIRED,
+    Option,
+    Options,
+    did_you_mean,
+    metavar,
+    options_of,
+    read_options_file,
+    usage,
+)
+
+HELP_COLUMN = 36
+HELP_WIDTH = 110
+"""Of a help that no terminal shows."""
+
+CONFIG = Option(
+    name="config",
+    types=(str,),
+    default=None,
+    is_list=False,
+    takes_none=True,
+    help="YAML file of options; the command line overrides it.",
+    metavar="FILE",
+)
+
+
+def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErrorParser") -> dict[str, Any]:
+    """Return the options that words give, by name; those of the file of `--config` where the words say nothing.
+
+    Args:
+        options: the dataclass of options.
+        words: after the command's name.
+        parser: of these options.
+    """
+    known = options_of(options)
+    parsed, others = parser.parse_known_args(list(_normalised(known, words, parser)))
+    given: dict[str, Any] = vars(parsed)
+    for option in known.values():
+        if option.rest:
+            given[option.name], others = tuple(others), []
+        elif option.positional:
+            values = list(takewhile(lambda word: not word.startswith("--"), others))[: None if option.is_list else 1]
+            given |= {option.name: values if option.is_list else values[0]} if values else {}
+            others = others[len(values) :]
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    path = CONFIG.checked(given.pop(CONFIG.name, None))
+    return given if path is None else read_options_file(options, Path(path)) | given
+
+
+def _normalised(known: Mapping[str, Option], words: Sequence[str], parser: "OneLineErrorParser") -> Iterator[str]:
+    """Yield the words with underscores in the names of options, and a value for each yes or no that stands alone."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        plain = name.removeprefix("--").replace("-", "_")
+        if not name.startswith("--") or not parser.knows(f"--{plain}"):
+            yield word
+        elif plain in known and known[plain].is_flag and not equals and following.lower() not in BOOLEANS:
+            yield f"--{plain}=true"
+        else:
+            yield f"--{plain}{equals}{value}"
+
+
+class OneLineErrorParser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line, not a page of usage.
+
+    Arguments without a name are in its help; of words they are left over, as all that it does not know.
+    """
+
+    _is_reading = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and remember the words for the message of a mistake."""
+        self._words, self._is_reading = list(args), True
+        return super().parse_known_args(args, namespace)
+
+    def _get_positional_actions(self) -> list[argparse.Action]:
+        return [] if self._is_reading else super()._get_positional_actions()
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong."""
+        unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
+        if unknown and message.startswith("unrecognized arguments"):
+            hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
+            message = f"unrecognized arguments: {'; '.join(hints)}"
+        raise AlignAttnError(f"{message} (see --help)")
+
+    def knows(self, word: str) -> bool:
+        """Return whether a word is an option, with or without a value."""
+        return word == "--" or word.partition("=")[0] in self._option_string_actions
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help whose options stand on a line each."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs == "+":
+            return f"{action.metavar} ..."
+        return "" if action.metavar == METAVARS[bool] else super()._format_args(action, default_metavar)
+
+
+class _Renamed(argparse.Action):
+    """Refuses a name by which an option goes no more, or is asked for, and names the right one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
+        raise AlignAttnError(f"{args[2]} is {self.const}")
+
+
+class _HelpOfAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
+        print(self.const().format_help(), end="")
+        parser.exit()
+
+
+def build_parser(
+    options: type[Options], prog: str, *, description: str = "", examples: Sequence[str] = (), everything: bool = False
+) -> OneLineErrorParser:
+    """Return the parser of a dataclass of options.
+
+    It takes values as they stand; `resolve` judges them.
+
+    Args:
+        options: the dataclass.
+        prog: the command's words.
+        description: what the command does.
+        examples: whole command lines, for the end of the help.
+        everything: whether the help shows rare options, too.
+    """
+    known = list(options_of(options).values())
+    width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
+    parser = OneLineErrorParser(
+        prog=prog,
+        usage=" ".join([prog, *map(usage, (option for option in known if option.default is REQUIRED)), "[options]"]),
+        description=description,
+        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
+        formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    groups: dict[str, Any] = {}
+    for option in [*known, CONFIG]:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        if not option.rest:
+            _add(groups[option.group], option, is_hidden=option.rare and not everything)
+    shown = groups[CONFIG.group]
+    shown.add_argument("-h", "--help", action="help", help="Show this help.")
+    if any(option.rare for option in known):
+        whole = partial(build_parser, options, prog, description=description, examples=examples, everything=True)
+        shown.add_argument("--help-all", action=_HelpOfAll, nargs=0, const=whole, help="Show all options.")
+    return parser
+
+
+def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
+    details = {
+        "metavar": metavar(option),
+        "nargs": "+" if option.is_list else None,
+        "help": argparse.SUPPRESS if is_hidden else _help(option),
+    }
+    action = group.add_argument(option.name if option.positional else f"--{option.name}", **details)
+    action.required = False
+    if option.is_flag and option.default is True:
+        negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
+        group.add_argument(f"--no_{option.name}", **negation)
+    answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
+    for name, answer in answers.items():
+        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
+
+
+def _help(option: Option) -> str:
+    default, text = option.default, option.help
+    is_told = "(default" in text or default == () or any(default is silent for silent in (REQUIRED, None, False))
+    if not is_told:
+        text += f" (default: {' '.join(map(str, default)) if isinstance(default, tuple) else default})"
+    return text.replace("%", "%%")

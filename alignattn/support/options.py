@@ -1,0 +1,305 @@
+"""Options: each one line of a dataclass, with its type, default, help, group and range; read and checked in one place.
+
+    @dataclass(frozen=True, kw_only=True)
+    class ExampleOptions(Options):
+        model: str = option(REQUIRED, "Folder or Hub id.", group="model")
+        max_length: int | None = option(None, "Most tokens of a sequence.", group="data", low=1)
+
+`resolve` makes such an object of values by name: words of a command line, lines of a YAML file, a program's values. A
+dataclass may also hold others, as groups of its options. Nothing heavy is imported here.
+"""
+
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import read_yaml
+
+REQUIRED: Any = MISSING
+"""The default of an option that must be given."""
+
+OPTION = "option"
+"""Key of an option's own description in the metadata of its field."""
+
+BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(
+    ("false", "no", "f", "n", "0"), False
+)
+"""The words for a yes or no."""
+
+S = TypeVar("S", bound="Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: of the field, and of the option behind two hyphens.
+        types: of its value or its values, in the order in which a text is tried.
+        default: `REQUIRED` if there is none.
+        is_list: whether it takes several values.
+        takes_none: whether it may be None.
+        help: one sentence.
+        group: heading in the help.
+        low: the least value.
+        high: the largest.
+        above: a number below all values.
+        below: a number above all values.
+        choices: the values that there are.
+        distinct: what a value is, if none may be there twice.
+        metavar: stands for the value in the help.
+        positional: whether it is given without its name.
+        rest: whether it takes the words that belong to no option.
+        rare: whether only `--help-all` shows it.
+        formerly: names that it had; a command line is told the new one, files and dicts may still use them.
+        asked_as: names by which it is asked for, each with the answer.
+    """
+
+    name: str
+    types: Sequence[type[Any]]
+    default: Any
+    is_list: bool
+    takes_none: bool
+    help: str
+    group: str = "options"
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    choices: Sequence[Any] = ()
+    distinct: str = ""
+    metavar: str = ""
+    positional: bool = False
+    rest: bool = False
+    rare: bool = False
+    formerly: Sequence[str] = ()
+    asked_as: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages."""
+        return self.metavar if self.positional else f"--{self.name}"
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is a yes or no that needs no value."""
+        return self.types[0] is bool and not self.is_list
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the option's type, a list as a tuple."""
+        if value is self.default or (value is None and self.takes_none) or self.rest:
+            return value
+        if not self.is_list:
+            return self._checked_one(value, self.label)
+        values = value if isinstance(value, list | tuple) else [value]
+        checked = tuple(self._checked_one(item, self.label if len(values) == 1 else f"a value of {self.label}")
+                        for item in values)  # fmt: skip
+        if self.distinct and len(set(checked)) < len(checked):
+            raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} names a {self.distinct} twice")
+        return checked
+
+    def _checked_one(self, value: Any, label: str) -> Any:
+        # Words for others are theirs to judge.
+        if value == "" and not self.rest:
+            raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
+        converted = self._converted(value)
+        if self.choices and converted not in self.choices:
+            choices = ", ".join(map(str, self.choices))
+            raise AlignAttnError(f"argument {self.label}: invalid choice: {value!r}: choose one of {choices}")
+        if isinstance(converted, int | float) and not isinstance(converted, bool):
+            self._check_range(converted)
+        return converted
+
+    def _converted(self, value: Any) -> Any:
+        for kind in self.types:
+            with_text = value if isinstance(value, str) else _as_text(value, kind)
+            if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+                return value
+            try:
+                if with_text is not None:
+                    return BOOLEANS[with_text.lower()] if kind is bool else kind(with_text)
+            except (ValueError, KeyError, TypeError):
+                continue
+        raise AlignAttnError(f"argument {self.label}: invalid {self.types[0].__name__} value: {value!r}")
+
+    def _check_range(self, value: float) -> None:
+        if self.low <= value <= self.high and self.above < value < self.below:
+            return
+        if math.isfinite(self.below):
+            raise AlignAttnError(f"{self.label} {value} must lie between {max(self.low, self.above)} and {self.below}")
+        limits = {"above": self.above, "at least": self.low, "at most": self.high}
+        words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
+        raise AlignAttnError(f"{self.label} {value} must be {words or 'a number'}")
+
+    @property
+    def _must_be_given(self) -> bool:
+        return self.default is REQUIRED
+
+
+def _as_text(value: Any, kind: type[Any]) -> str | None:
+    """A value as text to be read as another type, where nothing is lost by it: a number, a path."""
+    if isinstance(value, bool):
+        return str(value).lower() if kind is str else None
+    return str(value) if isinstance(value, int | float | os.PathLike) else None
+
+
+def option(default: Any, help: str, **details: Any) -> Any:
+    """Return the field of an option.
+
+    Args:
+        default: `REQUIRED` if there is none.
+        help: one sentence.
+        **details: the other attributes of `Option`, but for those that the field's type says.
+    """
+    return dataclasses.field(default=default, metadata={OPTION: {"help": help, **details}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of dataclasses of options: each object's values are of their types and within their ranges."""
+
+    def __post_init__(self) -> None:
+        for known in _own_options(type(self)):
+            object.__setattr__(self, known.name, known.checked(getattr(self, known.name)))
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that hang on what was given."""
+        return {}
+
+
+def _own_options(options: type[Options]) -> list[Option]:
+    return _fields_of(options)  # type: ignore[arg-type]  # as in options_of
+
+
+@cache
+def _fields_of(options: type[Options]) -> list[Option]:
+    hints = get_type_hints(options)
+    described = [field for field in dataclasses.fields(options) if OPTION in field.metadata]
+    return [
+        Option(name=field.name, default=field.default, **_read_type(hints[field.name]), **field.metadata[OPTION])
+        for field in described
+    ]
+
+
+def _read_type(hint: Any) -> dict[str, Any]:
+    """What a field's type says: `int`, `int | None`, `tuple[int, ...] | None`, `bool | str`."""
+    members = [hint] if isinstance(hint, type) and get_origin(hint) is None else list(get_args(hint))
+    members = [hint] if get_origin(hint) is tuple else members
+    kinds = [get_args(kind)[0] if get_origin(kind) is tuple else kind for kind in members if kind is not type(None)]
+    kinds = [get_origin(kind) or kind for kind in kinds]
+    is_list = any(get_origin(kind) is tuple for kind in members)
+    return {"types": tuple(kinds), "is_list": is_list, "takes_none": type(None) in members}
+
+
+def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
+    """The fields of a dataclass that are themselves dataclasses of options."""
+    hints = get_type_hints(options)
+    fields = (field for field in dataclasses.fields(options) if field.init)
+    return {
+        field.name: hints[field.name]
+        for field in fields
+        if isinstance(hints[field.name], type) and issubclass(hints[field.name], Options)
+    }
+
+
+def options_of(options: type[Options]) -> Mapping[str, Option]:
+    """Return all options of a dataclass, those of its groups among them, by name."""
+    return _options_of(options)  # type: ignore[arg-type]  # mypy takes the class of a dataclass for unhashable
+
+
+@cache
+def _options_of(options: type[Options]) -> Mapping[str, Option]:
+    own = {known.name: known for known in _own_options(options)}
+    groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
+    return groups | own
+
+
+def renamed(options: type[Options]) -> Mapping[str, str]:
+    """Return the names that options had before, each with the name of today."""
+    return {old: known.name for known in options_of(options).values() for old in known.formerly}
+
+
+def values_of(options: Options) -> dict[str, Any]:
+    """Return every option's value by name."""
+    values = {known.name: getattr(options, known.name) for known in _own_options(type(options))}
+    for group in _groups_of(type(options)):
+        values |= values_of(getattr(options, group))
+    return values
+
+
+def resolve(options: type[S], values: Mapping[str, Any], source: str = "the options given") -> S:
+    """Return the dataclass of options that values by name make.
+
+    Args:
+        options: the dataclass.
+        values: typed, or text that says the same; those left out have their defaults. Former names are understood.
+        source: of the values, for messages.
+    """
+    known = options_of(options)
+    given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
+    given = {**options.implied(given), **given}
+    missing = [option for option in known.values() if option.default is REQUIRED and option.name not in given]
+    if missing:
+        wanted = " and ".join(
+            f"{'' if option.positional else option.label + ' '}{metavar(option)}" for option in missing
+        )
+        raise AlignAttnError(f"the following arguments are required: give {wanted} (see --help)")
+    return _build(options, given)
+
+
+def _build(options: type[S], given: Mapping[str, Any]) -> S:
+    own = {known.name: given[known.name] for known in _own_options(options) if known.name in given}
+    return options(**own, **{name: _build(group, given) for name, group in _groups_of(options).items()})
+
+
+def present_names(options: type[Options], values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return values with the options' present names."""
+    known, former = options_of(options), renamed(options)
+    present: dict[str, Any] = {}
+    for name, value in values.items():
+        current = former.get(name, name)
+        if current not in known:
+            raise AlignAttnError(f"{source}: {_unknown(options, name)}")
+        if current in present:
+            raise AlignAttnError(f"{source}: {name!r} and {current!r} are one option: leave one of them out")
+        present[current] = value
+    return present
+
+
+def _unknown(options: type[Options], name: str) -> str:
+    for known in options_of(options).values():
+        if name in known.asked_as:
+            return f"--{name} is {known.asked_as[name]}"
+    return f"unknown option {name!r}{did_you_mean(name, options_of(options))}"
+
+
+def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
+    """Return the values by name that a YAML file of options holds."""
+    return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
+
+
+METAVARS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
+
+
+def metavar(known: Option) -> str:
+    """Return what stands for an option's value in the help."""
+    return known.metavar or METAVARS[known.types[0]]
+
+
+def usage(known: Option) -> str:
+    """Return how an option is given, such as `--model NAME`."""
+    return metavar(known) if known.positional else f"{known.label} {metavar(known)}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word that is most like an unknown one, for the end of a sentence; or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
