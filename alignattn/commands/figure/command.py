@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.heads import choose_examples
 from alignattn.commands.figure.pictures import (
     RunFolders,
     draw_attention,
@@ -31,26 +30,12 @@ def named_runs(options: FigureOptions) -> RunFolders:
     return dict(zip(names, folders, strict=True))
 
 
-def _tsne(runs: RunFolders, options: FigureOptions) -> Any:
-    examples = choose_examples(
-        list(runs.values()), text=options.text, num_rows=options.max_eval_samples, data_dir=options.data_dir
-    )
-    return draw_tsne(
-        runs, examples, layer=options.layer, head=options.head, max_tokens=options.max_tokens, seed=options.seed
-    )
-
-
-def _attention(runs: RunFolders, options: FigureOptions) -> Any:
-    examples = choose_examples(list(runs.values()), text=options.text, num_rows=1, data_dir=options.data_dir)
-    return draw_attention(runs, examples, layer=options.layer, head=options.head)
-
-
 DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
-    "tsne": _tsne,
-    "attention": _attention,
-    "reliability": lambda runs, options: draw_run_reliability(runs, options.split),
-    "distance": lambda runs, _: draw_distance(runs),
-    "curves": lambda runs, _: draw_training(runs),
+    "tsne": draw_tsne,
+    "attention": draw_attention,
+    "reliability": draw_run_reliability,
+    "distance": draw_distance,
+    "curves": draw_training,
 }
 """What makes the `matplotlib` figure of runs, by kind."""
 

@@ -67,9 +67,11 @@ def reproduce(arguments: ReproduceOptions) -> None:
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher: Launcher = LocalLauncher(arguments.processes)
+    launcher: Launcher
     if arguments.launcher == "ray":
         launcher = RayLauncher(arguments.processes, arguments.ray_address)
+    else:
+        launcher = LocalLauncher(arguments.processes)
     for wave in waves:
         run_missing(launcher, wave)
     result = read_table(table, cells, results)

@@ -42,14 +42,9 @@ class Experiment:
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
         options = {name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS}
-        content = Experiment(self.command, options).to_dict() | {"needs": self.needs and self.needs.digest}
-        text = json.dumps({"format": FORMAT, **content}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
-        needs = None if self.needs is None else self.needs.to_dict()
-        return {"command": self.command, "options": dict(sorted(self.options.items())), "needs": needs}
+        needs = self.needs and self.needs.digest
+        content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
     def all_options(self) -> dict[str, Any]:

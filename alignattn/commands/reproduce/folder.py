@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ class RunFolder:
     def prepare(self) -> None:
         """Write what the run is, unless that is written."""
         if not (self.path / EXPERIMENT_FILE).exists():
-            write_json(self.path / EXPERIMENT_FILE, self.experiment.to_dict())
+            write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
     def lock(self) -> FileLock:
         """Return the lock, taken."""

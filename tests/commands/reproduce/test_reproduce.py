@@ -23,7 +23,7 @@ from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_p
 from alignattn.commands.reproduce.table import load_table
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 FEW_BYTES = 4096
 
 
