@@ -7,7 +7,7 @@ from typing import Any
 
 from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Options, resolve
+from alignattn.support.options import Options, did_you_mean, resolve
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class Command:
         """Return the command that the words after this one's name are of, and the words that are left for it."""
         if words and words[0] in self.moved:
             raise AlignAttnError(self.moved[words[0]])
+        if self.subcommands and words and not words[0].startswith("-") and words[0] not in self.subcommands:
+            hint = did_you_mean(words[0], self.subcommands)
+            raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")
         if words and words[0] in self.subcommands:
             return self.subcommands[words[0]].select(words[1:])
         return self, words

@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
@@ -110,6 +111,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         if action.nargs == "+":
             return f"{action.metavar} ..."
         return "" if action.metavar == METAVARS[bool] else super()._format_args(action, default_metavar)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 class _Renamed(argparse.Action):

@@ -118,6 +118,9 @@ class Option:
         return converted
 
     def _converted(self, value: Any) -> Any:
+        if value is False and "no" in self.choices:
+            # YAML 1.1 reads an unquoted no as a boolean.
+            return "no"
         for kind in self.types:
             with_text = value if isinstance(value, str) else _as_text(value, kind)
             if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):

@@ -126,6 +126,11 @@ def test_an_unknown_command_is_answered_by_the_one_that_is_meant(capsys):
     assert capsys.readouterr().err == "alignattn: unknown command 'finetun': did you mean 'finetune'?\n"
 
 
+def test_an_unknown_subcommand_is_answered_by_the_one_that_is_meant(capsys):
+    assert main(["robustness", "shwo"]) == 2
+    assert "unknown command 'robustness shwo': did you mean 'show'?" in capsys.readouterr().err
+
+
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "alignattn", "--version"], check=True, capture_output=True, text=True)
     assert done.stdout == f"alignattn {__version__}\n"

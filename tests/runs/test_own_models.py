@@ -76,7 +76,15 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
     toy = MODELS.load("toy")
     monkeypatch.setattr(toy, "traits", replace(toy.traits, has_attention=has_attention))
-    words = ["inspect", "--data", str(tmp_path / "rows.jsonl"), "--text_columns", "text", "--max_samples", "4"]
+    words = [
+        "inspect",
+        "--validation_file",
+        str(tmp_path / "rows.jsonl"),
+        "--text_columns",
+        "text",
+        "--max_eval_samples",
+        "4",
+    ]
     code = main([*words, "--model", str(tmp_path / "run"), "--output_dir", str(tmp_path / "heads")])
     assert code == (0 if has_attention else 2)
     told = capsys.readouterr()

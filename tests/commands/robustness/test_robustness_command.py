@@ -207,7 +207,7 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
         ("--run .", "is no run folder of"),
         ("--max_eval_samples 0", "--max_eval_samples 0 must be at least 1"),
         ("--max_length 9999", "9999"),
-        ("--merge", "--merge takes --output_dir alone: leave --max_length and --mlm and"),
+        ("--merge", "--merge takes --output_dir alone: leave --max_eval_samples and --max_length and"),
         ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
         ("--seed 99999999999999999999", "--seed 99999999999999999999 must be at least 0 and at most 4294967295"),
         pytest.param(
