@@ -225,7 +225,7 @@ class RunOptions(Options):
 
 def _defaults(options: type[Options]) -> dict[str, Any]:
     known = options_of(options).values()
-    return {option.name: _plain(option.default) for option in known if option.default is not REQUIRED}
+    return {option.name: _plain(option.default) for option in known if not option.is_required}
 
 
 def _plain(value: Any) -> Any:
