@@ -160,7 +160,7 @@ class TestAttention:
             assert panel.get_xlabel().startswith("key")
             assert panel.get_ylabel().startswith("query")
             expected = plain_layers(runs[name], SENTENCE)[2][0][0, 1]
-            np.testing.assert_allclose(panel.images[0].get_array(), expected, atol=1e-6)
+            np.testing.assert_allclose(panel.images[0].get_array(), expected, atol=1e-5)
         assert panels[0].images[0].get_clim() == panels[1].images[0].get_clim()
         assert figure.axes[-1].get_ylabel() == "attention weight"
 
