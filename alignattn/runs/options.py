@@ -21,8 +21,7 @@ from alignattn.tasks.task import TaskOptions
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
-SEED_FOLDER = "seed-"
-"""Start of the name of the folder of one of several seeds."""
+SEED_FOLDER_PREFIX = "seed-"
 
 MODEL, ATTENTION, DATA = "model", "attention", "data"
 """Groups in the help."""
@@ -190,7 +189,7 @@ class RunOptions(Options):
         if self.training.seeds is None:
             return [self]
         return [
-            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER}{seed}"))
+            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
             for seed in self.training.seeds
         ]
 
@@ -223,9 +222,14 @@ class RunOptions(Options):
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
 
+def is_seed_folder(folder: Path) -> bool:
+    """Return whether a folder's own name says no more than a seed."""
+    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
+
+
 def _defaults(options: type[Options]) -> dict[str, Any]:
     known = options_of(options).values()
-    return {option.name: _plain(option.default) for option in known if option.default is not REQUIRED}
+    return {option.name: _plain(option.default) for option in known if not option.is_required}
 
 
 def _plain(value: Any) -> Any:

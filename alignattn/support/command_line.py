@@ -12,15 +12,13 @@ from typing import Any, NoReturn
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import (
     BOOLEANS,
-    METAVARS,
+    PLACEHOLDERS,
     REQUIRED,
     Option,
     Options,
     did_you_mean,
-    metavar,
     options_of,
     read_options_file,
-    usage,
 )
 
 HELP_COLUMN = 36
@@ -110,7 +108,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if action.nargs == "+":
             return f"{action.metavar} ..."
-        return "" if action.metavar == METAVARS[bool] else super()._format_args(action, default_metavar)
+        return "" if action.metavar == PLACEHOLDERS[bool] else super()._format_args(action, default_metavar)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False)
@@ -147,7 +145,7 @@ def build_parser(
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join([prog, *map(usage, (option for option in known if option.default is REQUIRED)), "[options]"]),
+        usage=" ".join([prog, *(option.usage for option in known if option.is_required), "[options]"]),
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
@@ -171,7 +169,7 @@ def build_parser(
 
 def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
     details = {
-        "metavar": metavar(option),
+        "metavar": option.placeholder,
         "nargs": "+" if option.is_list else None,
         "help": argparse.SUPPRESS if is_hidden else _help(option),
     }

@@ -33,6 +33,9 @@ BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), Tru
 )
 """The words for a yes or no."""
 
+PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
+"""What stands for a value of each type in the help."""
+
 S = TypeVar("S", bound="Options")
 
 
@@ -88,6 +91,21 @@ class Option:
         return self.metavar if self.positional else f"--{self.name}"
 
     @property
+    def placeholder(self) -> str:
+        """What stands for its value in the help."""
+        return self.metavar or PLACEHOLDERS[self.types[0]]
+
+    @property
+    def usage(self) -> str:
+        """How it is given, such as `--model NAME`."""
+        return self.placeholder if self.positional else f"{self.label} {self.placeholder}"
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is REQUIRED
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is a yes or no that needs no value."""
         return self.types[0] is bool and not self.is_list
@@ -99,16 +117,15 @@ class Option:
         if not self.is_list:
             return self._checked_one(value, self.label)
         values = value if isinstance(value, list | tuple) else [value]
-        checked = tuple(self._checked_one(item, self.label if len(values) == 1 else f"a value of {self.label}")
-                        for item in values)  # fmt: skip
+        label = self.label if len(values) == 1 else f"a value of {self.label}"
+        checked = tuple(self._checked_one(item, label) for item in values)
         if self.distinct and len(set(checked)) < len(checked):
             raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} names a {self.distinct} twice")
         return checked
 
     def _checked_one(self, value: Any, label: str) -> Any:
-        # Words for others are theirs to judge.
-        if value == "" and not self.rest:
-            raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
+        if value == "":
+            raise AlignAttnError(f"{label} is empty: give a value{'' if self.is_required else ', or leave it out'}")
         converted = self._converted(value)
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
@@ -140,10 +157,6 @@ class Option:
         limits = {"above": self.above, "at least": self.low, "at most": self.high}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
         raise AlignAttnError(f"{self.label} {value} must be {words or 'a number'}")
-
-    @property
-    def _must_be_given(self) -> bool:
-        return self.default is REQUIRED
 
 
 def _as_text(value: Any, kind: type[Any]) -> str | None:
@@ -249,12 +262,9 @@ def resolve(options: type[S], values: Mapping[str, Any], source: str = "the opti
     known = options_of(options)
     given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
     given = {**options.implied(given), **given}
-    missing = [option for option in known.values() if option.default is REQUIRED and option.name not in given]
+    missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
-        wanted = " and ".join(
-            f"{'' if option.positional else option.label + ' '}{metavar(option)}" for option in missing
-        )
-        raise AlignAttnError(f"the following arguments are required: give {wanted} (see --help)")
+        raise AlignAttnError(f"the following arguments are required: give {' and '.join(missing)} (see --help)")
     return _build(options, given)
 
 
@@ -287,19 +297,6 @@ def _unknown(options: type[Options], name: str) -> str:
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
     """Return the values by name that a YAML file of options holds."""
     return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
-
-
-METAVARS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
-
-
-def metavar(known: Option) -> str:
-    """Return what stands for an option's value in the help."""
-    return known.metavar or METAVARS[known.types[0]]
-
-
-def usage(known: Option) -> str:
-    """Return how an option is given, such as `--model NAME`."""
-    return metavar(known) if known.positional else f"{known.label} {metavar(known)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

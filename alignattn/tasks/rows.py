@@ -90,7 +90,7 @@ def load_rows(
         task: One of `alignattn.tasks.TASKS`, or a user's own.
         need_train: False where the rows are only evaluated on; then no train split need exist.
         data_dir: A folder of Parquet files in the Hub's column names; the task's files, or else the Hub, when None.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
     """
     derived = (VALIDATION,) if task.derives_validation else ()
@@ -126,7 +126,7 @@ def load_task_files(
         task: What the rows are of.
         train_file: A CSV, JSON lines, Parquet or CoNLL file.
         validation_file: Another, or None: then there is nothing to evaluate on.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Returns:
@@ -160,7 +160,7 @@ def load_user_rows(
         validation_file: Another, or None: then there is nothing to evaluate on.
         text_columns: One or two columns of text.
         label_column: The column of labels.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Returns:

@@ -7,7 +7,9 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets
@@ -141,7 +143,15 @@ def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
         raise _no_rows(path)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():
-        return datasets.load_dataset("parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir)
+        return datasets.load_dataset(
+            "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir or _copies().name
+        )
+
+
+@cache
+def _copies() -> TemporaryDirectory[str]:
+    """Where `datasets` puts its copies of local files, until the process ends: the user's cache is for downloads."""
+    return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
 
 
 CONLL = ".conll"

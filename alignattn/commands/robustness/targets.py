@@ -24,7 +24,7 @@ from alignattn.runs.folders import (
     read_run_options,
     short_names,
 )
-from alignattn.runs.results import is_seed_folder
+from alignattn.runs.options import is_seed_folder
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
