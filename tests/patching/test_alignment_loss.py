@@ -87,7 +87,7 @@ def test_records_are_consumed_and_without_any_it_raises():
     with pytest.raises(AlignAttnError, match="no attention layer of this Bert"):
         alignattn.alignment_loss(model)
     for plain in (tiny_model("bert"), alignattn.patch(tiny_model("bert"), "soft")):
-        with pytest.raises(AlignAttnError, match="has no alignment"):
+        with pytest.raises(AlignAttnError, match="not patched with an alignment"):
             alignattn.alignment_loss(plain)
 
 

@@ -91,13 +91,14 @@ def sinkhorn(
     potential = torch.where(is_real, 0.0, -torch.inf).to(left.dtype)
     real = is_real.to(left.dtype)
     kernel = left.new_empty(batch * heads, length, length)
-    for step, (progress, rounds) in enumerate(_schedule(iterations)):
-        if step > 0:
-            potential = potential + current * column.log()
+    schedule = _schedule(iterations)
+    for step, (progress, rounds) in enumerate(schedule, start=1):
         current = first ** (1 - progress) * epsilon**progress
         torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=kernel)
         kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # what is subtracted is absorbed by the row's scaling
         row, column = _scale(kernel, real, rounds)
+        if step < len(schedule):
+            potential = potential + current * column.log()
     return TransportPlan(
         kernel.view(batch, heads, length, length),
         row.view(batch, heads, length) * probability[:, None],
