@@ -1,18 +1,32 @@
 """Small real models of each family, real checkpoints and data where they are at hand."""
 
+import atexit
 import os
+import random
+import shutil
+import site
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "alignattn-tests-textattack"))
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+if "ALIGNATTN_TESTS_HOME" not in os.environ:
+    # The home of this process, of its scripts and of xdist's workers is a temporary folder, before any library reads
+    # where it caches: nothing is written to the user's caches, and nothing that is cached or set there is seen.
+    _home, _owner = tempfile.mkdtemp(prefix="alignattn-tests-"), os.getpid()
+    atexit.register(lambda: os.getpid() == _owner and shutil.rmtree(_home, ignore_errors=True))
+    _caches = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "TA_", "NLTK_", "MPL", "TORCH_HOME", "XDG_")
+    for _name in [name for name in os.environ if name.startswith(_caches)]:
+        del os.environ[_name]
+    # Packages of the user lie below the home that is left.
+    os.environ.update(ALIGNATTN_TESTS_HOME=_home, HOME=_home, PYTHONUSERBASE=site.getuserbase())
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
+import numpy as np
 import torch
 import transformers
 
@@ -82,6 +96,23 @@ def tiny_batch(batch: int = 4, length: int = 9, padded: bool = True, seed: int =
         mask[batch // 2 :, -PADDED_LENGTH:] = 0
     labels = torch.randint(0, 3, (batch,), generator=generator)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def seed_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """What a fixture draws does not depend on the tests that came before it."""
+    seed_generators(crc32(fixturedef.argname.encode()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Nor does what a test draws."""
+    seed_generators(0)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """What was made before the package was taken apart still counts: its runs, checkpoints, tables and attacks.
 
 By the command line and the public names alone, for these outlast every move within the package. The artefacts are
-those of `fixtures/before_house`, whose README tells how they were made; the commands are given again word for word.
+those of `fixtures/before_house`, whose README tells how they were made; the commands are given again word for
+word, but for options that have other names by now.
 """
 
 import csv
@@ -47,6 +48,17 @@ def lines(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+RENAMED = {"robustness": {"--num_examples": "--max_eval_samples"}, "reproduce": {"--seeds": "--num_seeds"}}
+"""Options that have another name by now, by their command."""
+
+
+def present(words: str) -> list[str]:
+    """A command of then with the names of today."""
+    command, *others = words.split()
+    names = RENAMED.get(command, {})
+    return [command, *(names.get(word, word) for word in others)]
+
+
 COMMANDS = read(MADE_BEFORE / "commands.json")
 SLOTS = sorted(path.parent.name for path in MADE_BEFORE.glob("slots/*/expected.json"))
 SHIPPED = read(MADE_BEFORE / "shipped-tables.json")
@@ -63,19 +75,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def words_of(name: str) -> list[str]:
-    """The words that made it; what has another name today is given by that one."""
-    words = COMMANDS[name]
-    return (words.replace("--seeds", "--num_seeds") if words.startswith("reproduce") else words).split()
-
-
 def call(name: str) -> int:
-    return main(words_of(name))
+    return main(present(COMMANDS[name]))
 
 
 def call_apart(words: str) -> str:
     """What a command prints in a process of its own, for NLTK keeps the first stop words that it is given."""
-    command = [sys.executable, "-c", PROGRAM, *words.split()]
+    command = [sys.executable, "-c", PROGRAM, *present(words)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
@@ -187,7 +193,7 @@ def states(printed: str) -> dict[str, str]:
 def test_the_done_runs_of_a_table_count(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = read("table-expected.json")
     before = files("table")
-    assert main([*words_of("table"), "--dry_run"]) == 0
+    assert main([*present(COMMANDS["table"]), "--dry_run"]) == 0
     printed = capsys.readouterr().out
     assert states(printed) == {
         digest: "done" if digest in expected["done"] else "missing" for digest in expected["digests"]
@@ -226,7 +232,7 @@ def test_a_broken_off_run_of_a_table_is_made_in_its_folder(here: Path, capsys: p
     assert {path.name for path in Path("table/runs").iterdir()} == folders
     assert read(f"table/runs/{digest}/run/results.json")["attention"] == "aa-ot"
     capsys.readouterr()
-    assert main([*words_of("table, broken off"), "--dry_run"]) == 0
+    assert main([*present(COMMANDS["table, broken off"]), "--dry_run"]) == 0
     assert states(capsys.readouterr().out) == {digest: "done"}
 
 
@@ -235,8 +241,7 @@ def test_the_runs_of_a_shipped_table_keep_their_digests(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = SHIPPED[name]["words"].replace("--seeds", "--num_seeds")
-    assert main([*words.split(), "--dry_run", "--output_dir", "empty"]) == 0
+    assert main([*present(SHIPPED[name]["words"]), "--dry_run", "--output_dir", "empty"]) == 0
     assert list(states(capsys.readouterr().out)) == SHIPPED[name]["digests"]
 
 
@@ -300,13 +305,13 @@ def test_predictions_are_calibrated(here: Path) -> None:
 
 
 def test_a_run_is_inspected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "inspect --model finished/aa-ct --compare finished/seeds/seed-1 --data validation.csv --text_columns a b"
-    assert main([*words.split(), "--max_length", "24", "--output_dir", "inspection"]) == 0
+    words = "inspect --model finished/aa-ct --compare finished/seeds/seed-1 --validation_file validation.csv"
+    assert main([*words.split(), "--text_columns", "a", "b", "--max_length", "24", "--output_dir", "inspection"]) == 0
     assert Path("inspection/heads.csv").is_file()
 
 
 @pytest.mark.parametrize("kind", ["attention", "reliability", "curves"])
 def test_runs_are_drawn(kind: str, here: Path) -> None:
-    words = f"figure {kind} --runs finished/aa-ct finished/seeds/seed-1 --output {kind}.svg"
+    words = f"figure {kind} --run finished/aa-ct finished/seeds/seed-1 --output {kind}.svg"
     assert main(words.split()) == 0
     assert Path(f"{kind}.svg").read_text().startswith("<?xml")

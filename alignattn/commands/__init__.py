@@ -24,11 +24,7 @@ COMMANDS: Mapping[str, str] = {
 
 
 def get_command(name: str) -> Command:
-    """Return a command.
-
-    Raises:
-        AlignAttnError: if there is none of that name.
-    """
+    """Return a command."""
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f": choose one of {', '.join(COMMANDS)}"
         raise AlignAttnError(f"unknown command {name!r}{hint}")

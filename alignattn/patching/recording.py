@@ -8,13 +8,13 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from alignattn.attention.alignment.base import sum_of
+from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.blocks import Call
 from alignattn.support.errors import AlignAttnError
 
@@ -189,7 +189,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
             Call(call.query, call.key, slots.num_heads, mask, slots.layer)
         )
     samples = sum(len(call.query) for call in calls)
-    parts = [alignments[size].of_calls(group, samples) for size, group in by_size.items()]
+    parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
 

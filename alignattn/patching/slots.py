@@ -114,9 +114,8 @@ class LayerSlots(AttentionVariant):
             attended, weights = plain()
         call = self._projected_call(mask) if self.aligns and self.collector.is_tapped(self.training) else None
         if recording is not None:
-            aligned = () if call is None else mean_alignment([call], recording.alignments)
-            tensors = {"query": query, "key": key, "weights": weights, "mask": real_tokens(mask)}
-            recording.layers.append(LayerRecord(*aligned, **tensors))
+            loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
+            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
         if self.aligns and self.training:
             self.collector.add(call)
         return attended, weights
@@ -255,11 +254,11 @@ def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], pre
     for name in [name for name in state_dict if marker in name]:
         path, _, parameter = name.partition(marker)
         before.setdefault(path, {})[parameter] = state_dict.pop(name)
-    for size, paths in patch_of(model).paths.items() if before else ():
+    for size, paths in patch_of(model).paths.items():
         layers = [before[name] for path in paths for name in before if _is_same(name, path)]
-        for parameter in layers[0] if len(layers) == len(paths) else ():
-            stacked = torch.stack([layer[parameter] for layer in layers])
-            state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
+        if len(layers) == len(paths):
+            stacked = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
+            state_dict |= {f"{prefix}{CHILD_NAME}.alignments.{size}.{name}": stacked[name] for name in stacked}
 
 
 def _is_same(name: str, path: str) -> bool:

@@ -114,9 +114,6 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
         folder: of a Hugging Face model, with safetensors.
         device: where it computes.
         dtype: in what it computes; the vectors are float32 in any case.
-
-    Raises:
-        AlignAttnError: there is no such model, or not all of it.
     """
     choices = "the folder of an encoder"
     model, tokenizer = load_pretrained(AutoModel, str(folder), f"whole encoder: give {choices}", choices)
@@ -135,9 +132,6 @@ def load_pretrained(
         name: a folder, a Hub id or a packaged model.
         lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
         choices: what a user may give instead of a checkpoint that cannot be loaded.
-
-    Raises:
-        AlignAttnError: there is no such model, or it lacks weights.
     """
     source = model_source(name)
     try:

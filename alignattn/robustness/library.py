@@ -59,11 +59,7 @@ LOGGER = "textattack.shared.utils.install"
 
 
 def check_textattack() -> None:
-    """Check that TextAttack is there, without importing it: to be known before a model is loaded.
-
-    Raises:
-        AlignAttnError: it is missing, or of another version.
-    """
+    """Check that TextAttack is there, without importing it: to be known before a model is loaded."""
     if "textattack" not in sys.modules and find_spec("textattack") is None:
         raise AlignAttnError(f"TextAttack is not installed: {INSTALL}")
     if version("textattack") != VERSION:
@@ -78,10 +74,6 @@ def load_textattack(nltk_data: Path | None = None) -> ModuleType:
 
     Args:
         nltk_data: a folder of NLTK data; without it NLTK's own places are searched, then NLTK's server.
-
-    Raises:
-        AlignAttnError: TextAttack, a package it needs or NLTK's stop words are missing; it is of another version; its
-            cache cannot be written.
     """
     check_textattack()
     try:

@@ -58,9 +58,6 @@ class AttackJob:
         shard: which part of the rows to attack.
         left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
         versions: of the packages at work, for the header.
-
-    Raises:
-        AlignAttnError: if there are no rows, or `num_examples` is below 1.
     """
 
     rows: Sequence[AttackRow]
@@ -96,11 +93,7 @@ class AttackJob:
         return total.hexdigest()
 
     def earlier(self) -> AttackRun | None:
-        """Return what is recorded already, if anything is.
-
-        Raises:
-            AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged.
-        """
+        """Return what is recorded already, if anything is."""
         if not self.records_path.exists() and not header_path(self.records_path).exists():
             return None
         run = read_run(self.records_path)
@@ -144,10 +137,6 @@ def attack_rows(attack: Any, job: AttackJob, *, show_progress: bool = True) -> A
 
     Returns:
         The header and all records of the file.
-
-    Raises:
-        AlignAttnError: if the files there are of other settings, rows or another shard, or are damaged, or another
-            process writes them.
     """
     hand_over_whole_steps(attack)
     with _sole_writer(job.records_path):
@@ -183,11 +172,7 @@ def hand_over_whole_steps(attack: Any) -> None:
 
 
 def attack_row(attack: Any, row: AttackRow, settings: AttackSettings) -> AttackRecord:
-    """Attack one row; what a strange text or label raises ends in a record, skipped and with its error.
-
-    Raises:
-        AlignAttnError: if data that the attack needs are missing, or for what is wrong with every row.
-    """
+    """Attack one row; what a strange text or label raises ends in a record, skipped and with its error."""
     textattack = load_textattack()
     goal = attack.goal_function
     seed = settings.seed + row.index
@@ -230,10 +215,6 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
     Args:
         paths: the files of records, in any order, each with its header beside it.
         out: the file to write, ending in `.jsonl`; one that holds just that is left as it is.
-
-    Raises:
-        AlignAttnError: if they are of different runs, a shard is missing, given twice or unfinished, or `out` holds
-            something else.
     """
     if not paths:
         raise AlignAttnError("there is nothing to merge: give the files of all shards")
@@ -260,11 +241,7 @@ def merge(paths: Sequence[Path], out: Path) -> AttackRun:
 
 
 def check_finished(run: AttackRun) -> None:
-    """Refuse a run some of whose rows are still to be attacked.
-
-    Raises:
-        AlignAttnError: if it is one.
-    """
+    """Refuse a run some of whose rows are still to be attacked."""
     if not run.is_finished:
         part = "" if run.header.shard == WHOLE else f" of shard {run.header.shard}"
         raise AlignAttnError(

@@ -23,9 +23,6 @@ def prepare_nltk(folder: Path | None, packages: Iterable[str]) -> None:
     Args:
         folder: where they are looked for first; if it is given, nothing is downloaded.
         packages: some of `PACKAGES`.
-
-    Raises:
-        AlignAttnError: one is missing and `folder` is given, or it could not be downloaded.
     """
     import nltk
 

@@ -30,11 +30,7 @@ MEGABYTE = 1e6
 
 
 def counter_fitted_vectors() -> Path:
-    """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), fetched if it is not there yet.
-
-    Raises:
-        AlignAttnError: it is not there and cannot be fetched.
-    """
+    """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), fetched if it is not there yet."""
     path = _cache_folder() / VECTORS_FILE
     if path.is_file():
         return path
@@ -49,11 +45,7 @@ def counter_fitted_vectors() -> Path:
 
 
 def universal_sentence_encoder(url: str) -> Any:
-    """Return the Universal Sentence Encoder, fetched by tensorflow_hub if it is not in its cache.
-
-    Raises:
-        AlignAttnError: TensorFlow is missing, or it cannot be fetched.
-    """
+    """Return the Universal Sentence Encoder, fetched by tensorflow_hub if it is not in its cache."""
     choice = "give the folder of a Hugging Face encoder with --sentence_encoder"
     try:
         import tensorflow_hub

@@ -16,10 +16,6 @@ WORDNET = "wordnet"
 
 
 def check_recipe(recipe: str) -> None:
-    """Check that there is such a recipe.
-
-    Raises:
-        AlignAttnError: there is none.
-    """
+    """Check that there is such a recipe."""
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)

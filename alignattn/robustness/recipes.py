@@ -45,9 +45,6 @@ def build_attack(
 
     Returns:
         A `textattack.Attack`.
-
-    Raises:
-        AlignAttnError: TextAttack is missing, the recipe is unknown, or a resource is missing or unusable.
     """
     check_recipe(recipe)
     resources.check()
@@ -71,9 +68,6 @@ def attacked_columns(recipe: str, columns: Sequence[str], chosen: Sequence[str] 
         recipe: one of `RECIPES`.
         columns: the columns of an input.
         chosen: what `--attack_columns` names; None for the recipe's own rule.
-
-    Raises:
-        AlignAttnError: the recipe is unknown, or a chosen column is not one of the input's.
     """
     check_recipe(recipe)
     if chosen is None:

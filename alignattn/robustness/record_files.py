@@ -27,11 +27,7 @@ def write_header(records_path: Path, header: AttackHeader) -> None:
 
 
 def read_header(records_path: Path) -> AttackHeader:
-    """Read the header of a file of records.
-
-    Raises:
-        AlignAttnError: if it is missing or damaged.
-    """
+    """Read the header of a file of records."""
     path = header_path(records_path)
     if not path.is_file():
         raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
@@ -44,11 +40,7 @@ def read_header(records_path: Path) -> AttackHeader:
 
 
 def read_run(records_path: Path) -> AttackRun:
-    """Read a file of records and its header; a last line that was being written at a kill is left out.
-
-    Raises:
-        AlignAttnError: if one is missing or damaged, or a record is not of the row whose turn it was.
-    """
+    """Read a file of records and its header; a last line that was being written at a kill is left out."""
     header = read_header(records_path)
     records, _ = read_records(records_path, AWAY)
     _check_turns(records_path, header, records)
@@ -56,11 +48,7 @@ def read_run(records_path: Path) -> AttackRun:
 
 
 def cut_torn_line(records_path: Path) -> None:
-    """Cut off a last line that was being written at a kill, so that the next record starts a line.
-
-    Raises:
-        AlignAttnError: if another line is damaged.
-    """
+    """Cut off a last line that was being written at a kill, so that the next record starts a line."""
     _, torn = read_records(records_path, AWAY)
     if torn:
         with records_path.open("r+b") as file:
@@ -77,9 +65,6 @@ def read_records(path: Path, advice: str) -> tuple[list[AttackRecord], int]:
 
     Returns:
         The records, and the number of bytes behind them: of a last line without its end.
-
-    Raises:
-        AlignAttnError: if a line is no record.
     """
     content = path.read_bytes() if path.is_file() else b""
     # A line end is written last: what lacks one was torn.
@@ -99,9 +84,6 @@ def read_shown(path: Path) -> list[AttackRecord]:
 
     A last line without its end is what a run writes just now, or wrote when it was killed: it is left out, and standard
     error says so.
-
-    Raises:
-        AlignAttnError: if there is no such file, no whole line, or a line is no attacked example.
     """
     check_file(path, OTHER_FILE)
     records, torn = read_records(path, OTHER_FILE)

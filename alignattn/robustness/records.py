@@ -30,9 +30,6 @@ class Shard:
     Attributes:
         number: which, from 1.
         count: how many there are.
-
-    Raises:
-        AlignAttnError: if there is no such shard.
     """
 
     number: StrictInt = 1
@@ -47,11 +44,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `3/8`.
-
-        Raises:
-            AlignAttnError: if it is no shard.
-        """
+        """Read `3/8`."""
         number, slash, count = text.partition("/")
         if not (slash and number.isdecimal() and count.isdecimal() and int(count) > 0):
             raise AlignAttnError(f"{text!r} is no shard: give its number and their count, such as 3/8")
@@ -133,11 +126,7 @@ class AttackHeader:
 
     @classmethod
     def from_dict(cls, content: Any) -> "AttackHeader":
-        """Return the header that `dataclasses.asdict` made `content` of.
-
-        Raises:
-            ValueError: if it is not that.
-        """
+        """Return the header that `dataclasses.asdict` made `content` of."""
         return _validated(_HEADER, content)
 
 
@@ -191,11 +180,7 @@ class AttackRecord:
 
     @classmethod
     def from_line(cls, line: str) -> "AttackRecord":
-        """Read what `to_line` wrote.
-
-        Raises:
-            ValueError: if it is not what `to_line` writes.
-        """
+        """Read what `to_line` wrote."""
         return _validated(_RECORD, json.loads(line))
 
 

@@ -70,11 +70,7 @@ class Resources:
         )
 
     def check(self) -> None:
-        """Check what is given, before anything is loaded or fetched.
-
-        Raises:
-            AlignAttnError: two sources of words are given; a file or folder is missing or of another form.
-        """
+        """Check what is given, before anything is loaded or fetched."""
         _check_one_source(self)
         if self.synonyms not in (None, WORDNET):
             raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")

@@ -189,9 +189,6 @@ class PaddedToLongest(WordSwapMaskedLM):
         masked_language_model: a model.
         tokenizer: its own.
         **kwargs: those of `WordSwapMaskedLM`.
-
-    Raises:
-        AlignAttnError: the tokenizer has no mask token, or marks the parts of a word in a way TextAttack does not know.
     """
 
     def __init__(self, masked_language_model: Any, tokenizer: Any, **kwargs: Any) -> None:

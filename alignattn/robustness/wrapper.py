@@ -59,9 +59,6 @@ class TaskModelWrapper:
 
         Args:
             text_input_list: N texts, or N pairs.
-
-        Raises:
-            AlignAttnError: if the model's output is not finite.
         """
         texts = [(text,) if isinstance(text, str) else tuple(text) for text in text_input_list]
         if not texts:
@@ -107,9 +104,6 @@ def wrap_model(
         device: where to compute; a GPU if there is one when None.
         half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
             hide what a single word does to a score.
-
-    Raises:
-        AlignAttnError: if the model tells no classes apart, or an option is out of range.
     """
     if int(model.config.num_labels or 0) < FEWEST_CLASSES:
         raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")

@@ -39,11 +39,13 @@ class Filler(ABC):
     Attributes:
         needs: the command on whose result it works, or None.
         withheld: its options that no table gives: those that say what it works on and how it goes on.
+        in_tables: what tables, and so the digests of runs, call an option by another name: a former one.
         has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
     """
 
     needs: ClassVar[str | None] = None
     withheld: ClassVar[frozenset[str]] = frozenset()
+    in_tables: ClassVar[Mapping[str, str]] = {}
     has_seeds: ClassVar[bool] = True
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
@@ -58,29 +60,17 @@ class Filler(ABC):
 
     @abstractmethod
     def is_finished(self, folder: Path) -> bool:
-        """Return whether a run has finished.
-
-        Raises:
-            AlignAttnError: if what it left is damaged or of another version.
-        """
+        """Return whether a run has finished."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove what an unfinished run left, where the command would not go on from it."""
 
     def check_same(self, values: Mapping[str, Any]) -> None:  # noqa: B027  # most commands see to it by themselves
-        """Check that the folder which the options name holds a run of theirs, or none.
-
-        Raises:
-            AlignAttnError: if it holds another.
-        """
+        """Check that the folder which the options name holds a run of theirs, or none."""
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
-        """Return what a finished run tells.
-
-        Raises:
-            AlignAttnError: if what it left is damaged or of another version.
-        """
+        """Return what a finished run tells."""
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return what a number of a finished run is made of, row by row; None where that is not kept."""

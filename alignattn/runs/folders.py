@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import CONFIG_FILE, is_seed_folder
+from alignattn.runs.options import RunOptions, is_seed_folder
+from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record

@@ -38,9 +38,6 @@ def push_run(result: RunResult, options: RunOptions) -> None:
 
     `Trainer.push_to_hub` does not serve: it saves the model once more over the finished run's, which a kill would tear,
     and writes a card of its own, which knows no results.
-
-    Raises:
-        AlignAttnError: if the Hub cannot be reached or refuses it.
     """
     folder, values = options.output_dir, options.values
     api, token = HfApi(), values["hub_token"]

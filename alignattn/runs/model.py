@@ -30,10 +30,6 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
         rows: of the run; the vocabulary of a model that is not pretrained is the words of its training rows.
         seed: of the random weights of such a model.
         skip_bad_rows: leave out bad lines of the embeddings' file.
-
-    Raises:
-        AlignAttnError: if there is no such model, it does not fit the task or the other options, a field of its config
-            is unknown, or it cannot be patched.
     """
     traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config
     _check_fits(arguments, traits, task, attention)

@@ -21,8 +21,7 @@ from alignattn.tasks.task import TaskOptions
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
-SEED_FOLDER = "seed-"
-"""Start of the name of the folder of one of several seeds."""
+SEED_FOLDER_PREFIX = "seed-"
 
 MODEL, ATTENTION, DATA = "model", "attention", "data"
 """Groups in the help."""
@@ -75,11 +74,7 @@ class ModelOptions(Options):
 
     @cached_property
     def attention_config(self) -> AttentionConfig:
-        """The attention that the options name.
-
-        Raises:
-            AlignAttnError: if a value is unknown or out of range.
-        """
+        """The attention that the options name."""
         names = {field.name for field in dataclasses.fields(AttentionConfig)}
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
         for name in given:
@@ -94,11 +89,7 @@ class ModelOptions(Options):
 
     @cached_property
     def model_config_fields(self) -> Mapping[str, Any]:
-        """The fields of the model's config to set, values read as YAML.
-
-        Raises:
-            AlignAttnError: if an entry is not NAME=VALUE.
-        """
+        """The fields of the model's config to set, values read as YAML."""
         return _named_values("model_config", self.model_config or ())
 
 
@@ -198,7 +189,7 @@ class RunOptions(Options):
         if self.training.seeds is None:
             return [self]
         return [
-            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER}{seed}"))
+            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
             for seed in self.training.seeds
         ]
 
@@ -231,9 +222,14 @@ class RunOptions(Options):
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
 
+def is_seed_folder(folder: Path) -> bool:
+    """Return whether a folder's own name says no more than a seed."""
+    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
+
+
 def _defaults(options: type[Options]) -> dict[str, Any]:
     known = options_of(options).values()
-    return {option.name: _plain(option.default) for option in known if option.default is not REQUIRED}
+    return {option.name: _plain(option.default) for option in known if not option.is_required}
 
 
 def _plain(value: Any) -> Any:

@@ -50,9 +50,6 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     Args:
         name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskKind.tokenizer_options`.
-
-    Raises:
-        AlignAttnError: if there is no such model, it has no tokenizer, or it cannot be patched.
     """
     source = model_source(name)
     try:

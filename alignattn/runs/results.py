@@ -16,8 +16,6 @@ CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
 
-SEED_FOLDER_PREFIX = "seed-"
-
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
 
 
@@ -70,16 +68,6 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
         return asdict(self)
-
-
-def seed_folder(output_dir: Path, seed: int) -> Path:
-    """Return the folder of a seed's run in the folder of a call with several."""
-    return output_dir / f"{SEED_FOLDER_PREFIX}{seed}"
-
-
-def is_seed_folder(folder: Path) -> bool:
-    """Return whether a folder's own name says no more than a seed."""
-    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
 
 
 def read_result(folder: Path) -> RunResult | None:

@@ -27,11 +27,7 @@ class EncodedData:
 
 
 def load_run_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
-    """Return the rows that the options name, as many as they allow.
-
-    Raises:
-        AlignAttnError: if the options do not name rows, or as the functions of `alignattn.tasks.rows` do.
-    """
+    """Return the rows that the options name, as many as they allow."""
     rows = _all_rows(model_args, data_args)
     assert rows.train is not None
     evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
@@ -103,9 +99,6 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
         rows: as loaded.
         processor: of the model, as in `BuiltModel`; the task's kind knows what to do with it.
         arguments: how long a sequence may be, and so on.
-
-    Raises:
-        AlignAttnError: if the options leave no room for a row.
     """
     options = arguments.task_options(task)
     return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options)

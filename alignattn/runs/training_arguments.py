@@ -29,9 +29,6 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     Args:
         options: of the training.
         arguments: the class to return.
-
-    Raises:
-        AlignAttnError: if transformers refuses a value, or some of them together.
     """
     names = [field.name for field in fields(cast(Any, arguments)) if field.init and hasattr(options, field.name)]
     values: dict[str, Any] = {name: getattr(options, name) for name in names}

@@ -94,12 +94,20 @@ class TrainingOptions(TransformersOptions):
     num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING, low=0)
     max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
     per_device_train_batch_size: int = option(
-        8, "Rows of a step on each device.", group=TRAINING, low=1, asked_as=("batch_size", "train_batch_size")
+        8,
+        "Rows of a step on each device.",
+        group=TRAINING,
+        low=1,
+        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
     )
     per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING, low=1)
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING, low=1)
     warmup_steps: float = option(
-        0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, low=0, asked_as=("warmup_ratio",)
+        0,
+        "Steps of warm-up; below 1 a share of all.",
+        group=TRAINING,
+        low=0,
+        asked_as={"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"},
     )
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)

@@ -12,7 +12,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from alignattn.runs.training_options import LARGEST_SEED, TABLE_FILE
 from alignattn.support.files import write_text
-from alignattn.support.options import METAVARS
+from alignattn.support.options import PLACEHOLDERS
 
 SHARE: Mapping[str, float] = {"low": 0, "high": 1}
 COUNT: Mapping[str, float] = {"low": 0}
@@ -71,7 +71,7 @@ def _type_name(action: Any, hint: Any) -> str | None:
     """The name of the type of an option's text; None where no text makes its value."""
     if action.choices or (isinstance(action.type, type) and issubclass(action.type, str)):
         return "str"
-    if action.type in METAVARS:
+    if action.type in PLACEHOLDERS:
         return str(action.type.__name__)
     return "bool" if bool in (hint, *get_args(hint)) else None
 

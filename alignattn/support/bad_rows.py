@@ -29,9 +29,6 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
         origin: the file or the split of a data set that the rows are of, for the message.
         num_rows: how many rows there are, good and bad.
         skip: leave bad rows out, as the option --skip_bad_rows asks.
-
-    Raises:
-        AlignAttnError: if there are bad rows and they are not to be left out, or there are no others.
     """
     bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
     if not bad:

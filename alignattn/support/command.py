@@ -7,7 +7,7 @@ from typing import Any
 
 from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Options, resolve
+from alignattn.support.options import Options, did_you_mean, resolve
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,12 @@ class Command:
         return f"alignattn {self.name}"
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
-        """Return the command that the words after this one's name are of, and the words that are left for it.
-
-        Raises:
-            AlignAttnError: if they are of a command that has moved away.
-        """
+        """Return the command that the words after this one's name are of, and the words that are left for it."""
         if words and words[0] in self.moved:
             raise AlignAttnError(self.moved[words[0]])
+        if self.subcommands and words and not words[0].startswith("-") and words[0] not in self.subcommands:
+            hint = did_you_mean(words[0], self.subcommands)
+            raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")
         if words and words[0] in self.subcommands:
             return self.subcommands[words[0]].select(words[1:])
         return self, words
@@ -60,19 +59,11 @@ class Command:
         )
 
     def parse(self, words: Sequence[str]) -> Any:
-        """Return the options that words give.
-
-        Raises:
-            AlignAttnError: as `resolve`.
-        """
+        """Return the options that words give."""
         return self.resolve(read_words(self.options, words, self.parser()))
 
     def resolve(self, values: Mapping[str, Any]) -> Any:
-        """Return the options that values by name make: one frozen object, the command's `options`.
-
-        Raises:
-            AlignAttnError: if an option is unknown, missing, of the wrong type, out of its range or empty.
-        """
+        """Return the options that values by name make: one frozen object, the command's `options`."""
         return resolve(self.options, values)
 
     def execute(self, options: Any) -> Any:

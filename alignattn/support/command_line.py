@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
@@ -11,15 +12,13 @@ from typing import Any, NoReturn
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import (
     BOOLEANS,
-    METAVARS,
+    PLACEHOLDERS,
     REQUIRED,
     Option,
     Options,
     did_you_mean,
-    metavar,
     options_of,
     read_options_file,
-    usage,
 )
 
 HELP_COLUMN = 36
@@ -44,9 +43,6 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
         options: the dataclass of options.
         words: after the command's name.
         parser: of these options.
-
-    Raises:
-        AlignAttnError: if an option is unknown or has no value, or the file cannot be read.
     """
     known = options_of(options)
     parsed, others = parser.parse_known_args(list(_normalised(known, words, parser)))
@@ -94,11 +90,7 @@ class OneLineErrorParser(argparse.ArgumentParser):
         return [] if self._is_reading else super()._get_positional_actions()
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong.
-
-        Raises:
-            AlignAttnError: always.
-        """
+        """Raise what argparse found wrong."""
         unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
         if unknown and message.startswith("unrecognized arguments"):
             hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
@@ -116,14 +108,17 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if action.nargs == "+":
             return f"{action.metavar} ..."
-        return "" if action.metavar == METAVARS[bool] else super()._format_args(action, default_metavar)
+        return "" if action.metavar == PLACEHOLDERS[bool] else super()._format_args(action, default_metavar)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 class _Renamed(argparse.Action):
     """Refuses a name by which an option goes no more, or is asked for, and names the right one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
-        raise AlignAttnError(f"{args[2]} {self.const}")
+        raise AlignAttnError(f"{args[2]} is {self.const}")
 
 
 class _HelpOfAll(argparse.Action):
@@ -150,7 +145,7 @@ def build_parser(
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join([prog, *map(usage, (option for option in known if option.default is REQUIRED)), "[options]"]),
+        usage=" ".join([prog, *(option.usage for option in known if option.is_required), "[options]"]),
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
@@ -174,7 +169,7 @@ def build_parser(
 
 def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
     details = {
-        "metavar": metavar(option),
+        "metavar": option.placeholder,
         "nargs": "+" if option.is_list else None,
         "help": argparse.SUPPRESS if is_hidden else _help(option),
     }
@@ -183,10 +178,9 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
     if option.is_flag and option.default is True:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
-    for names, since in ((option.formerly, "now"), (option.asked_as, "here")):
-        for name in names:
-            answer = f"is called {option.label} {since}"
-            group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
+    answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
+    for name, answer in answers.items():
+        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
 
 
 def _help(option: Option) -> str:

@@ -42,9 +42,6 @@ def check_file(path: Path, advice: str = "give another") -> None:
     Args:
         path: the file.
         advice: what to do if it is not.
-
-    Raises:
-        AlignAttnError: if there is none, or a folder is in its place.
     """
     if path.is_dir():
         raise AlignAttnError(f"{path} is a folder and no file: {advice}")
@@ -58,9 +55,6 @@ def read_text(path: Path, advice: str = "give another") -> str:
     Args:
         path: the file.
         advice: what to do if there is none.
-
-    Raises:
-        AlignAttnError: if there is no such file, or it is no such text.
     """
     check_file(path, advice)
     try:
@@ -75,9 +69,6 @@ def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
     Args:
         path: the file.
         advice: what to do if there is none.
-
-    Raises:
-        AlignAttnError: if there is no such file, or it is no such YAML.
     """
     text = read_text(path, advice)
     try:
@@ -113,21 +104,13 @@ def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Refuse an output folder that is a file.
-
-    Raises:
-        AlignAttnError: if it is one.
-    """
+    """Refuse an output folder that is a file."""
     if folder.exists() and not folder.is_dir():
         raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Refuse an output folder in which a file of one of these names would be overwritten.
-
-    Raises:
-        AlignAttnError: if there is one, or the folder is a file.
-    """
+    """Refuse an output folder in which a file of one of these names would be overwritten."""
     check_output_folder(folder)
     for name in names:
         if (folder / name).exists():

@@ -15,9 +15,6 @@ def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:
         path: of the file.
         record: a dataclass; its fields and their types are what the file must hold, and what else it holds is left.
         verb: what a user does to get the file again, for the message.
-
-    Raises:
-        AlignAttnError: if the file is damaged or of another version.
     """
     # Where nothing is read back, nobody waits for its import.
     from pydantic import TypeAdapter, ValidationError

@@ -14,7 +14,7 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -32,6 +32,9 @@ BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), Tru
     ("false", "no", "f", "n", "0"), False
 )
 """The words for a yes or no."""
+
+PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
+"""What stands for a value of each type in the help."""
 
 S = TypeVar("S", bound="Options")
 
@@ -59,7 +62,7 @@ class Option:
         rest: whether it takes the words that belong to no option.
         rare: whether only `--help-all` shows it.
         formerly: names that it had; a command line is told the new one, files and dicts may still use them.
-        asked_as: names by which it is asked for; all are told the right one.
+        asked_as: names by which it is asked for, each with the answer.
     """
 
     name: str
@@ -80,7 +83,7 @@ class Option:
     rest: bool = False
     rare: bool = False
     formerly: Sequence[str] = ()
-    asked_as: Sequence[str] = ()
+    asked_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -88,31 +91,41 @@ class Option:
         return self.metavar if self.positional else f"--{self.name}"
 
     @property
+    def placeholder(self) -> str:
+        """What stands for its value in the help."""
+        return self.metavar or PLACEHOLDERS[self.types[0]]
+
+    @property
+    def usage(self) -> str:
+        """How it is given, such as `--model NAME`."""
+        return self.placeholder if self.positional else f"{self.label} {self.placeholder}"
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is REQUIRED
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is a yes or no that needs no value."""
         return self.types[0] is bool and not self.is_list
 
     def checked(self, value: Any) -> Any:
-        """Return a value as the option's type, a list as a tuple.
-
-        Raises:
-            AlignAttnError: if it is empty, of another type, out of range, or none of the choices.
-        """
+        """Return a value as the option's type, a list as a tuple."""
         if value is self.default or (value is None and self.takes_none) or self.rest:
             return value
         if not self.is_list:
             return self._checked_one(value, self.label)
         values = value if isinstance(value, list | tuple) else [value]
-        checked = tuple(self._checked_one(item, self.label if len(values) == 1 else f"a value of {self.label}")
-                        for item in values)  # fmt: skip
+        label = self.label if len(values) == 1 else f"a value of {self.label}"
+        checked = tuple(self._checked_one(item, label) for item in values)
         if self.distinct and len(set(checked)) < len(checked):
             raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} names a {self.distinct} twice")
         return checked
 
     def _checked_one(self, value: Any, label: str) -> Any:
-        # Words for others are theirs to judge.
-        if value == "" and not self.rest:
-            raise AlignAttnError(f"{label} is empty: give a value{'' if self._must_be_given else ', or leave it out'}")
+        if value == "":
+            raise AlignAttnError(f"{label} is empty: give a value{'' if self.is_required else ', or leave it out'}")
         converted = self._converted(value)
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
@@ -122,6 +135,9 @@ class Option:
         return converted
 
     def _converted(self, value: Any) -> Any:
+        if value is False and "no" in self.choices:
+            # YAML 1.1 reads an unquoted no as a boolean.
+            return "no"
         for kind in self.types:
             with_text = value if isinstance(value, str) else _as_text(value, kind)
             if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
@@ -141,10 +157,6 @@ class Option:
         limits = {"above": self.above, "at least": self.low, "at most": self.high}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
         raise AlignAttnError(f"{self.label} {value} must be {words or 'a number'}")
-
-    @property
-    def _must_be_given(self) -> bool:
-        return self.default is REQUIRED
 
 
 def _as_text(value: Any, kind: type[Any]) -> str | None:
@@ -246,20 +258,13 @@ def resolve(options: type[S], values: Mapping[str, Any], source: str = "the opti
         options: the dataclass.
         values: typed, or text that says the same; those left out have their defaults. Former names are understood.
         source: of the values, for messages.
-
-    Raises:
-        AlignAttnError: if an option is unknown, missing, of the wrong type, out of its range or empty, or as the
-            dataclass itself judges them together.
     """
     known = options_of(options)
     given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
     given = {**options.implied(given), **given}
-    missing = [option for option in known.values() if option.default is REQUIRED and option.name not in given]
+    missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
-        wanted = " and ".join(
-            f"{'' if option.positional else option.label + ' '}{metavar(option)}" for option in missing
-        )
-        raise AlignAttnError(f"the following arguments are required: give {wanted} (see --help)")
+        raise AlignAttnError(f"the following arguments are required: give {' and '.join(missing)} (see --help)")
     return _build(options, given)
 
 
@@ -269,11 +274,7 @@ def _build(options: type[S], given: Mapping[str, Any]) -> S:
 
 
 def present_names(options: type[Options], values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return values with the options' present names.
-
-    Raises:
-        AlignAttnError: if a name is unknown, or an option is there by two names.
-    """
+    """Return values with the options' present names."""
     known, former = options_of(options), renamed(options)
     present: dict[str, Any] = {}
     for name, value in values.items():
@@ -289,30 +290,13 @@ def present_names(options: type[Options], values: Mapping[str, Any], source: str
 def _unknown(options: type[Options], name: str) -> str:
     for known in options_of(options).values():
         if name in known.asked_as:
-            return f"{name!r} is called {known.name!r} here"
+            return f"--{name} is {known.asked_as[name]}"
     return f"unknown option {name!r}{did_you_mean(name, options_of(options))}"
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
-    """Return the values by name that a YAML file of options holds.
-
-    Raises:
-        AlignAttnError: if the file cannot be read, or holds an unknown option.
-    """
+    """Return the values by name that a YAML file of options holds."""
     return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
-
-
-METAVARS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
-
-
-def metavar(known: Option) -> str:
-    """Return what stands for an option's value in the help."""
-    return known.metavar or METAVARS[known.types[0]]
-
-
-def usage(known: Option) -> str:
-    """Return how an option is given, such as `--model NAME`."""
-    return metavar(known) if known.positional else f"{known.label} {metavar(known)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/+-])(?:/[\w.@+~-]+){2,}")
 HUB_SNAPSHOT = re.compile(r"/(?:models|datasets)--([^/]+)/snapshots/")
 
 
@@ -20,8 +21,20 @@ def publishable(value: Any) -> Any:
         return [publishable(item) for item in value]
     if not isinstance(value, str | PurePath) or not Path(value).is_absolute():
         return value
-    downloaded = HUB_SNAPSHOT.search(str(value))
-    return downloaded.group(1).replace("--", "/") if downloaded else Path(value).name
+    return short_path(str(value), 1)
+
+
+def short_path(path: str, parts: int = 2) -> str:
+    """Return a path by its last parts, one that was downloaded from the Hub by its id there."""
+    downloaded = HUB_SNAPSHOT.search(path)
+    if downloaded:
+        return downloaded.group(1).replace("--", "/")
+    return "/".join(part for part in Path(path).parts[-parts:] if part != "/")
+
+
+def publishable_text(text: str) -> str:
+    """Return a text in which the absolute paths are short ones, of two parts since many end in `model` or `data`."""
+    return ABSOLUTE_PATH.sub(lambda path: short_path(path[0]), text)
 
 
 def published_names(paths: Sequence[str]) -> list[str]:

@@ -60,11 +60,7 @@ class Registry(Mapping[str, Entry]):
         return len(self._entries)
 
     def load(self, name: str) -> Any:
-        """Import what a name stands for.
-
-        Raises:
-            AlignAttnError: if the name is unknown.
-        """
+        """Import what a name stands for."""
         if name not in self:
             raise unknown(self.kind, name, self)
         module, _, attribute = self[name].target.partition(":")

@@ -65,9 +65,6 @@ def get_task(name: str) -> Task:
     """The task of that name, or the one that a user's own YAML file defines.
 
     Case, hyphens and underscores of a name do not count ("SST-2" is "sst2").
-
-    Raises:
-        AlignAttnError: There is no such task, and the message lists those there are; or the file defines none.
     """
     if is_definition(name):
         return read_definition(Path(name))

@@ -21,11 +21,7 @@ def is_definition(name: str) -> bool:
 
 
 def read_definition(path: Path) -> Task:
-    """Return the task that a file defines; it has the file's name.
-
-    Raises:
-        AlignAttnError: if the file cannot be read, is not YAML, or does not define a task.
-    """
+    """Return the task that a file defines; it has the file's name."""
     # Not at the top: who asks for the names of the tasks does not pay for what checks their files.
     from pydantic import TypeAdapter, ValidationError
 

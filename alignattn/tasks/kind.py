@@ -70,11 +70,7 @@ class TaskKind(ABC, Generic[T]):
         return dataset
 
     def resolve(self, task: T, dataset: datasets.Dataset, origin: str) -> T:
-        """Return the task with what only its training rows tell.
-
-        Raises:
-            AlignAttnError: if they do not tell it.
-        """
+        """Return the task with what only its training rows tell."""
         return task
 
     @abstractmethod
@@ -88,11 +84,7 @@ class TaskKind(ABC, Generic[T]):
         """
 
     def labelled(self, task: T, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
-        """Return the good rows that have a label.
-
-        Raises:
-            AlignAttnError: if none has.
-        """
+        """Return the good rows that have a label."""
         return dataset
 
     def smooths_labels(self, task: T) -> bool:
@@ -113,9 +105,6 @@ class TaskKind(ABC, Generic[T]):
             processor: the model's own, as in `alignattn.models.build.BuiltModel`: a tokenizer for texts; None for rows
                 that need none.
             options: how long a sequence may be, and so on.
-
-        Raises:
-            AlignAttnError: if the options leave no room for a row, or the processor does not serve.
         """
 
     @abstractmethod
@@ -131,9 +120,6 @@ class TaskKind(ABC, Generic[T]):
             split: its rows.
             outputs: logits as `Trainer.predict` gives them, one array or several.
             labels: the encoded labels, likewise.
-
-        Raises:
-            AlignAttnError: if the outputs hold NaN or infinity.
         """
 
 
@@ -165,11 +151,7 @@ def encode_rows(
 
 
 def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, num_texts: int) -> None:
-    """Refuse a length that leaves no room for a token of each text, or that the model does not take.
-
-    Raises:
-        AlignAttnError: if so.
-    """
+    """Refuse a length that leaves no room for a token of each text, or that the model does not take."""
     # Below this the tokenizer does not cut at all, and does not say so.
     smallest = tokenizer.num_special_tokens_to_add(pair=num_texts > 1) + num_texts
     if not smallest <= max_length <= tokenizer.model_max_length:

@@ -19,11 +19,7 @@ class LabelledKind(TaskKind[L]):
     """A kind whose outputs are `[N, C]` logits or `[N, 1]` scores and whose labels are `[N]`."""
 
     def labelled(self, task: L, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
-        """Return the rows that have a label, which becomes float64 or int64.
-
-        Raises:
-            AlignAttnError: if none has.
-        """
+        """Return the rows that have a label, which becomes float64 or int64."""
         numbers = label_numbers(task, dataset[task.label_column][:])
         is_labelled = has_label(task, numbers, origin)
         column = numbers if task.is_regression else numbers.astype(np.int64)

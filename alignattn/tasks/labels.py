@@ -33,11 +33,7 @@ def label_numbers(task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float
 
 
 def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
-    """Which rows have a label, [N]: False where it is -1 and -1 is not a score of the task.
-
-    Raises:
-        AlignAttnError: No row has one.
-    """
+    """Which rows have a label, [N]: False where it is -1 and -1 is not a score of the task."""
     labelled = np.array([_is_label(task, number) for number in numbers], dtype=bool)
     if not labelled.any():
         raise no_labelled_row(origin)

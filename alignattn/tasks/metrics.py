@@ -130,10 +130,6 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
 
     Returns:
         Each of `task.metrics` with its value, a fraction and not a percentage.
-
-    Raises:
-        AlignAttnError: There are no rows (or one, for a correlation), or the outputs hold NaN or infinity.
-        ValueError: The shapes do not fit the task.
     """
     outputs, references = np.asarray(logits), np.asarray(labels)
     predictions = predict(task, outputs)
@@ -146,12 +142,7 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
 
 
 def predict(task: LabelledTask, logits: NDArray[Any]) -> NDArray[Any]:
-    """The predictions of a task from a model's outputs, [N]: the likeliest class, or the score as float64.
-
-    Raises:
-        AlignAttnError: The outputs hold NaN or infinity, of which argmax would make a class without a word.
-        ValueError: The outputs are not [N, C] for C classes, [N, 1] or [N] for a regression.
-    """
+    """The predictions of a task from a model's outputs, [N]: the likeliest class, or the score as float64."""
     if task.is_regression and logits.ndim == 1:
         logits = logits[:, np.newaxis]
     if logits.ndim != 2 or logits.shape[1] != task.num_labels:

@@ -9,11 +9,7 @@ from alignattn.support.errors import AlignAttnError
 
 
 def check_finite(outputs: NDArray[Any]) -> None:
-    """Refuses NaN and infinity, of which argmax would make a class without a word.
-
-    Raises:
-        AlignAttnError: There is one.
-    """
+    """Refuses NaN and infinity, of which argmax would make a class without a word."""
     if not np.isfinite(outputs).all():
         raise AlignAttnError(
             "the model's outputs hold NaN or infinity: the training diverged; lower the learning rate or the alignment "

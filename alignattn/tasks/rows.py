@@ -90,12 +90,8 @@ def load_rows(
         task: One of `alignattn.tasks.TASKS`, or a user's own.
         need_train: False where the rows are only evaluated on; then no train split need exist.
         data_dir: A folder of Parquet files in the Hub's column names; the task's files, or else the Hub, when None.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
-
-    Raises:
-        AlignAttnError: A split is missing or cannot be read, a column is missing, or a row is bad. On the Hub an
-            empty text is taken as published: a user cannot mend it.
     """
     derived = (VALIDATION,) if task.derives_validation else ()
     names = ((TRAIN,) if need_train or derived else ()) + tuple(
@@ -130,14 +126,11 @@ def load_task_files(
         task: What the rows are of.
         train_file: A CSV, JSON lines, Parquet or CoNLL file.
         validation_file: Another, or None: then there is nothing to evaluate on.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Returns:
         The rows; `evaluation` has the one split "validation" or none.
-
-    Raises:
-        AlignAttnError: A file cannot be read, a column is missing, or a row is bad.
     """
     raw = {
         name: _RawSplit(read_file(Path(file), cache_dir), str(file))
@@ -167,14 +160,11 @@ def load_user_rows(
         validation_file: Another, or None: then there is nothing to evaluate on.
         text_columns: One or two columns of text.
         label_column: The column of labels.
-        cache_dir: Where `datasets` keeps what it read; its own default when None.
+        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
 
     Returns:
         The rows of a task named "user"; `evaluation` has the one split "validation" or none.
-
-    Raises:
-        AlignAttnError: A file cannot be read, a column is missing, or a row is bad.
     """
     _check_column_choice(text_columns, label_column)
     raw: dict[str, _RawSplit] = {}
@@ -215,11 +205,7 @@ def load_user_tags(
 
 
 def max_samples(dataset: datasets.Dataset, count: int | None) -> datasets.Dataset:
-    """The first `count` rows, as transformers' examples take them; all rows where `count` is None.
-
-    Raises:
-        AlignAttnError: `count` is smaller than 1.
-    """
+    """The first `count` rows, as transformers' examples take them; all rows where `count` is None."""
     if count is None:
         return dataset
     if count < 1:
@@ -228,11 +214,7 @@ def max_samples(dataset: datasets.Dataset, count: int | None) -> datasets.Datase
 
 
 def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:
-    """The data set with these columns alone.
-
-    Raises:
-        AlignAttnError: One is missing; the message lists those that are there.
-    """
+    """The data set with these columns alone."""
     for column in columns:
         if column not in dataset.column_names:
             there = ", ".join(dataset.column_names)

@@ -7,7 +7,9 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets
@@ -47,11 +49,7 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
 
 
 def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
-    """The file of one split below a data folder: `<data_dir>/glue/mrpc/train.parquet`.
-
-    Raises:
-        AlignAttnError: The folder or the file is missing; the message names the splits that are there.
-    """
+    """The file of one split below a data folder: `<data_dir>/glue/mrpc/train.parquet`."""
     folder = Path(data_dir) / task.sources.folder
     if not folder.is_dir():
         raise AlignAttnError(
@@ -69,11 +67,7 @@ def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
 
 
 def own_file(task: Task, split: str) -> Path:
-    """The file of one split of a task that names its own.
-
-    Raises:
-        AlignAttnError: It names none for this split.
-    """
+    """The file of one split of a task that names its own."""
     files = task.sources.files
     if split not in files:
         raise AlignAttnError(
@@ -83,11 +77,7 @@ def own_file(task: Task, split: str) -> Path:
 
 
 def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
-    """Reads one CSV, JSON lines (or one JSON array), Parquet or CoNLL file; the extension says which.
-
-    Raises:
-        AlignAttnError: The file is missing, of another kind, empty, or not what its extension says.
-    """
+    """Reads one CSV, JSON lines (or one JSON array), Parquet or CoNLL file; the extension says which."""
     suffix = path.suffix.lower()
     if suffix not in _EXTENSIONS:
         raise AlignAttnError(f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}")
@@ -153,7 +143,15 @@ def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
         raise _no_rows(path)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():
-        return datasets.load_dataset("parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir)
+        return datasets.load_dataset(
+            "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir or _copies().name
+        )
+
+
+@cache
+def _copies() -> TemporaryDirectory[str]:
+    """Where `datasets` puts its copies of local files, until the process ends: the user's cache is for downloads."""
+    return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
 
 
 CONLL = ".conll"

@@ -208,8 +208,8 @@ class AlignmentTrainer(Trainer):
             return task_loss, {}
         ((_, align_loss, diagnostics),) = step_alignments(self._patched_model)
         weight = self.alignment_weight
-        parts = {"task_loss": task_loss.detach(), "align_loss": align_loss.detach(), "alignment_weight": weight}
-        return task_loss + weight * align_loss, diagnostics | parts
+        parts = {"task_loss": task_loss.detach(), "align_loss": align_loss.detach()}
+        return task_loss + weight * align_loss, {**diagnostics, **parts, "alignment_weight": weight}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as `transformers.Trainer` does, with the parts of the loss beside it."""

@@ -77,10 +77,10 @@ class TestTransport:
         assert_differentiates(tensors, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("network", [Discriminator(DIM, 4, 1), Discriminator(DIM, 4, 3), Navigator(DIM, 4, 3)])
+@pytest.mark.parametrize(("network_class", "outputs"), [(Discriminator, 1), (Discriminator, 3), (Navigator, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_network_pass_is_that_of_autograd(network, dtype):
-    network = network.to(dtype)
+def test_network_pass_is_that_of_autograd(network_class, outputs, dtype):
+    network = network_class(DIM, 4, outputs).to(dtype)
     rows = torch.randn(1, 11, DIM, dtype=dtype, requires_grad=True)
     expected = network(rows)
     upstream = torch.randn_like(expected)

@@ -64,7 +64,7 @@ def test_bilinear_starts_as_the_scaled_dot_product():
     query, key = tensors()
     scale = 0.3
     bilinear = SCORES.load("bilinear")(DIM, HEADS).double()
-    assert torch.equal(bilinear(query, key, scale), scores.scaled_dot(query, key, scale))
+    torch.testing.assert_close(bilinear(query, key, scale), scores.scaled_dot(query, key, scale))
 
 
 def test_dot_ignores_the_models_scale_and_the_others_take_it():

@@ -267,7 +267,7 @@ class TestSlicedWasserstein:
     def test_equal_clouds_in_any_order(self):
         cloud = torch.randn(2, 3, 5, 4)
         permuted = cloud.flip(2).flip(0)
-        assert sliced_wasserstein(cloud, permuted).max() < 1e-6
+        assert sliced_wasserstein(cloud, permuted).max() < 1e-5
 
     def test_a_shift_by_its_formula(self):
         """Shifted by s, the squared distance is |s|² / d in the mean over directions."""

@@ -1,6 +1,7 @@
 """Every command of the registry: its help and the answers to mistakes cost no heavy import."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -90,6 +91,28 @@ def test_examples_are_of_the_command_and_their_options_are_its_own(command: Comm
         assert read_words(command.options, rest, command.parser())
 
 
+DOCUMENTED = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:python )?(?:alignattn|scripts/(?=\w+\.py)) *(.*)")
+
+
+def documented() -> list[list[str]]:
+    """The commands of the documentation, each one's words after `alignattn`."""
+    found = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        blocks = re.findall(r"^```bash$(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+        commands = filter(None, map(DOCUMENTED.match, lines))
+        found += [shlex.split(command[1].replace(".py ", " "), comments=True) for command in commands]
+    return [words for words in found if words]
+
+
+@pytest.mark.parametrize("words", documented(), ids=" ".join)
+def test_the_options_of_documented_commands_are_their_own(words: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    command, rest = get_command(words[0]).select(words[1:])
+    if rest != ["--help"]:
+        read_words(command.options, rest, command.parser())
+
+
 def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -101,6 +124,11 @@ def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys):
 def test_an_unknown_command_is_answered_by_the_one_that_is_meant(capsys):
     assert main(["finetun"]) == 2
     assert capsys.readouterr().err == "alignattn: unknown command 'finetun': did you mean 'finetune'?\n"
+
+
+def test_an_unknown_subcommand_is_answered_by_the_one_that_is_meant(capsys):
+    assert main(["robustness", "shwo"]) == 2
+    assert "unknown command 'robustness shwo': did you mean 'show'?" in capsys.readouterr().err
 
 
 def test_the_module_is_the_command():

@@ -281,7 +281,7 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     built = built_of(name, texts, config_fields=sizes)
     model, tokenizer = built.model, built.processor
     data = [{**tokenizer(row.premise, row.hypothesis), "label": row.label} for row in rows]
-    options = {**traits_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 15}
+    options = {**traits_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
         str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True

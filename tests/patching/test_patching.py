@@ -75,7 +75,7 @@ def test_training_mode_gives_the_plain_outputs(family):
     plain, patched = without_dropout(tiny_model(family)), without_dropout(tiny_model(family))
     alignattn.patch(patched, "aa-ct")
     align_loss(patched, tiny_batch())
-    assert torch.equal(plain(**tiny_batch()).logits, patched(**tiny_batch()).logits)
+    torch.testing.assert_close(patched(**tiny_batch()).logits, plain(**tiny_batch()).logits)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -128,8 +128,8 @@ def test_weights_collected_are_those_of_eager_attention():
     with torch.no_grad(), alignattn.collect(model) as seen:
         given = model(**tiny_batch(), output_attentions=True).attentions
     for eager, collected, returned in zip(expected, [layer.weights for layer in seen.layers], given, strict=True):
-        assert torch.equal(eager, collected)
-        assert torch.equal(eager, returned)
+        torch.testing.assert_close(collected, eager)
+        torch.testing.assert_close(returned, eager)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -67,7 +67,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path):
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     batch = loaded["tokenizer"]("the old man", return_tensors="pt")
-    assert torch.equal(loaded["model"](**batch).logits, model(**batch).logits)
+    torch.testing.assert_close(loaded["model"](**batch).logits, model(**batch).logits)
     assert loaded["model"].alignattn.config.name == attention
 
 
@@ -76,7 +76,15 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
     toy = MODELS.load("toy")
     monkeypatch.setattr(toy, "traits", replace(toy.traits, has_attention=has_attention))
-    words = ["inspect", "--data", str(tmp_path / "rows.jsonl"), "--text_columns", "text", "--max_samples", "4"]
+    words = [
+        "inspect",
+        "--validation_file",
+        str(tmp_path / "rows.jsonl"),
+        "--text_columns",
+        "text",
+        "--max_eval_samples",
+        "4",
+    ]
     code = main([*words, "--model", str(tmp_path / "run"), "--output_dir", str(tmp_path / "heads")])
     assert code == (0 if has_attention else 2)
     told = capsys.readouterr()

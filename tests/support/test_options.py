@@ -13,7 +13,7 @@ from alignattn.support.options import REQUIRED, Options, option, options_of, ren
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    rows: int = option(8, "Rows.", low=1, formerly=("num_rows",), asked_as=("batch_size",))
+    rows: int = option(8, "Rows.", low=1, formerly=("num_rows",), asked_as={"batch_size": "called --rows here"})
     columns: tuple[str, ...] | None = option(None, "Columns.")
 
 
@@ -26,6 +26,7 @@ class ExampleOptions(Options):
     fast: bool = option(False, "Fast.")
     pinned: bool = option(True, "Pinned.")
     device: str = option("cpu", "Device.", choices=("cpu", "cuda"))
+    save: str = option("epoch", "Save.", choices=("no", "epoch"))
     more: dict[str, Any] | str | None = option(None, "More.", rare=True)
 
 
@@ -37,7 +38,7 @@ def test_values_are_of_the_type_of_their_option():
     options = parse("a b --rows 3 --columns x y --rate 1e-1 --seeds 1 2 --fast --device cuda --no_pinned")
     assert values_of(options) == {
         "files": ("a", "b"), "rows": 3, "columns": ("x", "y"), "rate": 0.1, "seeds": (1, 2), "fast": True,
-        "pinned": False, "device": "cuda", "more": None,
+        "pinned": False, "device": "cuda", "save": "epoch", "more": None,
     }  # fmt: skip
     assert options.rows.rows == 3
 
@@ -91,22 +92,17 @@ def test_a_mistake_is_one_line(words, message):
 
 def test_a_file_stands_under_the_command_line(tmp_path: Path):
     path = tmp_path / "options.yaml"
-    path.write_text("files: [a]\nrate: 2e-1\nnum_rows: 5\nseeds: 4\nfast: true\n")
+    path.write_text("files: [a]\nrate: 2e-1\nnum_rows: 5\nseeds: 4\nfast: true\nsave: no\n")
     options = parse(f"--config {path} --fast no")
-    assert (options.files, options.rate, options.rows.rows, options.seeds, options.fast) == (
-        ("a",),
-        0.2,
-        5,
-        (4,),
-        False,
-    )
+    assert (options.files, options.rate, options.rows.rows) == (("a",), 0.2, 5)
+    assert (options.seeds, options.fast, options.save) == ((4,), False, "no")
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"row": 1}, "unknown option 'row': did you mean 'rows'?"),
-        ({"batch_size": 1}, "'batch_size' is called 'rows' here"),
+        ({"batch_size": 1}, "--batch_size is called --rows here"),
         ({"rows": 1, "num_rows": 1}, "'num_rows' and 'rows' are one option"),
         ({"rows": None}, "argument --rows: invalid int value: None"),
         ({"rows": True}, "argument --rows: invalid int value: True"),

@@ -8,7 +8,8 @@ from task_rows import make_rows, write_rows
 
 from alignattn.cli import main
 from alignattn.commands.domain_shift.pair import parse_pair
-from alignattn.commands.inspect.command import InspectionArguments, load_texts
+from alignattn.commands.inspect import InspectOptions
+from alignattn.commands.inspect.command import load_texts
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import CATALOG, TASKS, get_task
@@ -152,12 +153,12 @@ def test_a_users_own_tasks_are_trained_on_and_shifted_to(own_task: Path, tiny_ch
     assert (run["task"], run["train_rows"], set(run["metrics"]["validation"])) == ("own-task", 12, {"accuracy", "f1"})
     shifted = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [side["task"] for side in shifted["sides"].values()] == ["own-task", "other"]
-    read_back = load_run_evaluation(read_run_options(tmp_path / "out" / "run", "alignattn"))
+    read_back = load_run_evaluation(read_run_options(tmp_path / "out" / "run"))
     assert len(read_back.evaluation["validation"]) == 12
 
 
 def test_the_texts_of_a_users_own_task_are_inspected(own_task: Path) -> None:
-    task, rows = load_texts(InspectionArguments(model="any", data=str(own_task), max_samples=5))
+    task, rows = load_texts(InspectOptions(model="any", task=str(own_task), max_eval_samples=5))
     assert (task.name, len(rows)) == ("own-task", 5)
 
 

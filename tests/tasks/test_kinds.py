@@ -125,7 +125,7 @@ def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint,
 
 
 def test_tagging(rows_file, finetune, tmp_path) -> None:
-    words = ("--task", "msra", "--max_length", "32", "--num_train_epochs", "20", "--attention", "soft")
+    words = ("--task", "msra", "--max_length", "32", "--num_train_epochs", "40", "--attention", "soft")
     assert finetune(rows_file("msra"), *words) == 0
     result, rows = result_of(tmp_path), predictions_of(tmp_path)
     scores = entity_scores([row["prediction"] for row in rows], [row["label"] for row in rows])

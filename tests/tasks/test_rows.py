@@ -240,6 +240,25 @@ def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
     assert_mentions(done.stdout, "split 'train' of nyu-mll/glue (mrpc)", "--data_dir", "--train_file")
 
 
+def test_files_of_rows_leave_nothing_in_the_user_s_cache(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pd.DataFrame({"text": ["one", "two"], "y": ["a", "b"]}).to_parquet(file)
+    code = (
+        "import sys\nfrom alignattn.tasks.rows import load_user_rows\n"
+        "rows = load_user_rows(sys.argv[1], None, ('text',), 'y')\n"
+        "print(rows.train.map(lambda row: row)['text'][:])"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    environment = kept | {"HF_HUB_OFFLINE": "1", "HOME": str(home)}
+    command = [sys.executable, "-c", code, str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['one', 'two']\n"
+    assert list(home.rglob("*.arrow")) == []
+    assert not (home / ".cache" / "huggingface" / "datasets").exists()
+
+
 def load_one(path: Path, text_columns: tuple[str, ...] = ("text",), label: str = "y") -> Rows[TextClassification]:
     return load_user_rows(path, None, text_columns, label)
 

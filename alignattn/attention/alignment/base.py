@@ -109,8 +109,8 @@ class Alignment(nn.Module, ABC):
         """Return the loss as `forward` does, and detached scalars that tell whether it works, by name."""
         self._check_shapes(query, key, mask)
         # The projections' own memory order is [B, n, H, d]: of their heads this is no copy.
-        rows = [features.transpose(1, 2).flatten(2) for features in (query, key)]
-        return self.of_calls([Call(*rows, query.shape[1], mask, layer)])
+        rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
+        return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, layer)])
 
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
@@ -142,14 +142,13 @@ class Alignment(nn.Module, ABC):
             kinds.setdefault(kind, {}).setdefault(call.layer, []).append(call)
         for by_layer in kinds.values():
             at_once = max(1, GROUP_ELEMENTS // max(1, self._elements(next(iter(by_layer.values()))[0])))
-            first, run = 0, []
+            first, run = 0, list[list[Call]]()
             for layer in sorted(by_layer):
                 of_layer = by_layer[layer]
                 for start in range(0, len(of_layer), at_once):
                     part = of_layer[start : start + at_once]
-                    if run and not (
-                        layer == first + len(run) and len(part) == len(run[0]) and (len(run) + 1) * len(part) <= at_once
-                    ):
+                    follows = run and layer == first + len(run) and len(part) == len(run[0])
+                    if run and not (follows and (len(run) + 1) * len(part) <= at_once):
                         yield slice(first, first + len(run)), [call for part in run for call in part]
                         run = []
                     first = first if run else layer

@@ -110,10 +110,9 @@ class Linear(nn.Module):
 
     def parameters_for(self, rows: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the weights `[l, out, in]` and biases `[l, out]` of some layers, in the type of their rows."""
-        both = (self.weight, self.bias)
-        if (layers.start, layers.stop) != (0, len(self.weight)):
-            both = (self.weight[layers], self.bias[layers])
-        return both[0].to(rows), both[1].to(rows)
+        weight, bias = self.weight.to(rows), self.bias.to(rows)
+        # A slice of everything would cost its backward.
+        return (weight, bias) if layers.stop - layers.start == len(weight) else (weight[layers], bias[layers])
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
         """Map `[l, rows, in_features]` to `[l, rows, out_features]`."""

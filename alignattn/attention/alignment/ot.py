@@ -83,7 +83,7 @@ class OTAlignment(Alignment):
             query, key = unit_vectors(both)
             plan = self._plan(query, key, probability)
         else:
-            query, key = _centred(*both, probability)
+            query, key = _centred(both[0], both[1], probability)
             plan = self._plan(2 * query, key, probability)
         product, row_sum, column_sum = _transported(query, key, plan)
         if self.cost == "cosine":

@@ -37,8 +37,8 @@ def transported_similarity(navigated: Tensor, unit: Tensor, mask: Tensor | None)
     """
     if mask is not None:
         mask = mask.expand(len(unit), *mask.shape[-2:])[:, None].expand(-1, 2, -1, -1).flatten(0, 2)[:, None, None]
-    moved = [tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1))]
-    attended = F.scaled_dot_product_attention(*moved, attn_mask=mask, scale=1.0)
+    query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
     return (unit * attended.view(unit.shape)).sum(dim=-1)
 
 

@@ -1,6 +1,8 @@
 """`alignattn benchmark`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.packaged import PACKAGED
@@ -8,8 +10,21 @@ from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
-BARE_MODELS = ("tiny", "bare-minilm", "bert-base")
-"""BERTs that are built with random weights: no download, and any length."""
+
+class BareSize(NamedTuple):
+    """Size of a BERT without weights; its intermediate layers are four times as wide as the others."""
+
+    hidden: int
+    layers: int
+    heads: int
+
+
+BARE_MODELS: Mapping[str, BareSize] = {
+    "tiny": BareSize(128, 2, 2),
+    "bare-minilm": BareSize(384, 6, 12),
+    "bert-base": BareSize(768, 12, 12),
+}
+"""What is built with random weights: no download, and any length."""
 
 DEFAULT_SHAPES = ("16x128", "4x512")
 

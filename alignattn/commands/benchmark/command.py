@@ -5,7 +5,7 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BenchmarkOptions
+from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions
 from alignattn.commands.benchmark.report import (
     BENCHMARK_FILES,
     GROWTH_FILE,
@@ -42,22 +42,6 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
 from alignattn.support.publishing import publishable
 
-
-class BareSize(NamedTuple):
-    """Size of a BERT without weights; its intermediate layers are four times as wide as the others."""
-
-    hidden: int
-    layers: int
-    heads: int
-
-
-BARE_SIZES = {
-    "tiny": BareSize(128, 2, 2),
-    "bare-minilm": BareSize(384, 6, 12),
-    "bert-base": BareSize(768, 12, 12),
-}
-"""What is built with random weights: no download, and any length."""
-
 INTERMEDIATE_FACTOR = 4
 FEWEST_POSITIONS = 512
 NUM_LABELS = 2
@@ -82,9 +66,6 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
     The CSV files are written after each shape, so that a long run that ends early leaves what it has.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, or a model, a shape or the memory does not suffice.
     """
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
@@ -140,7 +121,7 @@ def load_model(name: str, length: int, dropout: float | None) -> PreTrainedModel
         length: most tokens that it must take.
         dropout: probability that every `torch.nn.Dropout` gets; None leaves them.
     """
-    model = _build_bare(BARE_SIZES[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
+    model = _build_bare(BARE_MODELS[name], length) if name in BARE_MODELS else _load_pretrained(name, length)
     if dropout is not None:
         for module in model.modules():
             if isinstance(module, nn.Dropout):

@@ -71,9 +71,6 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
 
     Returns:
         Each split of each file and its figures, in the order of the table.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, a file or a row cannot be read, or there is no such split.
     """
     files = [
         read_predictions(

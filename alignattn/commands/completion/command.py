@@ -7,7 +7,7 @@ import shtab
 from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.completion import CompletionOptions
 from alignattn.support.command import Command
-from alignattn.support.options import metavar, options_of
+from alignattn.support.options import options_of
 
 COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 """How a shell completes a value, by what stands for it in the help."""
@@ -30,8 +30,8 @@ def _add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", comman
         option = known.get(action.dest)
         if option and option.choices:
             action.choices = option.choices
-        elif option and metavar(option) in COMPLETED:
-            action.complete = COMPLETED[metavar(option)]  # type: ignore[attr-defined]  # shtab's own attribute
+        elif option and option.placeholder in COMPLETED:
+            action.complete = COMPLETED[option.placeholder]  # type: ignore[attr-defined]  # shtab's own attribute
     if command.subcommands:
         # A subcommand stands where an option may: shtab completes both.
         others = parser.add_subparsers()

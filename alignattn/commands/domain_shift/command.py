@@ -116,11 +116,7 @@ def halves(
 
 
 def domain_shift(options: DomainShiftOptions) -> list[DomainShiftResult]:
-    """Train and evaluate each seed of the call that is not finished, and write what they share.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend; nothing that was written before is lost.
-    """
+    """Train and evaluate each seed of the call that is not finished, and write what they share."""
     seeds = options.training.seeds
     if seeds is not None and (options.output_dir / CONFIG_FILE).exists():
         raise AlignAttnError(f"{options.output_dir} holds a single run, and --seeds makes several: give another folder")

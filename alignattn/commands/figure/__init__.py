@@ -14,10 +14,10 @@ FEWEST_TOKENS = 2
 """t-SNE places no fewer."""
 
 HEAD_OPTIONS = frozenset({"layer", "head", "text", "data_dir"})
-COMMON_OPTIONS = frozenset({"kind", "runs", "output", "names"})
+COMMON_OPTIONS = frozenset({"kind", "run", "output", "names"})
 
 PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
-    "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | {"num_rows", "max_tokens", "seed"}),
+    "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | {"max_eval_samples", "max_tokens", "seed"}),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
     "reliability": ("reliability diagrams", frozenset({"split"})),
     "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
@@ -36,8 +36,8 @@ class FigureOptions(Options):
         positional=True,
         metavar="KIND",
     )
-    runs: tuple[str, ...] = option(
-        REQUIRED, "Run folders of alignattn finetune, one panel or line each.", metavar="DIR"
+    run: tuple[str, ...] = option(
+        REQUIRED, "Run folders of alignattn finetune, one panel or line each.", metavar="DIR", formerly=("runs",)
     )
     output: str = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.", metavar="FILE")
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
@@ -46,7 +46,7 @@ class FigureOptions(Options):
     text: tuple[str, ...] | None = option(
         None, "A text or a pair to show (default: the first evaluation rows).", metavar="TEXT"
     )
-    num_rows: int = option(32, "Evaluation rows whose tokens are shown.", low=1)
+    max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
     max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0)
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
@@ -72,8 +72,12 @@ class FigureOptions(Options):
             if getattr(self, name) != known[name].default:
                 others = " and ".join(other for other, (_, read) in PICTURES.items() if name in read)
                 raise AlignAttnError(f"--{name} is for {others}, not for {self.kind}: leave it out")
-        if self.text is not None and (self.data_dir is not None or self.num_rows != known["num_rows"].default):
-            raise AlignAttnError("--text takes the place of evaluation rows: leave --data_dir and --num_rows out")
+        if self.text is not None and (
+            self.data_dir is not None or self.max_eval_samples != known["max_eval_samples"].default
+        ):
+            raise AlignAttnError(
+                "--text takes the place of evaluation rows: leave --data_dir and --max_eval_samples out"
+            )
 
 
 COMMAND = Command(
@@ -82,7 +86,7 @@ COMMAND = Command(
     FigureOptions,
     run="alignattn.commands.figure.command:make_figure",
     examples=(
-        "alignattn figure tsne --runs runs/mrpc/seed-1 runs/mrpc/seed-2 --output tsne.png",
-        'alignattn figure attention --runs runs/mrpc/seed-1 --layer 2 --text "He said ." --output attention.svg',
+        "alignattn figure tsne --run runs/mrpc/seed-1 runs/mrpc/seed-2 --output tsne.png",
+        'alignattn figure attention --run runs/mrpc/seed-1 --layer 2 --text "He said ." --output attention.svg',
     ),
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.heads import choose_examples
 from alignattn.commands.figure.pictures import (
     RunFolders,
     draw_attention,
@@ -21,46 +20,28 @@ from alignattn.support.errors import AlignAttnError
 
 def named_runs(options: FigureOptions) -> RunFolders:
     """Return the folders by the names that they have in the picture."""
-    folders = [Path(run) for run in options.runs]
+    folders = [Path(run) for run in options.run]
     for folder in folders:
-        check_run_folder(folder, "--runs")
-    short = short_names(folders, "--runs")
+        check_run_folder(folder, "--run")
+    short = short_names(folders, "--run")
     names = options.names or [short[folder] for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
         raise AlignAttnError(f"--names {' '.join(names)}: give {len(folders)} different names, one for each run")
     return dict(zip(names, folders, strict=True))
 
 
-def _tsne(runs: RunFolders, options: FigureOptions) -> Any:
-    examples = choose_examples(
-        list(runs.values()), text=options.text, num_rows=options.num_rows, data_dir=options.data_dir
-    )
-    return draw_tsne(
-        runs, examples, layer=options.layer, head=options.head, max_tokens=options.max_tokens, seed=options.seed
-    )
-
-
-def _attention(runs: RunFolders, options: FigureOptions) -> Any:
-    examples = choose_examples(list(runs.values()), text=options.text, num_rows=1, data_dir=options.data_dir)
-    return draw_attention(runs, examples, layer=options.layer, head=options.head)
-
-
 DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
-    "tsne": _tsne,
-    "attention": _attention,
-    "reliability": lambda runs, options: draw_run_reliability(runs, options.split),
-    "distance": lambda runs, _: draw_distance(runs),
-    "curves": lambda runs, _: draw_training(runs),
+    "tsne": draw_tsne,
+    "attention": draw_attention,
+    "reliability": draw_run_reliability,
+    "distance": draw_distance,
+    "curves": draw_training,
 }
 """What makes the `matplotlib` figure of runs, by kind."""
 
 
 def make_figure(options: FigureOptions) -> Any:
-    """Draw one picture of runs, write it, and return the `matplotlib` figure.
-
-    Raises:
-        AlignAttnError: if a run does not have what it shows; nothing is written then.
-    """
+    """Draw one picture of runs, write it, and return the `matplotlib` figure."""
     figure = DRAWN[options.kind](named_runs(options), options)
     write_figure(figure, Path(options.output))
     print(f"written to {options.output}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from alignattn.commands.figure import FigureOptions
 from alignattn.patching import patch_of
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.runs.options import DataOptions
@@ -75,34 +76,26 @@ class HeadView:
         return f"{self.name}\nlayer {self.layer}, head {self.head}"
 
 
-def choose_examples(
-    folders: Sequence[Path], *, text: Sequence[str] | None, num_rows: int, data_dir: str | None
-) -> Examples:
-    """Return the given text, or else the first evaluation rows of the first run, for all runs.
-
-    Args:
-        folders: of runs.
-        text: one text or two.
-        num_rows: how many rows.
-        data_dir: folder of Parquet files in place of the run's own source.
-    """
-    if text is not None:
-        return Examples("the given text", lambda tokenizer: [dict(tokenizer(*text))])
-    options = [read_run_options(folder) for folder in folders]
-    sources = [_source(run.data) for run in options]
+def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: int) -> Examples:
+    """Return the given text, or else the first evaluation rows of the first run, for all runs."""
+    if options.text is not None:
+        texts = options.text
+        return Examples("the given text", lambda tokenizer: [dict(tokenizer(*texts))])
+    runs = [read_run_options(folder) for folder in folders]
+    sources = [_source(run.data) for run in runs]
     for folder, source in zip(folders, sources, strict=True):
         if source != sources[0]:
             raise AlignAttnError(
-                f"--runs: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
+                f"--run: {folders[0]} is of {sources[0]} and {folder} of {source}: give runs of one task, or --text"
             )
-    rows = load_run_evaluation(options[0], data_dir)
+    rows = load_run_evaluation(runs[0], options.data_dir)
     if isinstance(rows.task, MultipleChoice):
         raise AlignAttnError(f"task {rows.task.name!r} has several sequences a row: give --text")
     if not rows.evaluation:
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     # A token is shown once: windows of a long context share none.
-    task_options = replace(options[0].data.task_options(rows.task), doc_stride=0)
+    task_options = replace(runs[0].data.task_options(rows.task), doc_stride=0)
     return _first_rows(rows.task, split, max_samples(dataset, num_rows), task_options)
 
 
@@ -118,18 +111,11 @@ def _first_rows(task: Task, split: str, rows: datasets.Dataset, options: TaskOpt
     return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
 
 
-def view_head(folder: Path, name: str, examples: Examples, *, layer: int | None, head: int) -> HeadView:
-    """Return what a head of the run in `folder` makes of the examples.
-
-    Args:
-        folder: of the run.
-        name: of the run.
-        examples: one or more.
-        layer: counted from 0; None = the last.
-        head: likewise.
-    """
+def view_head(folder: Path, name: str, examples: Examples, options: FigureOptions) -> HeadView:
+    """Return what the chosen head of the run in `folder`, which is called `name`, makes of the examples."""
     loaded = load_recorded_model(str(folder), examples.tokenizer_options)
-    place, layer = _find_layer(loaded, name, layer, head)
+    head = options.head
+    place, layer = _find_layer(loaded, name, options.layer, head)
     encoded = examples.encode(loaded.tokenizer)
     _check_lengths(loaded, name, max(len(example["input_ids"]) for example in encoded))
     return HeadView(name, layer, head, [_see(loaded, example, place, head) for example in encoded])

@@ -13,7 +13,8 @@ import torch
 from alignattn.attention.distance import sliced_wasserstein
 from alignattn.calibration.diagrams import reliability_panel
 from alignattn.calibration.predictions import Predictions, read_predictions
-from alignattn.commands.figure.heads import Examples, HeadView, view_head
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.heads import HeadView, choose_examples, view_head
 from alignattn.plots import (
     CurvePanel,
     PointPanel,
@@ -39,23 +40,14 @@ RunFolders = Mapping[str, Path]
 """Folders of runs by the names that they have in a picture."""
 
 
-def draw_tsne(runs: RunFolders, examples: Examples, *, layer: int | None, head: int, max_tokens: int, seed: int) -> Any:
+def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
     """Return the picture of a head's queries and keys in the plane, one panel a run (Zhang et al. 2021, figure 1 a, b).
 
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
-
-    Args:
-        runs: one or more.
-        examples: whose tokens are shown.
-        layer: counted from 0; None = the last.
-        head: likewise.
-        max_tokens: most tokens; each is a query and a key.
-        seed: of the draw and of t-SNE.
     """
-    panels = [
-        tsne_panel(view_head(folder, name, examples, layer=layer, head=head), max_tokens=max_tokens, seed=seed)
-        for name, folder in runs.items()
-    ]
+    examples = choose_examples(list(runs.values()), options, options.max_eval_samples)
+    views = [view_head(folder, name, examples, options) for name, folder in runs.items()]
+    panels = [tsne_panel(view, max_tokens=options.max_tokens, seed=options.seed) for view in views]
     title = f"t-SNE of queries and keys, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
@@ -77,33 +69,22 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
     return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
 
 
-def draw_attention(runs: RunFolders, examples: Examples, *, layer: int | None, head: int) -> Any:
-    """Return the heat map of a head's attention in the first example, one a run (Zhang et al. 2021, figures 1 and 3).
-
-    Args:
-        runs: one or more.
-        examples: the first of which is shown.
-        layer: counted from 0; None = the last.
-        head: likewise.
-    """
-    views = [view_head(folder, name, examples, layer=layer, head=head) for name, folder in runs.items()]
+def draw_attention(runs: RunFolders, options: FigureOptions) -> Any:
+    """Return the heat map of a head's attention in one example, one a run (Zhang et al. 2021, figures 1 and 3)."""
+    examples = choose_examples(list(runs.values()), options, num_rows=1)
+    views = [view_head(folder, name, examples, options) for name, folder in runs.items()]
     panels = [
         TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
     ]
     return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
-def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
-    """Return the reliability diagrams of runs side by side.
-
-    Args:
-        runs: one or more, with predictions of classes.
-        split: of the predictions; None = the first of each run.
-    """
+def draw_run_reliability(runs: RunFolders, options: FigureOptions) -> Any:
+    """Return the reliability diagrams of runs side by side."""
     panels = []
     for name, folder in runs.items():
         predictions = _read_probabilities(folder)
-        chosen = split or predictions.split_names()[0]
+        chosen = options.split or predictions.split_names()[0]
         if chosen not in predictions.split_names():
             there = ", ".join(predictions.split_names())
             raise AlignAttnError(f"--split {chosen}: {folder} has predictions of {there}")
@@ -113,7 +94,7 @@ def draw_run_reliability(runs: RunFolders, split: str | None) -> Any:
     return draw_reliability(panels, title="Reliability: accuracy over confidence")
 
 
-def draw_distance(runs: RunFolders) -> Any:
+def draw_distance(runs: RunFolders, options: FigureOptions) -> Any:
     """Return the distance of queries and keys over training, one line a run."""
     curves = {name: curves_of(read_log_history(folder)) for name, folder in runs.items()}
     for name, folder in runs.items():
@@ -126,7 +107,7 @@ def draw_distance(runs: RunFolders) -> Any:
     return draw_curves([panel], names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
 
 
-def draw_training(runs: RunFolders) -> Any:
+def draw_training(runs: RunFolders, options: FigureOptions) -> Any:
     """Return the training curves of runs, one panel a quantity and one line a run."""
     panels = curve_panels({name: read_log_history(folder) for name, folder in runs.items()})
     if not panels:

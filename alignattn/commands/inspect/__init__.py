@@ -15,22 +15,28 @@ class InspectOptions(Options):
     """The options of `alignattn inspect`."""
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.")
-    data: str = option(
-        REQUIRED,
-        f"A {TEXT_FILE} file, one text a line; a CSV, JSON, JSON lines or Parquet file; or a task, whose "
-        f"(first) development split is read: {', '.join(TASKS)}.",
+    task: str | None = option(
+        None,
+        f"One of {', '.join(TASKS)}: its (first) development split is read.",
+        metavar="TASK",
+        asked_as={"data": "called --task (a task) or --validation_file (a file of texts) now"},
+    )
+    validation_file: str | None = option(
+        None, f"In its place a {TEXT_FILE} file, one text a line; or CSV, JSON, JSON lines, Parquet.", metavar="FILE"
     )
     compare: str | None = option(None, "Another model, shown beside the first.")
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
     output_dir: str = option("inspection", "Folder for the table and the heat maps.", metavar="DIR")
-    max_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1)
+    max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1, formerly=("max_samples",))
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).")
     batch_size: int = option(8, "Rows of a forward pass.", low=1)
     seed: int = option(42, "Seed that draws the rows.", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.task is None) == (self.validation_file is None):
+            raise AlignAttnError("give the texts to look at: either --task NAME or --validation_file FILE")
         if self.compare == self.model:
             raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
 
@@ -48,5 +54,5 @@ COMMAND = Command(
     "what each attention head of a model does, as a table and heat maps; or two models side by side",
     InspectOptions,
     run="alignattn.commands.inspect.command:inspect_heads",
-    examples=("alignattn inspect --model runs/mrpc --data mrpc --compare albert-base-v2 --output_dir heads",),
+    examples=("alignattn inspect --model runs/mrpc --task mrpc --compare albert-base-v2 --output_dir heads",),
 )

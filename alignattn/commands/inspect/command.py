@@ -27,7 +27,7 @@ from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
 from alignattn.support.publishing import publishable, published_names
-from alignattn.tasks import TASKS, MultipleChoice, Task, TextClassification, get_task, is_definition
+from alignattn.tasks import MultipleChoice, Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
@@ -40,12 +40,7 @@ UNREAD_LABEL = "_label"
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
-    """Study the heads of one model or two, print the table, and write it and the picture.
-
-    Raises:
-        AlignAttnError: if a file would be overwritten, a model or the data cannot be read, or two models differ in
-            layers or heads.
-    """
+    """Study the heads of one model or two, print the table, and write it and the picture."""
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)
@@ -53,7 +48,12 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     _check_same_shape(models)
     names = published_names(arguments.models())
     studies = [study_model(loaded, name, rows, task, arguments) for loaded, name in zip(models, names, strict=True)]
-    studied = StudiedTexts(publishable(arguments.data), len(rows), arguments.max_length_of(task), arguments.seed)
+    studied = StudiedTexts(
+        publishable(arguments.task or arguments.validation_file),
+        len(rows),
+        arguments.max_length_of(task),
+        arguments.seed,
+    )
     write_studies(folder / HEADS_TABLE, studies, studied)
     draw_studies(folder / HEADS_PICTURE, studies, studied)
     print(f"{render_studies(studies, studied)}\nwritten to {folder}")
@@ -63,14 +63,15 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
 def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     """Return the rows to study and the task that names their columns of text.
 
-    At most `max_samples` rows, drawn without replacement and in their order.
+    At most `max_eval_samples` rows, drawn without replacement and in their order.
     """
-    path = Path(arguments.data)
-    is_file = path.suffix and not is_definition(arguments.data)
-    task, rows = _file_texts(path, arguments) if is_file else _task_texts(arguments)
-    if len(rows) > arguments.max_samples:
+    if arguments.task is None:
+        task, rows = _file_texts(Path(str(arguments.validation_file)), arguments)
+    else:
+        task, rows = _task_texts(arguments.task, arguments)
+    if len(rows) > arguments.max_eval_samples:
         generator = np.random.default_rng(arguments.seed)
-        rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_samples, replace=False)))
+        rows = rows.select(np.sort(generator.choice(len(rows), arguments.max_eval_samples, replace=False)))
     return task, rows
 
 
@@ -112,32 +113,26 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
                 progress.update()
 
 
-def _task_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
-    try:
-        task = get_task(arguments.data)
-    except AlignAttnError as error:
-        raise AlignAttnError(
-            f"--data {arguments.data!r} is neither a task nor a file: choose one of {', '.join(TASKS)}, or give a file "
-            f"whose name ends in {', '.join(DATA_FILES)}"
-        ) from error
+def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
+    task = get_task(name)
     if arguments.text_columns:
         raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
     if isinstance(task, MultipleChoice):
-        raise AlignAttnError(f"--data {arguments.data!r} has several sequences a row: choose a task with one")
+        raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
 
 def _file_texts(path: Path, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     if arguments.data_dir is not None:
-        raise AlignAttnError(f"--data_dir is for tasks, and --data {path} is a file: drop it")
+        raise AlignAttnError("--data_dir is for tasks, and --validation_file is a file: drop it")
     rows: dict[str, list[Any]]
     if path.suffix.lower() == TEXT_FILE:
         if arguments.text_columns:
             raise AlignAttnError(f"--text_columns: {path} has no columns, every line is a text: drop it")
         rows = {"text": _lines(path)}
     elif path.suffix.lower() not in DATA_FILES:
-        raise AlignAttnError(f"--data {path}: its name must end in {', '.join(DATA_FILES)}")
+        raise AlignAttnError(f"--validation_file {path}: its name must end in {', '.join(DATA_FILES)}")
     else:
         dataset = read_file(path)
         columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)

@@ -8,7 +8,6 @@ from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
-LAUNCHERS = ("local", "ray")
 NUM_SEEDS = 5
 
 
@@ -26,7 +25,7 @@ class ReproduceOptions(Options):
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
-    launcher: str = option("local", "Where the runs run: local or ray.", choices=LAUNCHERS)
+    launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
     processes: int | None = option(
         None, "Runs at once (default: one for each GPU, or one; with Ray as many as fit).", low=1
     )
@@ -36,6 +35,8 @@ class ReproduceOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ray_address is not None and self.launcher != "ray":
+            raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
         if self.seeds is None:
             return
         if len(self.seeds) != (self.num_seeds or len(self.seeds)):

@@ -16,7 +16,9 @@ from alignattn.commands.reproduce import COMMAND, ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
 from alignattn.commands.reproduce.formats import to_text, write_table
-from alignattn.commands.reproduce.launchers import Launcher, make_launcher
+from alignattn.commands.reproduce.launchers import Launcher
+from alignattn.commands.reproduce.launchers.local import LocalLauncher
+from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
@@ -35,11 +37,7 @@ PATH_OPTIONS = frozenset(
 
 
 def parse_given(words: Sequence[str]) -> dict[str, Any]:
-    """Return options that are for other commands, by name, in the one form that equal values have.
-
-    Raises:
-        AlignAttnError: if a word is no option and belongs to none, or an option is empty.
-    """
+    """Return options that are for other commands, by name, in the one form that equal values have."""
     given: dict[str, list[str]] = {}
     name = None
     for word in words:
@@ -57,11 +55,7 @@ def parse_given(words: Sequence[str]) -> dict[str, Any]:
 
 
 def reproduce(arguments: ReproduceOptions) -> None:
-    """List the runs of a table, run those that are missing, and write the table.
-
-    Raises:
-        AlignAttnError: if an option is unknown or, at the end, if a run failed.
-    """
+    """List the runs of a table, run those that are missing, and write the table."""
     table = (
         load_table(arguments.table)
         .with_given(parse_given(arguments.others))
@@ -73,7 +67,11 @@ def reproduce(arguments: ReproduceOptions) -> None:
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher = make_launcher(arguments.launcher, processes=arguments.processes, ray_address=arguments.ray_address)
+    launcher: Launcher
+    if arguments.launcher == "ray":
+        launcher = RayLauncher(arguments.processes, arguments.ray_address)
+    else:
+        launcher = LocalLauncher(arguments.processes)
     for wave in waves:
         run_missing(launcher, wave)
     result = read_table(table, cells, results)

@@ -5,10 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
-from alignattn.commands.reproduce.fillers import filler_of, own_option_names
+from alignattn.commands.reproduce.fillers import filler_of, own_options
+from alignattn.support.publishing import short_path
 
 FORMAT = 1
 """Of what makes a digest: raised when equal options come to mean another run."""
@@ -42,14 +42,9 @@ class Experiment:
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
         options = {name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS}
-        content = Experiment(self.command, options).to_dict() | {"needs": self.needs and self.needs.digest}
-        text = json.dumps({"format": FORMAT, **content}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON types."""
-        needs = None if self.needs is None else self.needs.to_dict()
-        return {"command": self.command, "options": dict(sorted(self.options.items())), "needs": needs}
+        needs = self.needs and self.needs.digest
+        content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -61,7 +56,7 @@ class Experiment:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
         names = ("recipes", "task", "pair", MODEL, "attention", "gradient_scope")
-        parts = [path_label(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
+        parts = [short_path(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
         words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
         words += [f"seed {whole[SEED]}"] if SEED in whole else []
@@ -71,14 +66,9 @@ class Experiment:
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
     filler = filler_of(command)
-    own = {name: value for name, value in options.items() if name in own_option_names(command)}
+    own = {name: value for name, value in options.items() if name in own_options(command)}
     if filler.needs is not None:
         return [Experiment(command, own, needed) for needed in experiments_of(filler.needs, options, seeds)]
     if not filler.has_seeds:
         return [Experiment(command, own)]
     return [Experiment(command, own | {SEED: seed}) for seed in seeds]
-
-
-def path_label(path: str) -> str:
-    """Return a name or an id of the Hub as it is, and of a folder the last two parts, since many end in `model`."""
-    return "/".join(part for part in Path(path).parts[-2:] if part != "/")

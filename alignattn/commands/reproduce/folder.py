@@ -9,13 +9,14 @@ import math
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.runs.filler import Filler, words
@@ -23,6 +24,7 @@ from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.support.json_records import read_record
+from alignattn.support.options import present_names
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -60,11 +62,7 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> "RunFolder":
-        """Return the folder at `path`, by what it says of itself.
-
-        Raises:
-            AlignAttnError: if it says nothing that can be read.
-        """
+        """Return the folder at `path`, by what it says of itself."""
         experiment = read_record(path / EXPERIMENT_FILE, Experiment, "run")
         if experiment is None:
             raise AlignAttnError(f"{path} holds no {EXPERIMENT_FILE}: move it away")
@@ -103,7 +101,8 @@ class RunFolder:
     @property
     def command_line(self) -> str:
         """What makes the run again, ready to be pasted into a shell."""
-        return shlex.join(["alignattn", self.experiment.command, *words(self.values)])
+        command = get_command(self.experiment.command)
+        return shlex.join([*command.prog.split(), *words(present_names(command.options, self.values, command.prog))])
 
     def examples(self, path: Sequence[str]) -> ExampleScores | None:
         """Return what a number of the finished run is made of; see `Filler.examples`."""
@@ -140,14 +139,10 @@ class RunFolder:
     def prepare(self) -> None:
         """Write what the run is, unless that is written."""
         if not (self.path / EXPERIMENT_FILE).exists():
-            write_json(self.path / EXPERIMENT_FILE, self.experiment.to_dict())
+            write_json(self.path / EXPERIMENT_FILE, asdict(self.experiment))
 
     def lock(self) -> FileLock:
-        """Return the lock, taken.
-
-        Raises:
-            filelock.Timeout: if another process holds it.
-        """
+        """Return the lock, taken."""
         lock = FileLock(self.path / LOCK_FILE)
         lock.acquire(timeout=0)
         return lock

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -13,7 +12,7 @@ from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
-from alignattn.commands.reproduce.experiment import MODEL, SEED, State, path_label
+from alignattn.commands.reproduce.experiment import MODEL, SEED, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
@@ -21,11 +20,10 @@ from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, correct
 from alignattn.statistics.paired_tests import PairedScores
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.publishing import publishable_text, short_path
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 """What reading a damaged file raises."""
-
-ABSOLUTE_PATH = re.compile(r"(?<![\w.:/+-])(?:/[\w.@+~-]+){2,}")
 
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
@@ -186,8 +184,8 @@ def _published(text: str, results: Path, options: Mapping[str, Any] = MappingPro
     """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
-        text = text.replace(path, path_label(path))
-    return ABSOLUTE_PATH.sub(lambda path: path_label(path[0]), text)
+        text = text.replace(path, short_path(path))
+    return publishable_text(text)
 
 
 def _pictures(report: RunReport) -> dict[str, str]:
@@ -211,11 +209,7 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
 
 
 def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
-    """Return the number that a path leads to.
-
-    Raises:
-        AlignAttnError: if it leads nowhere.
-    """
+    """Return the number that a path leads to."""
     found: Any = numbers
     for key in path:
         if not isinstance(found, Mapping) or key not in found:
@@ -277,7 +271,7 @@ def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     seeds = dict.fromkeys(
         whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
     )
-    parts = [" and ".join(path_label(model) for model in models)]
+    parts = [" and ".join(short_path(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
     given = {name: value for name, value in table.given.items() if name != MODEL}
     parts += [f"with {_listed(given)}"] if given else []

@@ -30,13 +30,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of, path_label
-from alignattn.commands.reproduce.fillers import option_names
+from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
+from alignattn.commands.reproduce.fillers import check_option
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.options import did_you_mean
+from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
 ATTENTION = "attention"
@@ -75,11 +75,10 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        known = option_names(self.command)
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
-        for name in set().union(*parts) - {ATTENTION}:
-            if name not in known:
-                raise ValueError(f"{self.command} has no option {name!r}{did_you_mean(name, sorted(known))}")
+        for options in parts:
+            for name in options.keys() - {ATTENTION}:
+                check_option(self.command, name, options[name])
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -99,9 +98,6 @@ class Table(Definition):
         """Return the rows and columns that are asked for; None asks for all, or for the default columns.
 
         Case, hyphens and underscores do not count in the names.
-
-        Raises:
-            AlignAttnError: if one that is asked for is not in the table.
         """
         _check_known(tasks, [column.name for column in self.columns], "--tasks", self.name)
         _check_known(models, [self.model_of(row) for row in self.rows], "--models", self.name)
@@ -121,20 +117,15 @@ class Table(Definition):
         """Return the table with options that a user gives; a model takes the place of every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
-
-        Raises:
-            AlignAttnError: if the table's commands have no option of that name, or it is what tells the cells apart.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        known = option_names(self.command)
-        for name in given:
+        for name, value in given.items():
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
-            if name not in known:
-                raise AlignAttnError(f"--{name} is no option of {self.command}{did_you_mean(name, sorted(known))}")
+            check_option(self.command, name, value)
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
@@ -206,11 +197,7 @@ class Table(Definition):
 
 
 def load_table(name: str) -> Table:
-    """Read a table's file: a shipped one by its name, or a user's own.
-
-    Raises:
-        AlignAttnError: if there is no such table, or it is none.
-    """
+    """Read a table's file: a shipped one by its name, or a user's own."""
     if name.endswith(".yaml"):
         return parse_table(Path(name).stem, read_text(Path(name)))
     if name not in TABLES:
@@ -220,11 +207,7 @@ def load_table(name: str) -> Table:
 
 
 def parse_table(name: str, text: str) -> Table:
-    """Return the table that a file describes.
-
-    Raises:
-        AlignAttnError: if it describes none.
-    """
+    """Return the table that a file describes."""
     try:
         content = yaml.safe_load(text)
         # Numbers as they are written: a paper's 78.80 is not 78.8.
@@ -275,5 +258,5 @@ def _label(name: str, value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     if name == MODEL:
-        return path_label(str(value))
+        return short_path(str(value))
     return f"λ {value}" if name == "alignment_weight" else str(value)

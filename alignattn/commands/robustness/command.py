@@ -28,11 +28,7 @@ SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
 
 
 def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
+    """Attack every model by every recipe, or merge what was attacked in shards; print and write the tables."""
     folder = Path(arguments.output_dir)
     check_output_folder(folder)
     runs = merge_shards(folder) if arguments.merge else attack_all(arguments)
@@ -52,11 +48,7 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
 
 
 def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
-    """Attack every model by every recipe; what was attacked before is not attacked again.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
+    """Attack every model by every recipe; what was attacked before is not attacked again."""
     check_textattack()
     resources, loaders = arguments.resources(), target_loaders(arguments)
     # Attacks take hours: what is wrong with the last model or recipe is to be known before the first begins.
@@ -118,11 +110,7 @@ def records_path(folder: Path, recipe: str, shard: Shard) -> Path:
 
 
 def merge_shards(folder: Path) -> list[AttackRun]:
-    """Merge the shards below a folder, and return the runs that they make.
-
-    Raises:
-        AlignAttnError: if one is unfinished, or the shards do not make up a run or another one than is there.
-    """
+    """Merge the shards below a folder, and return the runs that they make."""
     shards: dict[Path, list[Path]] = {}
     for path in sorted(folder.glob(f"*/*{RECORDS_SUFFIX}")):
         match = SHARD_FILE.fullmatch(path.name)

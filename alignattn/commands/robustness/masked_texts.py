@@ -27,9 +27,6 @@ def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str
     Args:
         paths: tables, by their names' ends, or files of one text a line.
         columns: of the tables.
-
-    Raises:
-        AlignAttnError: if a file or a column is missing, a value is no text, or there are fewer than two texts.
     """
     tables = [path for path in paths if path.suffix.lower() in TABLE_SUFFIXES]
     if columns and not tables:
@@ -83,9 +80,6 @@ def masked_batches(
         mlm_probability: share of the tokens that are masked.
         batch_size: texts a batch.
         seed: of the choice.
-
-    Raises:
-        AlignAttnError: if no token is masked.
     """
     collator = DataCollatorForLanguageModeling(
         tokenizer, mlm_probability=mlm_probability, mask_replace_prob=1, random_replace_prob=0, seed=seed
@@ -94,7 +88,7 @@ def masked_batches(
     batches = [collator(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
     if not any(masked_positions(batch).any() for batch in batches):
         raise AlignAttnError(
-            f"no token of the {len(rows)} held-out texts is masked: give more --text or a higher --mlm_probability"
+            f"no token of the {len(rows)} held-out texts is masked: give more texts or a higher --mlm_probability"
         )
     return batches
 
@@ -104,9 +98,6 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
 
     Args:
         encoded: of `encode_texts`.
-
-    Raises:
-        AlignAttnError: if the texts hold no token.
     """
     counts: Counter[int] = Counter()
     for tokens, is_special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
@@ -118,7 +109,7 @@ def most_frequent_token(encoded: datasets.Dataset) -> int:
 
 def _lines(path: Path) -> list[str]:
     # Not splitlines(), which also breaks at characters that a text may hold.
-    return read_text(path, "give --text FILE").split("\n")
+    return read_text(path, "give --train_file FILE").split("\n")
 
 
 def _table_texts(path: Path, columns: Sequence[str] | None) -> list[str]:

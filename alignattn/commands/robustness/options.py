@@ -34,8 +34,11 @@ class AttackOptions(Options):
     recipes: tuple[str, ...] = option(
         tuple(RECIPES), f"Attacks: {', '.join(RECIPES)} (default: all).", distinct="recipe"
     )
-    num_examples: int = option(
-        1000, "Examples to attack, not counting rows that the model gets wrong; it may be raised later.", low=1
+    max_eval_samples: int = option(
+        1000,
+        "Examples to attack, not counting rows that the model gets wrong; it may be raised later.",
+        low=1,
+        formerly=("num_examples",),
     )
     attack_columns: tuple[str, ...] | None = option(
         None, "Columns of a pair whose words may change (default: the recipe's own rule)."
@@ -76,11 +79,7 @@ class AttackOptions(Options):
             check_recipe(recipe)
 
     def resources(self) -> "Resources":
-        """Return what the attacks are made of.
-
-        Raises:
-            AlignAttnError: if a file or folder is missing or will not do.
-        """
+        """Return what the attacks are made of."""
         # It reads tables, which no option needs.
         from alignattn.robustness.resources import Resources
 
@@ -142,7 +141,11 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, low=0)
     max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
     per_device_train_batch_size: int = option(
-        32, "Texts of a step on each device.", group=TRAINING, low=1, asked_as=("batch_size",)
+        32,
+        "Texts of a step on each device.",
+        group=TRAINING,
+        low=1,
+        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
     )
     per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING, low=1)
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
@@ -164,8 +167,11 @@ class MaskedLanguageOptions(Options):
 
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.")
-    text: tuple[str, ...] = option(
-        REQUIRED, "Files of one text a line; or tables (CSV, JSON lines, Parquet) with --text_columns.", metavar="FILE"
+    train_file: tuple[str, ...] = option(
+        REQUIRED,
+        "Files of one text a line; or tables (CSV, JSON lines, Parquet) with --text_columns.",
+        metavar="FILE",
+        formerly=("text",),
     )
     text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
     max_length: int = option(64, "Most tokens of a text; longer ones are cut.")

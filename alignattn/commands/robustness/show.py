@@ -38,11 +38,7 @@ ARROW = "→"
 
 
 def show(arguments: ShowOptions) -> None:
-    """Print the examples, or write a page of them.
-
-    Raises:
-        AlignAttnError: for every mistake a user can mend.
-    """
+    """Print the examples, or write a page of them."""
     path = Path(arguments.results)
     records = _wanted(read_shown(path), arguments.outcome, path)
     labels = arguments.labels or ()

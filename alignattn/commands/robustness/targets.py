@@ -24,7 +24,7 @@ from alignattn.runs.folders import (
     read_run_options,
     short_names,
 )
-from alignattn.runs.results import is_seed_folder
+from alignattn.runs.options import is_seed_folder
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
@@ -62,11 +62,7 @@ class Target:
         return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
-        """Return what attacks query it through.
-
-        Raises:
-            AlignAttnError: if the options do not fit the model.
-        """
+        """Return what attacks query it through."""
         return wrap_model(
             self.model,
             self.tokenizer,
@@ -82,9 +78,6 @@ class Target:
             recipe: the attack's name.
             arguments: the options of the call.
             resources: what the attacks are made of, in words.
-
-        Raises:
-            AlignAttnError: if the recipe is unknown, or an attacked column is not one of the task's.
         """
         return AttackSettings(
             run=self.run,
@@ -96,18 +89,14 @@ class Target:
             attack_columns=attacked_columns(recipe, self.task.text_columns, arguments.attack_columns),
             max_length=arguments.max_length,
             seed=arguments.seed,
-            num_examples=arguments.num_examples,
+            num_examples=arguments.max_eval_samples,
             precision="float16" if arguments.half_precision else "float32",
             resources=resources,
         )
 
 
 def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
-    """Return what loads each model that the options name, once it is its turn.
-
-    Raises:
-        AlignAttnError: if they name none, or a run folder is none.
-    """
+    """Return what loads each model that the options name, once it is its turn."""
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
     if arguments.run:

@@ -107,15 +107,11 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
 
     Returns:
         What is written to `results.json`, last of all files.
-
-    Raises:
-        AlignAttnError: if the folder holds another model, a text or the model cannot be read, there is too little
-            text, or the loss is not finite.
     """
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
     _check_checkpoint(args.resume_from_checkpoint)
-    parts = split_texts(read_texts([Path(name) for name in arguments.text], arguments.text_columns), args.seed)
+    parts = split_texts(read_texts([Path(name) for name in arguments.train_file], arguments.text_columns), args.seed)
     set_seed(args.seed)
     model, tokenizer = _load(arguments)
     train, held_out = (encode_texts(part, tokenizer, arguments.max_length) for part in parts)
@@ -128,7 +124,7 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     after = masked_accuracy(model, batches, "after")
     result = MaskedLanguageResult(
         model=arguments.model,
-        text=arguments.text,
+        text=arguments.train_file,
         text_columns=arguments.text_columns,
         train_texts=len(train),
         held_out_texts=len(held_out),

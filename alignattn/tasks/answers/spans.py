@@ -74,10 +74,6 @@ def best_answers(
     Returns:
         One item a context. Where no span is possible (a context without tokens) its score is 0, as in
         transformers' `run_qa.py`.
-
-    Raises:
-        AlignAttnError: A logit of a real token is NaN or infinite.
-        ValueError: The shapes do not fit each other, or a context has no window.
     """
     window_rows = np.asarray(rows, dtype=np.int64)
     starts, ends = np.asarray(start_logits), np.asarray(end_logits)

@@ -91,10 +91,6 @@ def squad_scores(
         unanswerable questions, where there are any) and `best_exact`, `best_f1`: of the threshold tuned on these
         very rows. As in the official script such a threshold is 0.0 where answering nothing is best, and rows of
         equal no-answer score are passed one by one in their order.
-
-    Raises:
-        AlignAttnError: There are no rows.
-        ValueError: The arguments differ in length.
     """
     if not len(answers):
         raise AlignAttnError("exact match and F1 need at least 1 row and got 0: evaluate on more rows")

@@ -48,9 +48,6 @@ def encode_windows(
         does not hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the
         first and the last + 1 character of the context that each token stands for, without white space around it
         (`OUTSIDE` beside the context; a token of white space alone ends before it starts).
-
-    Raises:
-        AlignAttnError: The tokenizer will not do, or `max_length` and `doc_stride` do not fit each other or the model.
     """
     _check_tokenizer(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)

@@ -25,10 +25,6 @@ def read_conll(path: Path) -> dict[str, list[list[str]]]:
 
     Returns:
         `tokens` and `ner_tags`, a list of texts a sentence.
-
-    Raises:
-        AlignAttnError: The file is missing, not UTF-8 or without a sentence, a token has no tag, or lines differ in
-            their number of columns; the message names the line.
     """
     sentences = [list(lines) for in_sentence, lines in groupby(_columns(path), key=bool) if in_sentence]
     if not sentences:

@@ -36,9 +36,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
     Args:
         tags: One tag a token, none of them empty.
-
-    Raises:
-        ValueError: A tag is empty.
     """
     found = []
     first = 0
@@ -90,9 +87,6 @@ def entity_scores(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[st
 
     Returns:
         `precision`, `recall`, `f1` and `token_accuracy` as fractions; 0 where there is nothing to divide by.
-
-    Raises:
-        ValueError: The numbers of sentences or of tokens differ, or a tag is empty.
     """
     if [len(tags) for tags in predicted] != [len(tags) for tags in gold]:
         raise ValueError("predicted and gold tags differ in the number of sentences or of tokens")

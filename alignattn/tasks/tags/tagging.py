@@ -34,9 +34,6 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
 
     Returns:
         `feature_names` where given; else the texts, sorted, `O` first where there is one, numbers as numbers.
-
-    Raises:
-        AlignAttnError: There is no tag, or numbers are not 0 to C-1 without a gap.
     """
     if feature_names is not None:
         return tuple(feature_names)
@@ -102,9 +99,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) as published do not: without `add_prefix_space=True` they
     read each word as if nothing stood before it, in other pieces than those the model was trained on, and
     transformers 5.23 does not say so. Its `TokenizersBackend` (ModernBERT's) even takes that argument and ignores it.
-
-    Raises:
-        AlignAttnError: The tokenizer is not a fast one, or does not set words apart.
     """
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
@@ -148,9 +142,6 @@ def encode_tags(
         `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `labels`, the number of a word's tag
         at its first piece and -100 elsewhere; and `words_read`, a truth value for each word: False where `max_length`
         cut it off, or where the tokenizer makes nothing of it (BERT's of a control character).
-
-    Raises:
-        AlignAttnError: The tokenizer cannot do it (`check_tokenizer`).
     """
     check_tokenizer(tokenizer)
     return dataset.map(
@@ -202,10 +193,6 @@ def word_tags(
         labels: The labels of `encode_tags`, [N, n], -100 wherever no word begins and in the padding.
         names: The tags, C of them.
         words_read: The column `words_read` of `encode_tags`, N rows with a truth value for each word.
-
-    Raises:
-        AlignAttnError: The outputs at a word hold NaN or infinity, of which argmax would make a tag without a word.
-        ValueError: The shapes do not fit one another.
     """
     if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
         raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")

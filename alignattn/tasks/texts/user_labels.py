@@ -17,9 +17,6 @@ def parse_user_labels(values: Iterable[Any], origin: str) -> dict[int, Label]:
 
     Text that is a number counts as that number, since a CSV file holds nothing but text. A row without a label is
     left out.
-
-    Raises:
-        AlignAttnError: Some labels are numbers and some are names; the message names a row.
     """
     parsed = {
         index: parse_label(value)
@@ -47,9 +44,6 @@ def user_task(
         text_columns: The columns of text.
         label_column: The column of the labels.
         origin: The training file.
-
-    Raises:
-        AlignAttnError: Integers are not 0 to C-1 without a gap, or there are fewer than two classes.
     """
     classes: tuple[str, ...] = ()
     names = [label for label in labels.values() if isinstance(label, str)]

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import softmax
 
 from alignattn.calibration import (
+    ECE_BINS,
     adaptive_calibration_error,
     apply_temperature,
     brier_score,
@@ -24,6 +25,7 @@ from alignattn.cli import main as run_command
 from alignattn.commands.calibrate import CalibrateOptions
 from alignattn.commands.calibrate.command import calibrate
 from alignattn.plots import ReliabilityPanel, draw_reliability
+from alignattn.statistics.intervals import RESAMPLES, SEED
 
 PNG_SIGNATURE = b"\x89PNG"
 FEW = ["--resamples", "20"]
@@ -332,3 +334,8 @@ def test_nothing_is_overwritten(present: str, tmp_path: Path, capsys: pytest.Cap
     assert f"already holds {present}" in capsys.readouterr().err
     assert [file.name for file in folder.iterdir()] == [present]
     assert (folder / present).read_text(encoding="utf-8") == "mine"
+
+
+def test_the_defaults_are_those_of_the_measures() -> None:
+    options = CalibrateOptions(files=["any"])
+    assert (options.num_bins, options.resamples, options.seed) == (ECE_BINS, RESAMPLES, SEED)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -190,9 +191,7 @@ def test_the_trained_model_is_what_is_judged(finished: Path) -> None:
     reloaded = table[table["side"] == "in-domain"].sort_values("row")
     assert reloaded["row"].tolist() == trained["row"].tolist()
     assert reloaded["label"].tolist() == trained["label"].tolist()
-    np.testing.assert_allclose(
-        np.stack(reloaded["probabilities"]), np.stack(trained["probabilities"]), rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(np.stack(reloaded["probabilities"]), np.stack(trained["probabilities"]), atol=1e-5)
 
 
 def test_calibrate_reads_the_predictions(finished: Path, tmp_path: Path) -> None:
@@ -212,9 +211,7 @@ def test_a_finished_result_is_printed_and_not_computed_again(
     output = capsys.readouterr().out
     assert before == modification_times(finished)
     assert "finished already" in output
-    (cells,) = [
-        line.split() for line in output.splitlines() if line.startswith("out-of-domain  mnli  ") and "1.0" in line
-    ]
+    (cells,) = [line.split() for line in output.splitlines() if re.match("out-of-domain +mnli +12 +1.000 ", line)]
     accuracy = read(finished)["sides"]["out-of-domain"]["figures"]["before"]["accuracy"]["value"]
     assert cells[2:5] == ["12", "1.000", f"{100 * accuracy:.2f}"]
     assert f"trained on {TRAIN_ROWS} rows, split validation halved with seed 42 into 15 development and 16" in output

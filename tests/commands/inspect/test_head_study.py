@@ -156,7 +156,7 @@ class TestEnergyDistance:
         for head, distance in enumerate(energy_distance(query, key).tolist()):
             q, k = query[:, head].flatten(0, 1), key[:, head].flatten(0, 1)
             squared = scipy.stats.energy_distance(q.flatten().numpy(), k.flatten().numpy()) ** 2
-            assert distance * self.size(q, k) == pytest.approx(squared, rel=1e-5)
+            assert distance * self.size(q, k) == pytest.approx(squared, rel=1e-4)
 
     def test_equals_a_loop_over_real_tokens(self) -> None:
         query, key = self.clouds(3)
@@ -171,10 +171,10 @@ class TestEnergyDistance:
                 return sum(math.dist(a, b) for a in first.tolist() for b in second.tolist()) / 100
 
             expected = (2 * mean(q, k) - mean(q, q) - mean(k, k)) / self.size(q, k)
-            assert distances[head] == pytest.approx(expected, rel=1e-5)
+            assert distances[head] == pytest.approx(expected, rel=1e-4)
 
     def test_zero_for_equal_clouds_and_the_same_in_any_unit(self) -> None:
         query, key = self.clouds(4)
         shuffled = query[:, :, torch.randperm(6, generator=torch.Generator().manual_seed(0))]
-        assert energy_distance(query, shuffled).tolist() == pytest.approx([0, 0], abs=1e-6)
+        assert energy_distance(query, shuffled).tolist() == pytest.approx([0, 0], abs=1e-5)
         torch.testing.assert_close(energy_distance(100 * query, 100 * key), energy_distance(query, key))

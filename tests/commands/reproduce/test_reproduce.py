@@ -1,4 +1,4 @@
-"""Tables filled by real runs in real processes: on this machine and with Ray, killed, at once, and damaged."""
+"""Tables measured by real runs in real processes: on this machine and with Ray, killed, at once, and damaged."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_p
 from alignattn.commands.reproduce.table import load_table
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 FEW_BYTES = 4096
 
 
@@ -81,30 +81,30 @@ def trainings(folder):
 
 
 @pytest.fixture(scope="module")
-def filled(words, tmp_path_factory):
-    """A results folder whose table is filled, with what the command printed."""
-    results = tmp_path_factory.mktemp("filled") / "results"
+def measured(words, tmp_path_factory):
+    """A results folder whose table is measured, with what the command printed."""
+    results = tmp_path_factory.mktemp("measured") / "results"
     code, out, error = finish(start(words, results))
     assert code == 0, error
     return results, out
 
 
 @pytest.fixture
-def copy(filled, tmp_path):
-    return Path(shutil.copytree(filled[0], tmp_path / "results"))
+def copy(measured, tmp_path):
+    return Path(shutil.copytree(measured[0], tmp_path / "results"))
 
 
-def test_the_table_holds_what_its_runs_measured(filled, words):
-    results, out = filled
+def test_the_table_holds_what_its_runs_measured(measured, words):
+    results, out = measured
     assert "0 of 2 runs are done" in out
     folders = folders_of(words, results)
-    measured = [json.loads((folder.output / "results.json").read_text()) for folder in folders]
+    found = [json.loads((folder.output / "results.json").read_text()) for folder in folders]
     table = frame(results)
     assert list(table["row"]) == ["soft", "aa-ct"]
     assert list(table["state"]) == ["done", "done"]
-    assert list(table["mean"]) == pytest.approx([100 * run["metrics"]["validation"]["accuracy"] for run in measured])
+    assert list(table["mean"]) == pytest.approx([100 * run["metrics"]["validation"]["accuracy"] for run in found])
     assert list(table["published"]) == [75.8, 77.2]
-    assert [run["attention"] for run in measured] == ["soft", "aa-ct"]
+    assert [run["attention"] for run in found] == ["soft", "aa-ct"]
     assert pd.isna(table["difference"][0])
     assert table["difference"][1] == pytest.approx(table["mean"][1] - table["mean"][0])
     written = {path.suffix: path for path in (results / "table1").iterdir()}
@@ -118,33 +118,33 @@ def test_the_table_holds_what_its_runs_measured(filled, words):
     assert f"--output_dir results/runs/{folders[0].experiment.digest}/run" in texts[".html"]
 
 
-def test_what_is_finished_is_not_run_again(filled, words, copy, capsys):
+def test_what_is_finished_is_not_run_again(measured, words, copy, capsys):
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")}
     assert main(["reproduce", *words, "--note", "Of tiny data.", "--output_dir", str(copy)]) == 0
     assert "2 of 2 runs are done" in capsys.readouterr().out
     assert "Of tiny data." in (copy / "table1" / "table1.md").read_text()
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("results.json")} == before
     assert [trainings(folder) for folder in folders_of(words, copy)] == [1, 1]
-    assert frame(copy).equals(frame(filled[0]))
+    assert frame(copy).equals(frame(measured[0]))
 
 
-def test_ray_fills_the_table_with_the_same_numbers(filled, words, tmp_path):
+def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "2"], tmp_path / "results"))
     assert code == 0, error
-    assert frame(tmp_path / "results").equals(frame(filled[0]))
+    assert frame(tmp_path / "results").equals(frame(measured[0]))
 
 
-def test_two_launchers_at_once_make_each_run_once(filled, words, tmp_path):
+def test_two_launchers_at_once_make_each_run_once(measured, words, tmp_path):
     results = tmp_path / "results"
     both = [start(words, results) for _ in range(2)]
     ended = [finish(process) for process in both]
     assert [code for code, _, _ in ended] == [0, 0], ended
     assert [trainings(folder) for folder in folders_of(words, results)] == [1, 1]
-    assert frame(results).equals(frame(filled[0]))
+    assert frame(results).equals(frame(measured[0]))
 
 
-def test_a_table_that_was_killed_goes_on_where_it_was(filled, words, tmp_path):
+def test_a_table_that_was_killed_goes_on_where_it_was(measured, words, tmp_path):
     results = tmp_path / "results"
     first, second = folders_of(words, results)
     process = start(words, results, start_new_session=True)
@@ -163,7 +163,7 @@ def test_a_table_that_was_killed_goes_on_where_it_was(filled, words, tmp_path):
     assert code == 0, error
     assert "1 of 2 runs are done" in out
     assert (first.output / "results.json").stat().st_mtime_ns == finished_at
-    assert frame(results).equals(frame(filled[0]))
+    assert frame(results).equals(frame(measured[0]))
 
 
 def test_a_run_that_another_process_holds_is_not_started(words, tmp_path):

@@ -12,7 +12,7 @@ from conftest import SHARED
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.fillers import option_names, own_option_names
+from alignattn.commands.reproduce.fillers import options_for, own_options
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
 from alignattn.runs.filler import words
@@ -76,9 +76,9 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
     for cell in cells:
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
-                assert run.options.keys() <= own_option_names(run.command)
+                assert run.options.keys() <= own_options(run.command).keys()
     wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
-    assert wanted - {"attention"} <= option_names(table.command)
+    assert wanted - {"attention"} <= options_for(table.command).keys()
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
@@ -208,6 +208,8 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table1", "--num_seeds", "0"], "--num_seeds 0"),
         (["table1", "--seeds", "5"], "give --num_seeds 5 for the seeds 1 to 5"),
         (["table1", "--seeds", "5", "6", "--num_seeds", "3"], "leave one of them out"),
+        (["table1", "--num_train_epochs", "many"], "--num_train_epochs: invalid float value: 'many'"),
+        (["table3", "--num_examples", "0"], "--num_examples 0 must be at least 1"),
         (["table3", "--neighbors", ""], "--neighbors is empty"),
         (["lambda", "--alignment_weight", "0.05"], "--alignment_weight is what tells the runs of lambda apart"),
         (["table1", "--attention", "qvi"], "--attention is what tells"),
@@ -333,7 +335,10 @@ def changed(part, **values):
         (renamed("rows", "lines"), "'rows'"),
         (lambda content: content | {"command": "inspect"}, "alignattn inspect fills no tables"),
         (lambda content: [content], "not valid"),
-        (changed("rows", options={"atention": "soft"}), "no option 'atention': did you mean 'attention'?"),
+        (
+            changed("rows", options={"atention": "soft"}),
+            "--atention is no option of finetune: did you mean 'attention'?",
+        ),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", measures=[]), "columns.0.measures"),

@@ -15,7 +15,7 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.support.errors import AlignAttnError
 
 ATTACK = "--run missing"
-TRAIN_MLM = "--model missing --text missing.txt --output_dir out"
+TRAIN_MLM = "--model missing --train_file missing.txt --output_dir out"
 ATTACK_PATHS = ("model", "data_dir", "word_vectors", "neighbors", "sentence_encoder", "mlm", "nltk_data", "output_dir")
 HELPS = [[name] for name in COMMANDS] + [["robustness", name] for name in get_command("robustness").subcommands]
 TWO_DEFAULTS = re.compile(r"\(default[^()]*(\([^()]*\)[^()]*)*\)\.? \(default:")
@@ -50,8 +50,8 @@ def test_an_empty_value_of_an_attack_is_refused_at_once(option, empty_folder, ca
     ("words", "expected"),
     [
         (["train-mlm", *TRAIN_MLM.split(), "--output_dir", ""], "--output_dir is empty: give a value"),
-        (["train-mlm", *TRAIN_MLM.split(), "--text", ""], "--text is empty: give a value"),
-        (["train-mlm", *TRAIN_MLM.split(), "--text", "a", ""], "a value of --text is empty: give a value"),
+        (["train-mlm", *TRAIN_MLM.split(), "--train_file", ""], "--train_file is empty: give a value"),
+        (["train-mlm", *TRAIN_MLM.split(), "--train_file", "a", ""], "a value of --train_file is empty: give a value"),
         (["show", "missing.jsonl", "--html", ""], "--html is empty: give a value, or leave it out"),
         (["show", ""], "RESULTS is empty: give a value"),
         (["--run", "missing", ""], "a value of --run is empty: give a value, or leave it out"),
@@ -77,7 +77,7 @@ def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
         AttackOptions(**{option: ""}).resources()
 
 
-@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
+@pytest.mark.parametrize("option", ["max_eval_samples", "max_length", "batch_size"])
 @pytest.mark.parametrize("number", [0, -3])
 def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys) -> None:
     words = f"robustness {ATTACK} --{option} {number}".split()

@@ -50,7 +50,7 @@ def trained(tiny_checkpoint: Path, text_file: Path, tmp_path_factory: pytest.Tem
 
 
 def words(model: Path | str, text: Path, folder: Path) -> list[str]:
-    return ["--model", str(model), "--text", str(text), "--output_dir", str(folder), *FAST]
+    return ["--model", str(model), "--train_file", str(text), "--output_dir", str(folder), *FAST]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     [
         ({"--model": "no/such"}, "no/such"),
         ({"--model": "./missing"}, "there is no such folder"),
-        ({"--text": "missing.txt"}, "there is no file missing.txt"),
-        ({"--text": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
+        ({"--train_file": "missing.txt"}, "there is no file missing.txt"),
+        ({"--train_file": "missing.csv", "--text_columns": "a"}, "there is no file missing.csv"),
         ({"--text_columns": "a"}, "drop it for lines of text"),
         ({"--max_length": "2"}, "must be at least 3 and at most 64"),
         ({"--max_length": "65"}, "must be at least 3 and at most 64"),
@@ -212,7 +212,12 @@ def test_the_most_frequent_token_may_be_an_unknown_word(tiny_checkpoint):
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(change, said, tiny_checkpoint, text_file, tmp_path):
-    given = {"--model": tiny_checkpoint, "--text": text_file, "--output_dir": tmp_path / "out", "--report_to": "none"}
+    given = {
+        "--model": tiny_checkpoint,
+        "--train_file": text_file,
+        "--output_dir": tmp_path / "out",
+        "--report_to": "none",
+    }
     options = {"--max_length": 20, "--disable_tqdm": "true", **given, **change}
     with pytest.raises(AlignAttnError) as caught:
         train_mlm(*(str(word) for pair in options.items() for word in pair))

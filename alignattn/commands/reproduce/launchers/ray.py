@@ -17,9 +17,6 @@ class RayLauncher:
     Args:
         processes: how many at once; as many as the cluster has room for where None.
         address: of the cluster, as `ray.init` takes it; None starts one in this process's machine.
-
-    Raises:
-        AlignAttnError: if Ray is not installed, or no cluster answers there.
     """
 
     def __init__(self, processes: int | None, address: str | None) -> None:

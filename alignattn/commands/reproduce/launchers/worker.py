@@ -66,11 +66,8 @@ def work(folder: RunFolder) -> int:
             folder.filler.clear_unfinished(folder.output)
             command = get_command(folder.experiment.command)
             command.execute(command.resolve(folder.values))
-        except AlignAttnError as error:
-            record_failure(folder.path, str(error))
-            return FAILED
-        except OSError as error:
-            record_failure(folder.path, reason_of(error))
+        except (AlignAttnError, OSError) as error:
+            record_failure(folder.path, reason_of(error) if isinstance(error, OSError) else str(error))
             return FAILED
         except Exception as error:
             traceback.print_exc()
