@@ -257,8 +257,9 @@ def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], pre
     for size, paths in patch_of(model).paths.items():
         layers = [before[name] for path in paths for name in before if _is_same(name, path)]
         if len(layers) == len(paths):
-            stacked = {name: torch.stack([layer[name] for layer in layers]) for name in layers[0]}
-            state_dict |= {f"{prefix}{CHILD_NAME}.alignments.{size}.{name}": stacked[name] for name in stacked}
+            for parameter in layers[0]:
+                stacked = torch.stack([layer[parameter] for layer in layers])
+                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
 
 
 def _is_same(name: str, path: str) -> bool:

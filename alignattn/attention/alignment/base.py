@@ -142,7 +142,8 @@ class Alignment(nn.Module, ABC):
             kinds.setdefault(kind, {}).setdefault(call.layer, []).append(call)
         for by_layer in kinds.values():
             at_once = max(1, GROUP_ELEMENTS // max(1, self._elements(next(iter(by_layer.values()))[0])))
-            first, run = 0, list[list[Call]]()
+            first = 0
+            run: list[list[Call]] = []
             for layer in sorted(by_layer):
                 of_layer = by_layer[layer]
                 for start in range(0, len(of_layer), at_once):
