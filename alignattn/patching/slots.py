@@ -239,7 +239,7 @@ def function_parameters(model: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
     """Stack the alignment parameters of a state dict made when each layer had an alignment of its own, in place.
 
     Args:
