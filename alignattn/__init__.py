@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alignattn.attention.attend import AttentionLayer, attend
     from alignattn.attention.config import PRESETS, AttentionConfig
-    from alignattn.patching import attach, collect, is_patched, patch, patch_alignment, patch_qvi, unpatch
+    from alignattn.patching import (
+        alignment_loss,
+        attach,
+        collect,
+        is_patched,
+        patch,
+        patch_alignment,
+        patch_qvi,
+        unpatch,
+    )
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.support.errors import AlignAttnError
@@ -20,7 +29,16 @@ __version__ = "0.1.0"
 _NAMES = {
     "attention.attend": ("AttentionLayer", "attend"),
     "attention.config": ("PRESETS", "AttentionConfig"),
-    "patching": ("attach", "collect", "is_patched", "patch", "patch_alignment", "patch_qvi", "unpatch"),
+    "patching": (
+        "alignment_loss",
+        "attach",
+        "collect",
+        "is_patched",
+        "patch",
+        "patch_alignment",
+        "patch_qvi",
+        "unpatch",
+    ),
     "patching.checkpoints": ("from_pretrained",),
     "patching.recording": ("LayerRecord", "Recording"),
     "support.errors": ("AlignAttnError",),
@@ -37,6 +55,7 @@ __all__ = [
     "AttentionLayer",
     "LayerRecord",
     "Recording",
+    "alignment_loss",
     "attach",
     "attend",
     "collect",

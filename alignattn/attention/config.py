@@ -15,7 +15,7 @@ PLAIN_ATTENTION = "soft"
 
 GradientScope = Literal["projections", "all"]
 
-LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "head_reduction"})
+LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "num_layers", "head_reduction"})
 """Arguments of a choice's class that the layer gives it: all others are its options."""
 
 

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment
-from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
+from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.scores import DotProduct, Score
@@ -13,7 +12,7 @@ from alignattn.attention.values import Identity, Value
 
 
 class AttentionVariant(nn.Module):
-    """The slots of one self-attention layer, with their parameters in float32: O = N(S(Q, K)) · g(Q, V).
+    """The slots of one self-attention layer's function, with their parameters in float32: O = N(S(Q, K)) · g(Q, V).
 
     Args:
         config: the choices.
@@ -28,11 +27,6 @@ class AttentionVariant(nn.Module):
         self.normalizer: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
         self.value: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
         self.uses_softmax = config.normalizer == "softmax"
-        self.alignment: Alignment | None = None
-        if config.alignment is not None:
-            self.alignment = ALIGNMENTS.load(config.alignment)(
-                head_dim, head_reduction=config.head_reduction, **config.alignment_options
-            )
 
     def attend(
         self,

@@ -3,20 +3,33 @@
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.attach import LOADING_HINT, attach, unpatch
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
-from alignattn.patching.slots import Patch, alignment_parameters, collect, function_parameters, is_patched, patch_of
+from alignattn.patching.slots import (
+    Patch,
+    alignment_loss,
+    alignment_parameters,
+    collect,
+    function_parameters,
+    has_alignment,
+    is_patched,
+    patch_of,
+    step_alignments,
+)
 
 __all__ = [
     "CHILD_NAME",
     "LOADING_HINT",
     "Patch",
+    "alignment_loss",
     "alignment_parameters",
     "attach",
     "collect",
     "function_parameters",
+    "has_alignment",
     "is_patched",
     "patch",
     "patch_alignment",
     "patch_of",
     "patch_qvi",
+    "step_alignments",
     "unpatch",
 ]

@@ -14,8 +14,7 @@ from transformers import PreTrainedConfig
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, ProjectionTap, TappedLinear
-from alignattn.patching.recording import Collector
-from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
+from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of, stack_alignments_before
 from alignattn.support.errors import AlignAttnError
 
 LOADING_HINT = "load_with_alignattn_from_pretrained"
@@ -74,6 +73,7 @@ def unpatch(model: M) -> M:
             module.remove_tap()
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
+    state.loading.remove()
     delattr(model, CHILD_NAME)
     if _is_of_transformers(model):
         delattr(encoder.config, CHILD_NAME)
@@ -126,12 +126,15 @@ def fill_slots(
             f"{type(model).__name__} projects queries or keys by something else than torch.nn.Linear (an adapter, a "
             "quantised layer): patch it before adding adapters, or merge them"
         )
-    state = Patch(config, Collector(), base_implementation)
+    path_of = {id(module): path for path, module in model.named_modules()}
     # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
+        state = Patch(config, {path_of[id(layer.module)]: layer for layer in layers}, base_implementation)
         for layer in layers:
-            _add_slots(layer, state)
+            _add_slots(layer, state, path_of[id(layer.module)])
+    state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
+    state.loading = model.register_load_state_dict_pre_hook(stack_alignments_before)
     if _is_of_transformers(model):
         encoder = _untyped(model)
         setattr(encoder.config, CHILD_NAME, config.to_dict())
@@ -139,9 +142,10 @@ def fill_slots(
             encoder.config.attn_implementation = LOADING_HINT
 
 
-def _add_slots(layer: AttentionModule, state: Patch) -> None:
+def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     weight = next(layer.module.parameters())
-    slots = LayerSlots(layer, state).to(weight.device).train(layer.module.training)
+    index = state.paths[str(layer.head_dim)].index(path)
+    slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():

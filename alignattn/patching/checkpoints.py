@@ -17,6 +17,7 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models.build import saved_class
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
+from alignattn.patching.slots import stack_alignments_before
 from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -29,7 +30,7 @@ DEFAULT_IMPLEMENTATION = "sdpa"
 """What the attention of a function-changing patch stands on if the caller asks for nothing else."""
 
 SLOT_MARKER = f".{CHILD_NAME}."
-"""What the state-dict keys of the slots' own parameters have in common."""
+"""What the state-dict keys of the slots' own parameters have in common, after a dot."""
 
 
 def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrainedModel:
@@ -100,8 +101,9 @@ def unloadable(
 
 
 def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
-    expected = {name: tensor for name, tensor in model.state_dict().items() if SLOT_MARKER in name}
+    expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
     saved = dict(_saved_slots(path, hub)) if expected else {}
+    stack_alignments_before(model, saved, "")
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
@@ -114,6 +116,10 @@ def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     model.load_state_dict(saved, strict=False)
 
 
+def _is_of_slots(name: str) -> bool:
+    return SLOT_MARKER in f".{name}"
+
+
 def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
     if name in expected:
         return name
@@ -124,7 +130,7 @@ def _saved_slots(path: str, hub: dict[str, Any]) -> Iterator[tuple[str, Tensor]]
     for file in _weight_files(path, hub):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - a safe_open handle is not iterable
-                if SLOT_MARKER in name:
+                if _is_of_slots(name):
                     yield name, weights.get_tensor(name)
 
 
@@ -137,7 +143,7 @@ def _weight_files(path: str, hub: dict[str, Any]) -> list[str]:
     if index is None:
         raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
     file_of = json.loads(Path(index).read_text())["weight_map"]
-    shards = sorted({file for name, file in file_of.items() if SLOT_MARKER in name})
+    shards = sorted({file for name, file in file_of.items() if _is_of_slots(name)})
     return [str(cached_file(path, shard, **hub)) for shard in shards]
 
 
@@ -148,7 +154,7 @@ def _without_report_of_slots() -> Iterator[None]:
 
     def is_not_report(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        return not ("LOAD REPORT" in message and SLOT_MARKER in message and "MISSING" not in message)
+        return not ("LOAD REPORT" in message and f"{CHILD_NAME}." in message and "MISSING" not in message)
 
     logger.addFilter(is_not_report)
     try:

@@ -69,7 +69,7 @@ class ProjectionTap:
 
 
 class TappedLinear(nn.Linear):
-    """A projection that also hands its output to the alignment loss while a recording is under way.
+    """A projection that also hands its output to the alignment loss in training, or while `collect` records.
 
     A patch changes the class of a `torch.nn.Linear` in place, so parameters and state-dict keys stay as they are.
     """
@@ -89,10 +89,10 @@ class TappedLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Project `[..., in_features]` to `[..., out_features]`."""
-        recording = self.tap.collector.active_recording(self.training)
-        if recording is None:
+        collector = self.tap.collector
+        if not collector.is_tapped(self.training):
             return super().forward(input)
-        output, recording.projected[self.tap.role] = forked_linear(
+        output, collector.projected[self.tap.role] = forked_linear(
             input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all"
         )
         return output

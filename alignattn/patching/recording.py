@@ -1,13 +1,22 @@
-"""What one forward of a patched model produced: losses, and on request queries, keys and weights.
+"""What forwards of a patched model leave behind: queries and keys for the alignment, and on request whole records.
 
-A model's attention layers share one collector. They append to plain Python lists, which `torch.compile` traces
-without a graph break, and leave nothing on the modules.
+The attention modules of one model share one collector. A call in training adds itself to a linked list: nothing that
+`torch.compile` would guard on tells how many there are, and nothing stays on the modules.
 """
 
+import warnings
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from alignattn.attention.alignment.base import Alignment, sum_of
+from alignattn.attention.alignment.blocks import Call
+from alignattn.support.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
@@ -17,10 +26,10 @@ class LayerRecord:
     Attributes:
         loss: the alignment loss, a scalar; None without an alignment.
         diagnostics: detached scalars by name, such as the discriminator's accuracy.
-        query: `[B, H, n, d]` as the attention received it, or None if tensors were not asked for; so the rest.
+        query: `[B, H, n, d]` as the attention received it.
         key: `[B, H, n, d]`.
         weights: `[B, H, n, n]`, the attention weights.
-        mask: `[B, n]` bool, True = a real token; None where nothing is padded, too.
+        mask: `[B, n]` bool, True = a real token; None where nothing is padded.
     """
 
     loss: Tensor | None = None
@@ -33,37 +42,15 @@ class LayerRecord:
 
 @dataclass
 class Recording:
-    """The records of one forward, in the order of the attention calls.
+    """The records of the forwards under one `collect`, in the order of the attention calls.
 
     Attributes:
-        keeps_tensors: whether queries, keys, weights and masks are kept, and in evaluation mode, too.
         layers: one record a call; a layer whose module several layers share (ALBERT) has one for each call.
-        projected: what the projections of the attention call under way hand to its alignment loss.
-        is_open: whether records are still taken: the second forward of gradient checkpointing must repeat the
-            first one's operations, and a layer counts once.
+        alignments: of the model, by the size of a head.
     """
 
-    keeps_tensors: bool = False
     layers: list[LayerRecord] = field(default_factory=list)
-    projected: dict[str, Tensor] = field(default_factory=dict)
-    is_open: bool = True
-
-    def add(self, record: LayerRecord) -> None:
-        """Append a record, unless the recording is closed."""
-        if self.is_open:
-            self.layers.append(record)
-
-    def restart(self) -> None:
-        """Forget the last forward and take records of the next."""
-        self.layers.clear()
-        self.projected.clear()
-        self.is_open = True
-
-    def close(self) -> None:
-        """Take no more records and drop those taken."""
-        self.layers.clear()
-        self.projected.clear()
-        self.is_open = False
+    alignments: nn.ModuleDict = field(default_factory=nn.ModuleDict, repr=False)
 
     def losses(self) -> list[Tensor]:
         """Return the alignment losses of the calls."""
@@ -74,35 +61,145 @@ class Recording:
         losses = self.losses()
         return torch.stack(losses).mean() if losses else None
 
-    def mean_diagnostics(self) -> dict[str, Tensor]:
-        """Return each diagnostic's mean over the calls."""
-        names = self.layers[0].diagnostics if self.layers else {}
-        return {
-            name: sum((record.diagnostics[name] for record in self.layers[1:]), self.layers[0].diagnostics[name])
-            / len(self.layers)
-            for name in names
-        }
+
+class RecordedCall:
+    """One attention call of a training forward, and the one before it.
+
+    Attributes:
+        query: `[B, n, H * d]`, as the projection gave it, with the gradient that the alignment's scope wants.
+        key: `[B, n, H * d]`, likewise.
+        mask: as the attention received it, or None.
+        slots: of the module that called, a `LayerSlots`.
+        previous: the call before; the end of the list is None.
+    """
+
+    def __init__(self, query: Any, key: Any, mask: Tensor | None, slots: Any, previous: Any = None) -> None:
+        self.query = query
+        self.key = key
+        self.mask = mask
+        self.slots = slots
+        self.previous = previous
+
+
+def _end_of_list() -> RecordedCall:
+    # Of one type with every call: what the compiler guards on is the same, however many there are.
+    return RecordedCall(None, None, None, None)
 
 
 class Collector:
-    """Where the attention layers of one model find the recording that is under way.
+    """Where the attention modules of one model leave what a step needs. A copy of it is empty.
 
     Attributes:
-        recording: the one under way, or None.
-        has_warned: whether training without a recording was already remarked on.
+        recording: that of `collect`, or None.
+        projected: by role, what the projections of the call under way gave.
+        newest: the last recorded call.
+        saw_no_gradient: whether a forward in training mode had none to record.
     """
 
     def __init__(self) -> None:
         self.recording: Recording | None = None
-        self.has_warned = False
+        self.projected: dict[str, Tensor] = {}
+        self.newest = _end_of_list()
+        self._taken: set[int] = set()
+        self._has_warned = False
+        self.saw_no_gradient = False
+        _COLLECTORS.add(self)
 
-    def active_recording(self, training: bool) -> Recording | None:
-        """Return the recording that a layer in this mode reports to.
+    def __reduce__(self) -> tuple[type["Collector"], tuple[()]]:
+        return Collector, ()
 
-        In evaluation mode only a recording that keeps tensors counts, so that a patched model costs what the plain
-        one does.
+    def is_tapped(self, training: bool) -> bool:
+        """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""
+        return self.recording is not None or (training and torch.is_grad_enabled())
+
+    def add(self, call: RecordedCall | None) -> None:
+        """Record a call in training, unless gradients are off, or a backward pass makes it again for a checkpoint.
+
+        Raises:
+            AlignAttnError: if it is in a backward pass, and its module recorded nothing before.
         """
-        recording = self.recording
-        if recording is None or not (training or recording.keeps_tensors):
-            return None
-        return recording
+        if call is None or not torch.is_grad_enabled():
+            self.saw_no_gradient = True
+        elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
+            call.previous = self.newest
+            self.newest = call
+        elif id(call.slots) not in self._taken | {id(other.slots) for other in self._calls()}:
+            raise AlignAttnError(
+                "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
+                '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
+            )
+
+    def _calls(self) -> list[RecordedCall]:
+        calls, call = [], self.newest
+        while call.previous is not None:
+            calls.append(call)
+            call = call.previous
+        return calls[::-1]
+
+    def take(self) -> list[RecordedCall]:
+        """Return the calls recorded since the last time, the oldest first, and forget them."""
+        calls = self._calls()
+        self._taken |= {id(call.slots) for call in calls}
+        self.saw_no_gradient = False
+        self.newest = _end_of_list()
+        return calls
+
+    def end_step(self) -> None:
+        """Free what nobody took before an optimizer's step, and warn of it once."""
+        is_left = self.newest.previous is not None
+        self.newest = _end_of_list()
+        self._taken.clear()
+        self.saw_no_gradient = False
+        if is_left and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "a model with alignment attention is trained without its alignment loss: add "
+                "alignattn.alignment_loss(model) to the loss before the backward pass, or train it with "
+                "alignattn.AlignmentTrainer",
+                stacklevel=2,
+            )
+
+
+_NO_BACKWARD = -1
+"""The number that torch gives where no backward pass is under way."""
+
+_COLLECTORS: weakref.WeakSet[Collector] = weakref.WeakSet()
+
+
+def _end_step(*_: Any) -> None:
+    for collector in list(_COLLECTORS):
+        collector.end_step()
+
+
+register_optimizer_step_post_hook(_end_step)
+
+
+def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the mean distance A(Q, K) of recorded calls, weighted by their samples, and its diagnostics.
+
+    Args:
+        calls: at least one.
+        alignments: an `Alignment` for each size of a head.
+    """
+    masks = {id(call.mask): real_tokens(call.mask) for call in calls}
+    by_size: dict[str, list[Call]] = {}
+    for call in calls:
+        slots, mask = call.slots, masks[id(call.mask)]
+        by_size.setdefault(str(slots.head_dim), []).append(
+            Call(call.query, call.key, slots.num_heads, mask, slots.layer)
+        )
+    samples = sum(len(call.query) for call in calls)
+    parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
+    diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
+    return sum_of(loss for loss, _ in parts), diagnostics
+
+
+def real_tokens(mask: Tensor | None) -> Tensor | None:
+    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`.
+
+    A token may attend to itself if and only if it is real; off the diagonal a sliding window masks real pairs, too.
+    """
+    if mask is None:
+        return None
+    diagonal = mask[:, 0].diagonal(dim1=-2, dim2=-1)
+    return diagonal if diagonal.dtype == torch.bool else diagonal == 0

@@ -1,35 +1,59 @@
-"""What a patch leaves in a model: the slots of each attention layer, and the record of what it did."""
+"""What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
 from alignattn.patching.projections import FUSED, AttentionModule
-from alignattn.patching.recording import Collector, LayerRecord, Recording
+from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError
 
 
-@dataclass(frozen=True)
-class Patch:
-    """What was done to a model, which `unpatch` reads.
+class Patch(nn.Module):
+    """What was done to a model, which `unpatch` reads, and the alignment of its layers.
+
+    Args:
+        config: the choices of its slots.
+        layers: the modules that get slots.
+        base_implementation: transformers' attention implementation that the model had; None where its modules call
+            `alignattn.attend` by themselves.
 
     Attributes:
-        config: the choices of its slots.
         collector: of its layers.
-        base_implementation: transformers' attention implementation that it had; None where its modules call
-            `alignattn.attend` by themselves.
+        alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
+        paths: by the size of a head, the names of these layers in the model.
+        loading: of the hook by which the model loads checkpoints that hold an alignment a layer.
     """
 
-    config: AttentionConfig
-    collector: Collector
-    base_implementation: str | None = None
+    loading: RemovableHandle
+
+    def __init__(
+        self, config: AttentionConfig, layers: Mapping[str, AttentionModule], base_implementation: str | None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.base_implementation = base_implementation
+        self.collector = Collector()
+        self.alignments = nn.ModuleDict()
+        self.paths: dict[str, list[str]] = {}
+        for path, layer in layers.items():
+            self.paths.setdefault(str(layer.head_dim), []).append(path)
+        if config.alignment is None:
+            return
+        alignment_class = ALIGNMENTS.load(config.alignment)
+        for size, paths in self.paths.items():
+            self.alignments[size] = alignment_class(
+                int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
+            )
 
 
 class LayerSlots(AttentionVariant):
@@ -38,14 +62,18 @@ class LayerSlots(AttentionVariant):
     Args:
         layer: the attention module and its projections.
         state: the patch it belongs to.
+        index: of the layer among those of its size, in the alignment's parameters.
     """
 
-    def __init__(self, layer: AttentionModule, state: Patch) -> None:
+    def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
         super().__init__(state.config, layer.head_dim, layer.num_heads)
         self.collector = state.collector
         self.changes_function = state.config.changes_function
+        self.aligns = state.config.alignment is not None
+        self.head_dim = layer.head_dim
         self.num_heads = layer.num_heads
         self.parts = layer.names.parts
+        self.layer = index
 
     def forward(
         self,
@@ -74,10 +102,8 @@ class LayerSlots(AttentionVariant):
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]` or None.
         """
-        recording = self.collector.active_recording(self.training)
-        if recording is not None:
-            self._refuse_lost_gradient(recording)
-        wants_weights = wants_weights or (recording is not None and recording.keeps_tensors)
+        recording = self.collector.recording
+        wants_weights = wants_weights or recording is not None
         if self.changes_function:
             attended, weights = self.attend(
                 query, key, value, mask, scale=scale, dropout=dropout, wants_weights=wants_weights
@@ -86,19 +112,16 @@ class LayerSlots(AttentionVariant):
             attended, weights = attention_with_weights(query, key, value, mask, scale=scale, dropout=dropout)
         else:
             attended, weights = plain()
+        call = self._projected_call(mask) if self.aligns and self.collector.is_tapped(self.training) else None
         if recording is not None:
-            real = _real_tokens(mask)
-            loss, diagnostics = self._align(recording.projected, real)
-            tensors = (query, key, weights, real) if recording.keeps_tensors else ()
-            recording.add(LayerRecord(loss, diagnostics, *tensors))
-        elif self.training and self.alignment is not None:
-            _warn_of_training_without_alignment(self.collector)
+            loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
+            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
+        if self.aligns and self.training:
+            self.collector.add(call)
         return attended, weights
 
-    def _align(self, projected: dict[str, Tensor], mask: Tensor | None) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """The alignment loss and its diagnostics of what the projections gave, which is emptied."""
-        if self.alignment is None:
-            return None, {}
+    def _projected_call(self, mask: Tensor | None) -> RecordedCall:
+        projected = self.collector.projected
         if FUSED in projected:
             query, key = projected.pop(FUSED).chunk(self.parts, dim=-1)[:2]
         elif len(projected) == 2:
@@ -108,22 +131,17 @@ class LayerSlots(AttentionVariant):
                 "attention was computed without queries or keys of its module's own projections: an attention layer "
                 "calls query_projection and key_projection, and then alignattn.attend, once a forward"
             )
-        return self.alignment.with_diagnostics(self._split_heads(query), self._split_heads(key), mask)
-
-    def _split_heads(self, features: Tensor) -> Tensor:
-        return features.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def _refuse_lost_gradient(self, recording: Recording) -> None:
-        if self.alignment is not None and not recording.keeps_tensors and not torch.is_grad_enabled():
-            raise AlignAttnError(
-                "the alignment loss is computed where gradients are off, as reentrant checkpointing does, and would be "
-                'lost: set activation_checkpointing_kwargs={"use_reentrant": False}'
-            )
+        return RecordedCall(query, key, mask, self)
 
 
 def is_patched(model: nn.Module) -> bool:
     """Tell whether `model` carries a patch."""
     return isinstance(getattr(model, CHILD_NAME, None), Patch)
+
+
+def has_alignment(model: Any) -> bool:
+    """Tell whether `model` carries a patch with an alignment."""
+    return isinstance(model, nn.Module) and is_patched(model) and bool(patch_of(model).alignments)
 
 
 def patch_of(model: nn.Module) -> Patch:
@@ -151,8 +169,9 @@ def collect(model: nn.Module) -> Iterator[Recording]:
     Raises:
         AlignAttnError: if the model is not patched (`patch(model, "soft")` leaves its function as it is).
     """
-    collector = patch_of(model).collector
-    outer, recording = collector.recording, Recording(keeps_tensors=True)
+    state = patch_of(model)
+    collector = state.collector
+    outer, recording = collector.recording, Recording(alignments=state.alignments)
     collector.recording = recording
     try:
         yield recording
@@ -160,43 +179,88 @@ def collect(model: nn.Module) -> Iterator[Recording]:
         collector.recording = outer
 
 
+def alignment_loss(model: nn.Module) -> Tensor:
+    """Return λ · A(Q, K) of a step, to be added to the task loss, and forget what the step recorded.
+
+        loss = model(**batch).loss + alignattn.alignment_loss(model)
+
+    A step is all forwards with gradients in training mode since the last time. Each is aligned over its own mask, and
+    they are averaged by their samples.
+
+    Args:
+        model: patched with an alignment, or around one that is: compiled, in DistributedDataParallel, part of another.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        AlignAttnError: if the model has no alignment, or no such forward went through its attention.
+    """
+    return sum_of(state.config.alignment_weight * distance for state, distance, _ in step_alignments(model))
+
+
+def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Tensor]]]:
+    """Return A(Q, K) of a step and its diagnostics for each patched part of a model, and forget what it recorded."""
+    states = [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+    if not states:
+        raise AlignAttnError(
+            f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
+        )
+    lacked_gradient = any(state.collector.saw_no_gradient for state in states)
+    recorded = [(state, calls) for state in states if (calls := state.collector.take())]
+    if not recorded and lacked_gradient:
+        raise AlignAttnError(
+            "gradients were off in the forward, as in reentrant checkpointing, and the alignment loss would be lost: "
+            'set activation_checkpointing_kwargs={"use_reentrant": False}'
+        )
+    if not recorded:
+        raise AlignAttnError(
+            f"no attention layer of this {type(model).__name__} recorded queries and keys since the last alignment "
+            "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
+            "attention interface or through alignattn.attend"
+        )
+    return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
+
+
 def alignment_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of the alignment losses' own networks."""
-    alignments = [slots.alignment for slots in _all_slots(model) if slots.alignment is not None]
-    return [parameter for alignment in alignments for parameter in alignment.parameters()]
+    """Return the parameters of the alignment losses' own networks, `[L, …]`."""
+    states = [module for module in model.modules() if isinstance(module, Patch)]
+    return [parameter for state in states for parameter in state.alignments.parameters()]
 
 
 def function_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the slots that are part of the model's function: scores, normalizers and values."""
     return [
         parameter
-        for slots in _all_slots(model)
+        for slots in model.modules()
+        if isinstance(slots, LayerSlots)
         for slot in (slots.score, slots.normalizer, slots.value)
         for parameter in slot.parameters()
     ]
 
 
-def _all_slots(model: nn.Module) -> list[LayerSlots]:
-    return [module for module in model.modules() if isinstance(module, LayerSlots)]
+def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
+    """Stack the alignment parameters of a state dict made when each layer had an alignment of its own, in place.
 
-
-def _real_tokens(mask: Tensor | None) -> Tensor | None:
-    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`.
-
-    A token may attend to itself if and only if it is real; off the diagonal a sliding window masks real pairs, too.
+    Args:
+        model: patched.
+        state_dict: with `<layer>.alignattn.alignment.<parameter>` in place of `alignattn.alignments.<d>.<parameter>`.
+            An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
+            differ by a prefix.
+        prefix: of the model's own names.
     """
-    if mask is None:
-        return None
-    diagonal = mask[:, 0].diagonal(dim1=-2, dim2=-1)
-    return diagonal if diagonal.dtype == torch.bool else diagonal == 0
+    marker = f".{CHILD_NAME}.alignment."
+    before: dict[str, dict[str, Tensor]] = {}
+    for name in [name for name in state_dict if marker in name]:
+        path, _, parameter = name.partition(marker)
+        before.setdefault(path, {})[parameter] = state_dict.pop(name)
+    for size, paths in patch_of(model).paths.items():
+        layers = [before[name] for path in paths for name in before if _is_same(name, path)]
+        if len(layers) == len(paths):
+            for parameter in layers[0]:
+                stacked = torch.stack([layer[parameter] for layer in layers])
+                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
 
 
-def _warn_of_training_without_alignment(collector: Collector) -> None:
-    if torch.compiler.is_compiling() or collector.has_warned:
-        return
-    collector.has_warned = True
-    warnings.warn(
-        "a model with alignment attention is in training mode, but nothing collects its alignment loss: "
-        "train it with alignattn.AlignmentTrainer",
-        stacklevel=2,
-    )
+def _is_same(name: str, path: str) -> bool:
+    return f".{name}".endswith(f".{path}") or f".{path}".endswith(f".{name}")

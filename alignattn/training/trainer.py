@@ -14,8 +14,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from alignattn.patching import alignment_parameters, is_patched, patch_of
-from alignattn.patching.recording import Collector, Recording
+from alignattn.patching import alignment_parameters, has_alignment, patch_of, step_alignments
 from alignattn.support.errors import AlignAttnError
 
 ALIGNMENT_LEARNING_RATE = 1e-3
@@ -58,7 +57,7 @@ class LossMeter(TrainerCallback, ExportableState):
         self.run_loss: Tensor | float = 0.0
         self.run_batches = 0
 
-    def add(self, loss: Tensor, parts: dict[str, Tensor]) -> None:
+    def add(self, loss: Tensor, parts: dict[str, Tensor | float]) -> None:
         """Count one batch: its total loss and the parts to be logged, all detached scalars."""
         self.run_loss = self.run_loss + loss
         self.run_batches += 1
@@ -147,7 +146,7 @@ class AlignmentTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         model = kwargs.get("model", args[0] if args else None)
         training_args = kwargs.get("args", args[1] if len(args) > 1 else None)
-        if _aligns(model) and training_args is not None and training_args.ddp_find_unused_parameters is None:
+        if has_alignment(model) and training_args is not None and training_args.ddp_find_unused_parameters is None:
             # The alignment loss leaves the model beside its output: a search for unused parameters from the output
             # would miss its networks and end in "marked ready only once".
             training_args.ddp_find_unused_parameters = False
@@ -156,8 +155,7 @@ class AlignmentTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
         self.meter = LossMeter()
         self.add_callback(self.meter)
-        self._recording = Recording()
-        if _aligns(self.model):
+        if has_alignment(self.model):
             refuse_data_parallel(self.args, "alignment attention")
 
     @property
@@ -175,13 +173,7 @@ class AlignmentTrainer(Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as `transformers.Trainer` does; `training_loss` is the mean over the whole run, resumed or not."""
-        collector = patch_of(self._patched_model).collector if _aligns(self.model) else Collector()
-        collector.recording = self._recording
-        try:
-            output = super().train(*args, **kwargs)
-        finally:
-            self._recording.close()
-            collector.recording = None
+        output = super().train(*args, **kwargs)
         self.meter.check_finite(self.state.global_step)
         loss = self.meter.mean_run_loss()
         return TrainOutput(output.global_step, loss, output.metrics | {"train_loss": loss})
@@ -204,30 +196,20 @@ class AlignmentTrainer(Trainer):
     def _task_loss(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None
     ) -> tuple[Tensor, Any]:
-        self._recording.restart()
+        if has_alignment(self.model):
+            patch_of(self._patched_model).collector.take()  # what a forward before this step left
         task_loss, outputs = super().compute_loss(
             model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
         )
         return task_loss, outputs
 
-    def _with_alignment(self, task_loss: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        if not _aligns(self.model):
+    def _with_alignment(self, task_loss: Tensor) -> tuple[Tensor, dict[str, Tensor | float]]:
+        if not has_alignment(self.model):
             return task_loss, {}
-        align_loss = self._recording.mean_loss()
-        if align_loss is None:
-            raise AlignAttnError(
-                f"no attention layer of this {type(self.model).__name__} reported an alignment loss: its forward "
-                "passes neither through transformers' attention interface nor through alignattn.attend"
-            )
+        ((_, align_loss, diagnostics),) = step_alignments(self._patched_model)
         weight = self.alignment_weight
-        parts = self._recording.mean_diagnostics() | {
-            "task_loss": task_loss.detach(),
-            "align_loss": align_loss.detach(),
-            "alignment_weight": align_loss.new_tensor(weight),
-        }
-        # From here to the next step gradient checkpointing may run layers again: they must not count again.
-        self._recording.close()
-        return task_loss + weight * align_loss, parts
+        parts = {"task_loss": task_loss.detach(), "align_loss": align_loss.detach()}
+        return task_loss + weight * align_loss, {**diagnostics, **parts, "alignment_weight": weight}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as `transformers.Trainer` does, with the parts of the loss beside it."""
@@ -254,11 +236,25 @@ class AlignmentTrainer(Trainer):
                 group["params"] = [parameter for parameter in group["params"] if id(parameter) not in own_ids]
             learning_rate = getattr(self.args, "alignment_learning_rate", ALIGNMENT_LEARNING_RATE)
             optimizer.add_param_group({"params": own, "lr": learning_rate, "weight_decay": 0.0})
+            optimizer.register_load_state_dict_pre_hook(_stack_state)
         return optimizer
 
 
-def _aligns(model: Any) -> bool:
-    return isinstance(model, nn.Module) and is_patched(model) and patch_of(model).config.alignment is not None
+def _stack_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Stack the state that the alignment's parameters had in a checkpoint where each layer had its own."""
+    own, numbers = optimizer.param_groups[-1]["params"], saved["param_groups"][-1]["params"]
+    state = dict(saved["state"])
+    of_layers = [state.pop(number, {}) for number in numbers]
+    for index, parameter in enumerate(own):
+        layers = of_layers[index :: len(own)]
+        if any(getattr(value, "shape", None) == parameter.shape for value in layers[0].values()):
+            return saved
+        state[numbers[index]] = {
+            name: torch.stack([layer[name] for layer in layers]) if value.shape == parameter.shape[1:] else value
+            for name, value in layers[0].items()
+        }
+    groups = [*saved["param_groups"][:-1], saved["param_groups"][-1] | {"params": numbers[: len(own)]}]
+    return {"state": state, "param_groups": groups}
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:

@@ -42,17 +42,22 @@ def loss_of(name, dtype=torch.float64, **options):
     return module
 
 
+def by(network, rows):
+    """What a network of one layer makes of rows `[..., d]`."""
+    return network(rows.reshape(1, -1, DIM)).view(*rows.shape[:-1], -1)
+
+
 def dense_gan(module, query, key, mask):
     """Eq. 2 by loops over samples, heads and tokens, through sigmoids and logarithms."""
     highway, first, _, second = module.discriminator
-    gate, transform = highway.gate_and_transform.weight.chunk(2)
-    gate_bias, transform_bias = highway.gate_and_transform.bias.chunk(2)
+    gate, transform = highway.gate_and_transform.weight[0].chunk(2)
+    gate_bias, transform_bias = highway.gate_and_transform.bias[0].chunk(2)
 
     def probability(x):
         t = torch.sigmoid(gate @ x + gate_bias)
         y = t * torch.relu(transform @ x + transform_bias) + (1 - t) * x
-        hidden = nn.functional.leaky_relu(first.weight @ y + first.bias, 0.2)
-        return torch.sigmoid(second.weight @ hidden + second.bias)[0]
+        hidden = nn.functional.leaky_relu(first.weight[0] @ y + first.bias[0], 0.2)
+        return torch.sigmoid(second.weight[0] @ hidden + second.bias[0])[0]
 
     total = 0.0
     for sample in range(len(query)):
@@ -73,8 +78,10 @@ def dense_ct(module, query, key, mask):
         real = mask[sample]
         for head in range(HEADS):
             q, k = query[sample, head, real], key[sample, head, real]
-            scores = module.navigator(q) @ module.navigator(k).T
-            cost = 1 - nn.functional.cosine_similarity(module.critic(q)[:, None], module.critic(k)[None], dim=-1)
+            scores = by(module.navigator, q) @ by(module.navigator, k).T
+            cost = 1 - nn.functional.cosine_similarity(
+                by(module.critic, q)[:, None], by(module.critic, k)[None], dim=-1
+            )
             forward = (scores.softmax(dim=1) * cost).sum(dim=1).mean()
             backward = (scores.softmax(dim=0) * cost).sum(dim=0).mean()
             total = total + (forward + backward) / 2
@@ -232,7 +239,7 @@ class TestDiagnostics:
         module, (query, key), mask = loss_of("gan"), features(), token_mask()
         _, diagnostics = module.with_diagnostics(query, key, mask)
         right = [
-            (sign * module.discriminator(side.transpose(1, 2)).squeeze(-1) > 0).double().mean(dim=2)
+            (sign * by(module.discriminator, side.transpose(1, 2)).squeeze(-1) > 0).double().mean(dim=2)
             for sign, side in ((1, query), (-1, key))
         ]
         by_token = (right[0] + right[1]) / 2
@@ -247,7 +254,7 @@ class TestDiagnostics:
         for sample in range(BATCH):
             for head in range(HEADS):
                 sides = [side[sample, head, mask[sample]] for side in (query, key)]
-                means = [nn.functional.normalize(module.critic(side), dim=-1).mean(dim=0) for side in sides]
+                means = [nn.functional.normalize(by(module.critic, side), dim=-1).mean(dim=0) for side in sides]
                 gaps.append((means[0] - means[1]).norm())
         torch.testing.assert_close(diagnostics["critic_gap"], torch.stack(gaps).mean().detach())
 
@@ -320,7 +327,7 @@ def test_compiles_without_a_graph_break(name, mask):
 
 def test_highway_gradient():
     layer = Highway(DIM).double()
-    rows = torch.randn(5, DIM, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(1, 5, DIM, dtype=torch.float64, requires_grad=True)
     linear = layer.gate_and_transform
 
     def highway(x, weight, bias):

@@ -81,11 +81,11 @@ class TestTransport:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_network_pass_is_that_of_autograd(network_class, outputs, dtype):
     network = network_class(DIM, 4, outputs).to(dtype)
-    rows = torch.randn(11, DIM, dtype=dtype, requires_grad=True)
+    rows = torch.randn(1, 11, DIM, dtype=dtype, requires_grad=True)
     expected = network(rows)
     upstream = torch.randn_like(expected)
     with torch.no_grad(), SCRATCH.frame():
-        handwritten = NetworkPass(network, dtype)
+        handwritten = NetworkPass(network, rows, 0)
         torch.testing.assert_close(handwritten.forward(rows.detach()), expected)
         found = [handwritten.backward(upstream.clone()), *handwritten.gradients]
         torch.testing.assert_close(found, list(torch.autograd.grad(expected, [rows, *network.parameters()], upstream)))

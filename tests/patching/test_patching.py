@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 import alignattn
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.patching import alignment_parameters
-from alignattn.patching.recording import Recording
+from alignattn.patching import alignment_parameters, patch_of, step_alignments
+from alignattn.patching.slots import LayerSlots
 from alignattn.support.errors import AlignAttnError
 
 NAMED_PROJECTIONS = ("query", "key", "q_lin", "k_lin", "Wqkv")
@@ -24,10 +24,9 @@ def logits_of(model, batch):
 
 def align_loss(model, batch, *, loss_scale=1.0):
     """The mean alignment loss of one training forward, as the trainer takes it."""
-    recording = Recording()
-    alignattn.patching.patch_of(model).collector.recording = recording
     model(**batch)
-    return loss_scale * torch.stack(recording.losses()).mean()
+    ((_, loss, _),) = step_alignments(model)
+    return loss_scale * loss
 
 
 def without_dropout(model):
@@ -109,13 +108,13 @@ def test_each_layer_counts_and_the_loss_is_that_of_its_queries_and_keys(family, 
     with torch.no_grad(), alignattn.collect(model) as seen:
         model(**tiny_batch())
     assert len(seen.layers) == 3
-    modules = [module.alignment for module in model.modules() if hasattr(module, "alignment")]
+    (alignment,) = patch_of(model).alignments.values()
     for index, record in enumerate(seen.layers):
         assert record.query.shape == record.key.shape == (4, 3, 9, 8)
         assert torch.equal(record.mask, tiny_batch()["attention_mask"].bool())
         if family == "modernbert":  # rotates queries and keys after the projections that are compared
             continue
-        loss = modules[index % len(modules)](record.query, record.key, record.mask)
+        loss = alignment(record.query, record.key, record.mask, layer=index % alignment.num_layers)
         torch.testing.assert_close(record.loss, loss)
 
 
@@ -167,17 +166,16 @@ def test_projection_gradient_is_that_of_a_detached_input(family):
     model = without_dropout(tiny_model(family)).double()
     alignattn.patch(model, "aa-ct", head_reduction="mean")
     weight = 0.7
-    recording = Recording()
-    alignattn.patching.patch_of(model).collector.recording = recording
     batch = tiny_batch()
-    (model(**batch).loss + weight * torch.stack(recording.losses()).mean()).backward()
+    task_loss = model(**batch).loss
+    ((_, align, _),) = step_alignments(model)
+    (task_loss + weight * align).backward()
     found = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
     model.zero_grad()
-    alignattn.patching.patch_of(model).collector.recording = None
     inputs, handles = [], []
     for module in model.modules():
-        if hasattr(module, "alignattn") and isinstance(module.alignattn, nn.Module):
+        if isinstance(getattr(module, "alignattn", None), LayerSlots):
             first = next(getattr(module, name) for name in NAMED_PROJECTIONS if hasattr(module, name))
             handles.append(
                 first.register_forward_pre_hook(
@@ -195,7 +193,8 @@ def test_projection_gradient_is_that_of_a_detached_input(family):
         outputs = [F.linear(hidden, linear.weight, linear.bias) for linear in projections]
         query, key = outputs if len(outputs) == 2 else outputs[0].chunk(3, dim=-1)[:2]
         heads = [features.unflatten(-1, (3, -1)).transpose(1, 2) for features in (query, key)]
-        losses.append(module.alignattn.alignment(*heads, batch["attention_mask"].bool()))
+        (alignment,) = patch_of(model).alignments.values()
+        losses.append(alignment(*heads, batch["attention_mask"].bool(), layer=module.alignattn.layer))
     (task_loss + weight * torch.stack(losses).mean()).backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
@@ -252,13 +251,21 @@ def test_autocast_computes_the_loss_in_float32_of_its_rounded_inputs(alignment):
     loss.backward()
 
 
-def test_training_without_a_collector_warns_once():
+def test_training_without_the_alignment_loss_warns_once_and_keeps_nothing():
     model = alignattn.patch(tiny_model("bert"), "aa-ct").train()
-    with pytest.warns(UserWarning, match="AlignmentTrainer"):
-        model(**tiny_batch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(**tiny_batch()).loss.backward()
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match=r"alignattn\.alignment_loss.*AlignmentTrainer"):
+        step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model(**tiny_batch())
+        step()
+    with pytest.raises(AlignAttnError, match="no attention layer of this BertForSequenceClassification recorded"):
+        alignattn.alignment_loss(model)
 
 
 def test_reentrant_checkpointing_is_refused_where_it_would_lose_the_gradient():

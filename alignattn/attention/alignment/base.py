@@ -1,18 +1,23 @@
 """What every alignment loss shares: the signature, the padding rule, the precision rule and the reductions."""
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.blocks import Block, BlockLoss, by_autograd, loss_in_blocks
+from alignattn.attention.alignment.blocks import Block, BlockLoss, Call, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
 NORM_EPSILON = 1e-6
 """Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""
+
+GROUP_ELEMENTS = 20 * 2**20
+"""Of the queries and keys worked on at once, 80 MiB in float32: BERT-base at 8 × 128, three layers at 8 × 512."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,8 @@ class TokenMeasure:
     """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
 
     Attributes:
-        probability: `[B, n]`, one over the number of real tokens of the sample at real tokens, 0 at padding.
+        probability: `[B, n]`, one over the number of real tokens of the sample at real tokens, 0 at padding. For masks
+            of several calls this and the rest have a first dimension C.
         sample_weight: `[B]`, one over the number of samples with a real token; 0 for a wholly padded sample.
         mask: `[B, n]` bool, True at real tokens; None where every token is real.
     """
@@ -31,32 +37,34 @@ class TokenMeasure:
 
     @classmethod
     def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
-        """Build the measure for queries `[B, H, n, d]` and a mask `[B, n]` (True = a real token)."""
-        batch, _, length, _ = query.shape
+        """Build it for queries `[..., B, H, n, d]` and a mask `[B, n]` or `[C, B, n]` (True = a real token)."""
+        batch, _, length, _ = query.shape[-4:]
         if mask is None:
             return cls(query.new_full((batch, length), 1 / length), query.new_full((batch,), 1 / batch), None)
         real = mask.to(query.dtype)
-        count = real.sum(dim=1)
+        count = real.sum(dim=-1)
         has_tokens = (count > 0).to(query.dtype)
-        return cls(real / count.clamp(min=1)[:, None], has_tokens / has_tokens.sum().clamp(min=1), mask)
+        samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
+        return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
 
     @property
     def token_weight(self) -> Tensor:
         """`[B, n]`: the weight of a token in the mean over samples of the mean over real tokens; sums to 1."""
-        return self.probability * self.sample_weight[:, None]
+        return self.probability * self.sample_weight[..., None]
 
 
 class Alignment(nn.Module, ABC):
-    """The distance A(Q, K) between the queries and the keys of one attention layer.
+    """The distance A(Q, K) between the queries and the keys of a model's attention layers, mean over their calls.
 
-    Zhang et al. 2021, "Alignment Attention by Matching Key and Query Distributions", eq. 1. The loss is a mean
-    over the real tokens of a sample and head, a sum (the paper's text) or mean (the paper's code) over heads,
+    Zhang et al. 2021, "Alignment Attention by Matching Key and Query Distributions", eq. 1. The loss of a call is a
+    mean over the real tokens of a sample and head, a sum (the paper's text) or mean (the paper's code) over heads,
     and a mean over samples. Padding never enters: the loss of a padded batch is that of its samples alone, and
     a sample without a single real token contributes nothing. It is computed in float32 (float64 for float64
     input) whatever the autocast type.
 
     Args:
         head_dim: size d of a head's query and key.
+        num_layers: layers L, each with networks of its own, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
 
     Attributes:
@@ -68,22 +76,24 @@ class Alignment(nn.Module, ABC):
 
     diagnostic: ClassVar[str]
 
-    def __init__(self, head_dim: int, *, head_reduction: HeadReduction = "sum") -> None:
+    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
         super().__init__()
         if head_reduction not in get_args(HeadReduction):
             raise AlignAttnError(
                 f"head_reduction={head_reduction!r} is unknown: choose one of {', '.join(get_args(HeadReduction))}"
             )
         self.head_dim = head_dim
+        self.num_layers = num_layers
         self.head_reduction = head_reduction
 
-    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the loss.
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None, *, layer: int = 0) -> Tensor:
+        """Return the loss of one call.
 
         Args:
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`.
             mask: `[B, n]` bool, True = a real token; None = all are real.
+            layer: which layer called.
 
         Returns:
             The loss, a scalar.
@@ -91,35 +101,94 @@ class Alignment(nn.Module, ABC):
         Raises:
             AlignAttnError: if the shapes do not fit.
         """
-        return self.with_diagnostics(query, key, mask)[0]
+        return self.with_diagnostics(query, key, mask, layer=layer)[0]
 
     def with_diagnostics(
-        self, query: Tensor, key: Tensor, mask: Tensor | None = None
+        self, query: Tensor, key: Tensor, mask: Tensor | None = None, *, layer: int = 0
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss as `forward` does, and detached scalars that tell whether it works, by name."""
         self._check_shapes(query, key, mask)
-        with torch.autocast(query.device.type, enabled=False):
-            if query.device.type == "cpu" and not torch.compiler.is_compiling():
-                loss, diagnostic = loss_in_blocks(self._loss_of_block, query, key, mask, list(self.parameters()))
+        # The projections' own memory order is [B, n, H, d]: of their heads this is no copy.
+        rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
+        return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, layer)])
+
+    def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
+
+        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows; on the CPU blocks of a call.
+
+        Args:
+            calls: at least one.
+            samples: of all calls in the mean; those of `calls` if None.
+        """
+        samples = samples or sum(len(call.query) for call in calls)
+        with torch.autocast(calls[0].query.device.type, enabled=False):
+            if takes_blocks(calls[0].query):
+                loss, diagnostic = loss_in_blocks(self._loss_of_block, calls, samples, list(self.parameters()))
             else:
-                both = torch.stack((query, key))
-                loss, diagnostic = self._loss(both.to(torch.promote_types(both.dtype, torch.float32)), mask)
+                parts = [
+                    [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
+                    for layers, group in self._groups(calls)
+                ]
+                device = calls[0].query.device
+                loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         return loss, {self.diagnostic: diagnostic}
 
-    def _loss(self, features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        loss, diagnostic = self._compute(features, TokenMeasure.of(features[0], mask))
-        return loss * self._head_weight(features.shape[2]), diagnostic.detach()
+    def _groups(self, calls: Sequence[Call]) -> Iterator[tuple[slice, list[Call]]]:
+        """Yield neighbouring layers and their calls in order: of one shape, as many a layer, and within the budget."""
+        kinds: dict[tuple[object, ...], dict[int, list[Call]]] = {}
+        for call in calls:
+            kind = (call.query.shape, call.query.dtype, call.query.device, call.heads, call.mask is None)
+            kinds.setdefault(kind, {}).setdefault(call.layer, []).append(call)
+        for by_layer in kinds.values():
+            at_once = max(1, GROUP_ELEMENTS // max(1, self._elements(next(iter(by_layer.values()))[0])))
+            first = 0
+            run: list[list[Call]] = []
+            for layer in sorted(by_layer):
+                of_layer = by_layer[layer]
+                for start in range(0, len(of_layer), at_once):
+                    part = of_layer[start : start + at_once]
+                    follows = run and layer == first + len(run) and len(part) == len(run[0])
+                    if run and not (follows and (len(run) + 1) * len(part) <= at_once):
+                        yield slice(first, first + len(run)), [call for part in run for call in part]
+                        run = []
+                    first = first if run else layer
+                    run.append(part)
+            yield slice(first, first + len(run)), [call for part in run for call in part]
+
+    def _elements(self, call: Call) -> int:
+        """The size of the largest tensor that one call needs."""
+        return 2 * call.query.numel()
+
+    def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
+        both = torch.stack([features for call in calls for features in (call.query, call.key)])
+        both = both.to(torch.promote_types(both.dtype, torch.float32))
+        mask = calls[0].mask
+        if mask is not None and any(call.mask is not mask for call in calls):
+            mask = torch.stack([call.mask for call in calls if call.mask is not None])
+        return self._losses(both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2)), mask, layers)
+
+    def _losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the losses and diagnostics `[C]` of C calls.
+
+        Args:
+            features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer.
+            mask: `[B, n]` for all or `[C, B, n]`, bool, True = a real token; None = all are real.
+            layers: whose networks.
+        """
+        losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
+        return losses * self._head_weight(features.shape[4]), diagnostics.detach()
 
     def _head_weight(self, heads: int) -> float:
         return 1 / heads if self.head_reduction == "mean" else 1.0
 
     @abstractmethod
-    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
-        """Return the loss summed over heads, and the diagnostic, of queries and keys `[2, B, H, n, d]`."""
+    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the losses summed over heads, and the diagnostics, as `_losses` does."""
 
-    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Return what a block of samples adds to the loss, on the CPU, with its gradient; see `LossOfBlock`."""
-        return by_autograd(self._loss, list(self.parameters()), features, block, keeps_gradient)
+        return by_autograd(self._losses, list(self.parameters()), features, block, layer, keeps_gradient)
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
         if query.dim() != 4 or query.shape != key.shape or query.shape[-1] != self.head_dim:
@@ -135,7 +204,17 @@ class Alignment(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
-        return f"head_dim={self.head_dim}, head_reduction={self.head_reduction!r}"
+        return f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
+
+
+def sum_of(scalars: Iterable[Tensor]) -> Tensor:
+    """Return the sum of at least one scalar, without an addition to 0 first."""
+    return functools.reduce(torch.add, scalars)
+
+
+def by_layer(features: Tensor, layers: slice) -> Tensor:
+    """Return the features `[C, 2, B, n, H, d]` of calls as rows of their l layers, `[l, rows, d]`, without a copy."""
+    return features.view(layers.stop - layers.start, -1, features.shape[-1])
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:

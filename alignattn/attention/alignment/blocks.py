@@ -21,13 +21,37 @@ BLOCK_ELEMENTS = 2**18
 
 
 @dataclass(frozen=True)
+class Call:
+    """The queries and keys of one attention call, as its projections gave them.
+
+    Attributes:
+        query: `[B, n, H * d]`.
+        key: `[B, n, H * d]`.
+        heads: H.
+        mask: `[B, n]` bool, True = a real token; None where all are.
+        layer: the index of the layer that called.
+    """
+
+    query: Tensor
+    key: Tensor
+    heads: int
+    mask: Tensor | None
+    layer: int
+
+
+def takes_blocks(features: Tensor) -> bool:
+    """Tell whether a loss of such features is computed here."""
+    return features.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+@dataclass(frozen=True)
 class Block:
     """The real tokens of some samples of a batch, R in all, sample after sample.
 
     Attributes:
         rows: where they stand among all tokens of the batch, `[B * N]`; a tensor `[R]`, or a slice.
         counts: real tokens of each of the b samples, descending.
-        sample_weight: of a sample in the mean over those of the batch that have a real token.
+        sample_weight: of a sample in the mean over those of the batch that have a real token, and over the calls.
     """
 
     rows: Tensor | slice
@@ -69,7 +93,7 @@ class BlockLoss:
         loss: a scalar.
         diagnostic: a scalar.
         to_features: the loss's gradient in the features it was computed from; None if it is not wanted.
-        to_parameters: likewise in each of the loss's parameters.
+        to_parameters: likewise in each of the loss's parameters, for the layer alone: `[1, …]`.
     """
 
     loss: Tensor
@@ -78,26 +102,27 @@ class BlockLoss:
     to_parameters: Sequence[Tensor | None] = ()
 
 
-LossOfBlock = Callable[[Tensor, Block, bool], BlockLoss]
-"""Computes it from the features `[2, R, H, d]` of a block's queries and keys; the flag says whether with gradients."""
+LossOfBlock = Callable[[Tensor, Block, int, bool], BlockLoss]
+"""Computes it from the features `[2, R, H, d]` of a block's queries and keys by the networks of a layer, given by its
+index; the flag says whether with gradients."""
 
 
-def blocks_of(batch: int, length: int, mask: Tensor | None, width: int) -> Iterator[Block]:
-    """Yield the samples that have a real token, those of about one length together.
+def blocks_of(call: Call, share: float) -> Iterator[Block]:
+    """Yield the samples of a call that have a real token, those of about one length together.
 
     Args:
-        batch: samples, B.
-        length: tokens of each, N.
-        mask: `[B, N]` bool, True = a real token, or None.
-        width: features of one token in all heads.
+        call: on the CPU.
+        share: of the call in the mean over calls.
     """
+    batch, length, width = call.query.shape
+    mask = call.mask
     if length == 0:
         return
     if mask is None:
         samples = max(1, BLOCK_ELEMENTS // (width * length))
         for start in range(0, batch, samples):
             stop = min(start + samples, batch)
-            yield Block(slice(start * length, stop * length), [length] * (stop - start), 1 / batch)
+            yield Block(slice(start * length, stop * length), [length] * (stop - start), share / batch)
         return
     # Real tokens first, in their order: what a block takes of a sample is then a prefix.
     rows = (~mask).byte().argsort(dim=1, stable=True) + length * torch.arange(batch)[:, None]
@@ -108,60 +133,58 @@ def blocks_of(batch: int, length: int, mask: Tensor | None, width: int) -> Itera
         longest = remaining[start]
         stop = min(start + max(1, BLOCK_ELEMENTS // (width * longest)), total)
         is_real = torch.arange(longest) < counts[start:stop, None]
-        yield Block(rows[order[start:stop], :longest][is_real], remaining[start:stop], 1 / total)
+        yield Block(rows[order[start:stop], :longest][is_real], remaining[start:stop], share / total)
         start = stop
 
 
 class _LossInBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        loss_of: LossOfBlock,
-        keeps_gradient: bool,
-        mask: Tensor | None,
-        query: Tensor,
-        key: Tensor,
-        *parameters: Tensor,
+        ctx: Any, loss_of: LossOfBlock, keeps_gradient: bool, calls: Sequence[Call], samples: int, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        batch, heads, length, head_dim = query.shape
-        # The projections' own memory order is [B, n, H, d]: taken so, a token's features are one row without a copy.
-        both = [features.transpose(1, 2).flatten(2).flatten(0, 1) for features in (query, key)]
-        to_features = _zero_at_padding(both, mask)
+        parameters = tensors[2 * len(calls) :]
         to_parameters = [torch.zeros_like(tensor) if tensor.requires_grad else None for tensor in parameters]
-        compute_type = torch.promote_types(query.dtype, torch.float32)
-        loss = query.new_zeros((), dtype=compute_type)
+        compute_type = torch.promote_types(tensors[0].dtype, torch.float32)
+        loss = tensors[0].new_zeros((), dtype=compute_type)
         diagnostic = torch.zeros_like(loss)
-        for block in blocks_of(batch, length, mask, both[0].shape[1]):
-            with SCRATCH.frame():
-                selected = SCRATCH.take(2, sum(block.counts), both[0].shape[1], dtype=compute_type)
-                for part, rows in zip(selected, both, strict=True):
-                    block.gather(rows, part)
-                result = loss_of(selected.unflatten(-1, (heads, -1)), block, keeps_gradient)
-                loss += result.loss
-                diagnostic += result.diagnostic
-                if result.to_features is None:
-                    continue
-                for target, gradient in zip(to_features, result.to_features.flatten(2), strict=True):
-                    block.scatter(gradient, target)
-                for total, term in zip(to_parameters, result.to_parameters, strict=True):
-                    if total is not None and term is not None:
-                        total += term
+        to_features: list[Tensor] = []
+        for call in calls:
+            layer = slice(call.layer, call.layer + 1)
+            both = [features.detach().flatten(0, 1) for features in (call.query, call.key)]
+            of_call = _zero_at_padding(both, call.mask)
+            to_features += of_call
+            for block in blocks_of(call, len(call.query) / samples):
+                with SCRATCH.frame():
+                    selected = SCRATCH.take(2, sum(block.counts), both[0].shape[1], dtype=compute_type)
+                    for part, rows in zip(selected, both, strict=True):
+                        block.gather(rows, part)
+                    result = loss_of(selected.unflatten(-1, (call.heads, -1)), block, call.layer, keeps_gradient)
+                    loss += result.loss
+                    diagnostic += result.diagnostic
+                    if result.to_features is None:
+                        continue
+                    for target, gradient in zip(of_call, result.to_features.flatten(2), strict=True):
+                        block.scatter(gradient, target)
+                    for total, term in zip(to_parameters, result.to_parameters, strict=True):
+                        if total is not None and term is not None:
+                            total[layer] += term
         ctx.save_for_backward(*to_features, *to_parameters)
-        ctx.shape = (batch, length, heads, head_dim)
+        ctx.shapes = [tensor.shape for tensor in tensors[: 2 * len(calls)]]
         ctx.mark_non_differentiable(diagnostic)
         return loss, diagnostic
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        to_query, to_key, *to_parameters = ctx.saved_tensors
         scale = grad_outputs[0]
+        saved = ctx.saved_tensors
+        to_features, to_parameters = saved[: len(ctx.shapes)], saved[len(ctx.shapes) :]
         # A fresh tensor of this size costs more than the product; a graph that is kept may ask for the old one again.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
-        scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in (to_query, to_key)]
-        of_features = [rows.view(ctx.shape).transpose(1, 2) for rows in scaled]
+        scaled = [rows * scale if is_kept else rows.mul_(scale) for rows in to_features]
+        of_features = [rows.view(shape) for rows, shape in zip(scaled, ctx.shapes, strict=True)]
         of_parameters = [None if gradient is None else gradient * scale for gradient in to_parameters]
-        return None, None, None, *of_features, *of_parameters
+        return None, None, None, None, *of_features, *of_parameters
 
 
 def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor]:
@@ -175,51 +198,54 @@ def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor
 
 
 def loss_in_blocks(
-    loss_of: LossOfBlock, query: Tensor, key: Tensor, mask: Tensor | None, parameters: list[Tensor]
+    loss_of: LossOfBlock, calls: Sequence[Call], samples: int, parameters: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum of `loss_of` over the blocks of a batch, and of its diagnostic.
+    """Return the mean of a loss over calls, each weighted by its number of samples, and of its diagnostic.
 
     Args:
         loss_of: the loss of a block. It sees float32 features, float64 for float64 input.
-        query: `[B, H, n, d]`.
-        key: `[B, H, n, d]`.
-        mask: `[B, n]` bool, True = a real token; None = all are real.
-        parameters: what `loss_of` depends on besides its arguments.
+        calls: on the CPU.
+        samples: of all calls in the mean.
+        parameters: what `loss_of` depends on besides its arguments, `[L, …]`.
     """
+    features = [features for call in calls for features in (call.query, call.key)]
     result: tuple[Tensor, Tensor] = _LossInBlocks.apply(  # type: ignore[no-untyped-call]
-        loss_of, torch.is_grad_enabled(), mask, query, key, *parameters
+        loss_of, torch.is_grad_enabled(), calls, samples, *features, *parameters
     )
     return result
 
 
 def by_autograd(
-    mean_loss: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]],
+    losses_of: Callable[[Tensor, Tensor | None, slice], tuple[Tensor, Tensor]],
     parameters: list[Tensor],
     features: Tensor,
     block: Block,
+    layer: int,
     keeps_gradient: bool,
 ) -> BlockLoss:
     """Return a block's loss with the gradients that autograd finds.
 
     Args:
-        mean_loss: maps features `[2, b, H, n, d]` (queries, keys) and a mask `[b, n]` to the mean loss over the
-            samples and a diagnostic, scalars.
-        parameters: what `mean_loss` depends on besides.
+        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[b, n]` and a layer's slice to the mean loss over the
+            samples and a diagnostic, `[1]`.
+        parameters: what `losses_of` depends on besides, `[L, …]`.
         features: `[2, R, H, d]`.
         block: whose features they are.
+        layer: the index of the layer.
         keeps_gradient: whether the gradients are wanted.
     """
     share = len(block.counts) * block.sample_weight
+    layers = slice(layer, layer + 1)
     wanted = [tensor for tensor in parameters if tensor.requires_grad]
     with grad_of_its_own(keeps_gradient):
         leaf = features.detach().requires_grad_()
-        padded = _padded(leaf, block).transpose(2, 3)
-        loss, diagnostic = mean_loss(padded, block.mask)
+        losses, diagnostics = losses_of(_padded(leaf, block)[None], block.mask, layers)
+        loss, diagnostic = losses.sum(), diagnostics.sum()
     if not keeps_gradient:
         return BlockLoss(loss * share, diagnostic * share)
     to_features, *found = torch.autograd.grad(loss, [leaf, *wanted], torch.full_like(loss, share))
     remaining = iter(found)
-    to_parameters = [next(remaining) if tensor.requires_grad else None for tensor in parameters]
+    to_parameters = [next(remaining)[layers] if tensor.requires_grad else None for tensor in parameters]
     return BlockLoss(loss.detach() * share, diagnostic * share, to_features, to_parameters)
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer, unit_vectors
 from alignattn.attention.alignment.blocks import Block, BlockLoss
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator, Navigator
@@ -28,7 +28,7 @@ class CTAlignment(Alignment):
 
         L = 1 - ½ [ mean_i u(q_i)·attend(τ(q_i), τ(k), u(k)) + mean_j u(k_j)·attend(τ(k_j), τ(q), u(q)) ],
 
-    two calls of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `transport.differentiate` does it
+    one call of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `transport.differentiate` does it
     faster for short samples. Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is
     reversed at its input and at its output.
 
@@ -37,6 +37,7 @@ class CTAlignment(Alignment):
 
     Args:
         head_dim: size d of a head's query and key.
+        num_layers: layers L, each with a navigator and a critic of its own.
         hidden_dim: size of the hidden layer of the navigator and the critic.
         feature_dim: size of the vectors that they give.
         head_reduction: `sum` or `mean` over the heads.
@@ -48,37 +49,37 @@ class CTAlignment(Alignment):
         self,
         head_dim: int,
         *,
+        num_layers: int = 1,
         hidden_dim: int = HIDDEN_DIM,
         feature_dim: int = FEATURE_DIM,
         head_reduction: HeadReduction = "sum",
     ) -> None:
-        super().__init__(head_dim, head_reduction=head_reduction)
-        self.navigator = Navigator(head_dim, hidden_dim, feature_dim)
-        self.critic = Discriminator(head_dim, hidden_dim, feature_dim)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
+        self.navigator = Navigator(head_dim, hidden_dim, feature_dim, num_layers)
+        self.critic = Discriminator(head_dim, hidden_dim, feature_dim, num_layers)
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
-        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
-        features = features.transpose(2, 3)
-        navigated = self.navigator(features).transpose(2, 3)
-        criticised = reverse_gradient(self.critic(reverse_gradient(features)))
-        unit = unit_vectors(criticised).transpose(2, 3)
-        mask = None if tokens.mask is None else _attention_mask(tokens.mask)
-        similarity = transported_similarity(navigated, unit, mask)
-        weight = tokens.token_weight[:, None]
+    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
+        navigated = self.navigator(rows, layers).view(shape).transpose(3, 4)
+        criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
+        unit = unit_vectors(criticised).view(shape)
+        mask = None if tokens.mask is None else _attended_to(tokens.mask)
+        similarity = transported_similarity(navigated, unit.transpose(3, 4), mask)
+        similarity = (similarity * tokens.token_weight[..., None, :, None, :]).sum(dim=(1, 2, 3, 4))
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
-        loss = unit.shape[2] * weight.sum() - 0.5 * (similarity * weight).sum()
+        losses = features.shape[4] * tokens.token_weight.sum(dim=(-2, -1)) - 0.5 * similarity
         with torch.no_grad():
-            offset = torch.einsum("bn,bhnf->bhf", tokens.probability, unit[0] - unit[1])
-            gap = (offset.norm(dim=-1).mean(dim=1) * tokens.sample_weight).sum()
-        return loss, gap
+            offset = ((unit[:, 0] - unit[:, 1]) * tokens.probability[..., None, None]).sum(dim=2)
+            gaps = (offset.norm(dim=-1).mean(dim=-1) * tokens.sample_weight).sum(dim=-1)
+        return losses, gaps
 
-    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd, samples of one length at a time."""
         if not NetworkPass.knows(self.navigator, self.critic):
-            return super()._loss_of_block(features, block, keeps_gradient)
+            return super()._loss_of_block(features, block, layer, keeps_gradient)
         _, tokens, heads, head_dim = features.shape
-        rows = features.view(-1, head_dim)
-        navigator, critic = (NetworkPass(network, features.dtype) for network in (self.navigator, self.critic))
+        rows = features.view(1, -1, head_dim)
+        navigator, critic = (NetworkPass(network, rows, layer) for network in (self.navigator, self.critic))
         navigated = navigator.forward(rows)
         unit, length = normalize_(critic.forward(rows))
         to_navigated, to_unit = (SCRATCH.take(*unit.shape, dtype=unit.dtype) for _ in range(2))
@@ -93,7 +94,7 @@ class CTAlignment(Alignment):
             if keeps_gradient:
                 similarity = differentiate(parts[0], parts[1], scale, parts[2], parts[3])
             else:
-                similarity = transported_similarity(parts[0], parts[1], None).sum()
+                similarity = transported_similarity(parts[0][None], parts[1][None], None).sum()
             loss += samples * block.sample_weight * self._head_weight(heads) * heads + scale * similarity
             offset = parts[1][0].mean(dim=-2) - parts[1][1].mean(dim=-2)
             gap += offset.norm(dim=-1).sum() * block.sample_weight / heads
@@ -113,6 +114,6 @@ def _equal_lengths(counts: list[int]) -> Iterator[tuple[int, int, int]]:
         start += samples * count
 
 
-def _attention_mask(mask: Tensor) -> Tensor:
+def _attended_to(mask: Tensor) -> Tensor:
     # A wholly padded sample attends to its padding, and weighs nothing: not every kernel is finite on an empty row.
-    return (mask | ~mask.any(dim=1, keepdim=True))[:, None, None, :]
+    return mask | ~mask.any(dim=-1, keepdim=True)

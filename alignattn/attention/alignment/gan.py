@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alignattn.attention.alignment.base import Alignment, TokenMeasure
+from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
 from alignattn.attention.alignment.blocks import Block, BlockLoss
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator
@@ -25,34 +25,43 @@ class GANAlignment(Alignment):
 
     Args:
         head_dim: size d of a head's query and key.
+        num_layers: layers L, each with a discriminator of its own.
         hidden_dim: size of the discriminator's hidden layer.
         head_reduction: `sum` or `mean` over the heads.
     """
 
     diagnostic = "discriminator_accuracy"
 
-    def __init__(self, head_dim: int, *, hidden_dim: int = HIDDEN_DIM, head_reduction: HeadReduction = "sum") -> None:
-        super().__init__(head_dim, head_reduction=head_reduction)
-        self.discriminator = Discriminator(head_dim, hidden_dim, output_dim=1)
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        num_layers: int = 1,
+        hidden_dim: int = HIDDEN_DIM,
+        head_reduction: HeadReduction = "sum",
+    ) -> None:
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
+        self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
-        # The projections' own memory order is [B, n, H, d]: taken so, the features are rows without a copy.
-        query_logits, key_logits = self.discriminator(reverse_gradient(features.transpose(2, 3))).squeeze(-1)
+    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
+        query_logits, key_logits = logits.view(features.shape[:-1]).unbind(1)
         # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
         per_token = F.softplus(-query_logits) + F.softplus(key_logits)
-        weight = tokens.token_weight[:, :, None]
+        weight = tokens.token_weight[..., None]
         with torch.no_grad():
             correct = (query_logits > 0).to(weight.dtype) + (key_logits < 0).to(weight.dtype)
-            accuracy = (correct * weight).sum() / (2 * features.shape[2])
-        return (per_token * weight).sum(), accuracy
+            accuracy = (correct * weight).sum(dim=(1, 2, 3)) / (2 * features.shape[4])
+        return (per_token * weight).sum(dim=(1, 2, 3)), accuracy
 
-    def _loss_of_block(self, features: Tensor, block: Block, keeps_gradient: bool) -> BlockLoss:
+    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""
         if not NetworkPass.knows(self.discriminator):
-            return super()._loss_of_block(features, block, keeps_gradient)
+            return super()._loss_of_block(features, block, layer, keeps_gradient)
         _, tokens, heads, head_dim = features.shape
-        network = NetworkPass(self.discriminator, features.dtype)
-        logits = network.forward(features.view(-1, head_dim)).view(2, tokens, heads)
+        rows = features.view(1, -1, head_dim)
+        network = NetworkPass(self.discriminator, rows, layer)
+        logits = network.forward(rows).view(2, tokens, heads)
         logits[0].neg_()
         weight = block.token_weight(features.dtype)[:, None]
         accuracy = ((logits < 0) * weight).sum() / (2 * heads)
@@ -62,5 +71,5 @@ class GANAlignment(Alignment):
             return BlockLoss(loss, accuracy)
         to_logits = logits.sigmoid_().mul_(weight)
         to_logits[0].neg_()
-        to_features = network.backward(to_logits.view(-1, 1)).neg_()
+        to_features = network.backward(to_logits.view(1, -1, 1)).neg_()
         return BlockLoss(loss, accuracy, to_features.view_as(features), network.gradients)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
+from alignattn.attention.alignment.blocks import Call
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
@@ -29,6 +30,7 @@ class OTAlignment(Alignment):
 
     Args:
         head_dim: size d of a head's query and key.
+        num_layers: accepted as by the losses with networks; this one has no parameters.
         cost: `cosine`, C = 1 - cos(q, k), or `squared_euclidean`, C = |q - k|².
         epsilon: strength ε of the entropy, in units of the cost. 0.01 suits the cosine; the squared distance
             grows with the features, and an ε far below it needs more iterations.
@@ -47,13 +49,14 @@ class OTAlignment(Alignment):
         self,
         head_dim: int,
         *,
+        num_layers: int = 1,
         cost: Cost = "cosine",
         epsilon: float = EPSILON,
         iterations: int = ITERATIONS,
         anneal_from: float = ANNEAL_FROM,
         head_reduction: HeadReduction = "sum",
     ) -> None:
-        super().__init__(head_dim, head_reduction=head_reduction)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
         if cost not in get_args(Cost):
             raise AlignAttnError(f"cost={cost!r} is unknown: choose one of {', '.join(get_args(Cost))}")
         for name, value in (("epsilon", epsilon), ("anneal_from", anneal_from)):
@@ -66,16 +69,22 @@ class OTAlignment(Alignment):
         self.iterations = iterations
         self.anneal_from = anneal_from
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
+    def _elements(self, call: Call) -> int:
+        return max(super()._elements(call), call.heads * call.query.shape[0] * call.query.shape[1] ** 2)
+
+    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        calls, _, batch, length, _, _ = features.shape
         if tokens.mask is not None:
-            features = features.masked_fill(~tokens.mask[:, None, :, None], 0)
-        query, key = features
+            features = features.masked_fill(~tokens.mask[..., None, :, :, None, None], 0)
+        # The samples of all calls side by side, a matrix a head: both are [C * B, H, n, d].
+        both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
+        probability = tokens.probability.expand(calls, batch, length).flatten(0, 1)
         if self.cost == "cosine":
-            query, key = unit_vectors(query), unit_vectors(key)
-            plan = self._plan(query, key, tokens)
+            query, key = unit_vectors(both)
+            plan = self._plan(query, key, probability)
         else:
-            query, key = _centred(query, key, tokens)
-            plan = self._plan(2 * query, key, tokens)
+            query, key = _centred(both[0], both[1], probability)
+            plan = self._plan(2 * query, key, probability)
         product, row_sum, column_sum = _transported(query, key, plan)
         if self.cost == "cosine":
             per_head = row_sum.sum(dim=-1) - product
@@ -84,23 +93,22 @@ class OTAlignment(Alignment):
             from_key = (column_sum * key.square().sum(dim=-1)).sum(dim=-1)
             per_head = from_query + from_key - 2 * product
         with torch.no_grad():
-            target = tokens.probability[:, None]
-            error = (row_sum - target).abs().sum(dim=-1) + (column_sum - target).abs().sum(dim=-1)
-            mean_error = (error.mean(dim=1) * tokens.sample_weight).sum()
-        return (per_head.sum(dim=1) * tokens.sample_weight).sum(), mean_error
+            target = probability[:, None]
+            error = ((row_sum - target).abs() + (column_sum - target).abs()).sum(dim=-1)
+            errors = (error.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
+        return (per_head.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), errors
 
-    def _plan(self, left: Tensor, right: Tensor, tokens: TokenMeasure) -> TransportPlan:
+    def _plan(self, left: Tensor, right: Tensor, probability: Tensor) -> TransportPlan:
         return sinkhorn(
             left,
             right,
-            tokens.probability,
+            probability,
             epsilon=self.epsilon,
             anneal_from=self.anneal_from,
             iterations=self.iterations,
         )
 
     def extra_repr(self) -> str:
-        """Return what the module's printed form shows."""
         """Name the options, for the module's `repr`."""
         return (
             f"{super().extra_repr()}, cost={self.cost!r}, epsilon={self.epsilon}, "
@@ -108,10 +116,10 @@ class OTAlignment(Alignment):
         )
 
 
-def _centred(query: Tensor, key: Tensor, tokens: TokenMeasure) -> tuple[Tensor, Tensor]:
+def _centred(query: Tensor, key: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Move the origin to the mean of both, which changes no distance and spares digits of the products."""
     with torch.no_grad():
-        weight = tokens.probability[:, None, :, None]
+        weight = probability[:, None, :, None]
         centre = ((query + key) * weight).sum(dim=2, keepdim=True) / 2
     return query - centre, key - centre
 

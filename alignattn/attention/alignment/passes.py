@@ -26,18 +26,19 @@ class _Pass(Protocol):
 class NetworkPass:
     """One forward and one backward pass of a network, within one frame of scratch memory."""
 
-    def __init__(self, network: nn.Sequential, dtype: torch.dtype) -> None:
-        """Prepare the passes of a `Discriminator` or `Navigator` over features of type `dtype`."""
-        self._passes: list[_Pass] = [_PASSES[type(layer)](layer, dtype) for layer in network]
+    def __init__(self, network: nn.Sequential, rows: Tensor, layer: int) -> None:
+        """Prepare the passes of a model layer's `Discriminator` or `Navigator` over `rows`, `[1, rows, in]`."""
+        layers = slice(layer, layer + 1)
+        self._passes: list[_Pass] = [_PASSES[type(part)](part, rows, layers) for part in network]
 
     @staticmethod
     def knows(*networks: nn.Sequential) -> bool:
         """Whether every layer is one whose passes are written here, and not, say, a parametrized or wrapped one."""
         inner = (layer for network in networks for layer in network.modules() if layer is not network)
-        return all(type(layer) in (nn.Linear, *_PASSES) for layer in inner)
+        return all(type(layer) in _PASSES for layer in inner)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map features `[rows, in]` to `[rows, out]`; the result may be overwritten, the features may not."""
+        """Map features `[1, rows, in]` to `[1, rows, out]`; the result may be overwritten, the features may not."""
         for each in self._passes:
             rows = each.forward(rows)
         return rows
@@ -55,21 +56,21 @@ class NetworkPass:
 
 
 class _LinearPass:
-    def __init__(self, layer: Linear, dtype: torch.dtype) -> None:
-        self.weight, self.bias = layer.weight.to(dtype), layer.bias.to(dtype)
+    def __init__(self, layer: Linear, rows: Tensor, layers: slice) -> None:
+        self.weight, self.bias = layer.parameters_for(rows, layers)
 
     def forward(self, rows: Tensor) -> Tensor:
         self.rows = rows
-        result = SCRATCH.take(len(rows), len(self.weight), dtype=rows.dtype)
-        return torch.addmm(self.bias, rows, self.weight.T, out=result)
+        result = SCRATCH.take(*rows.shape[:2], self.weight.shape[1], dtype=rows.dtype)
+        return torch.baddbmm(self.bias[:, None], rows, self.weight.mT, out=result)
 
     def backward(self, gradient: Tensor) -> Tensor:
-        self.gradients = [gradient.T @ self.rows, gradient.sum(dim=0)]
-        return torch.mm(gradient, self.weight, out=SCRATCH.take(*self.rows.shape, dtype=gradient.dtype))
+        self.gradients = [gradient.mT @ self.rows, gradient.sum(dim=1)]
+        return torch.bmm(gradient, self.weight, out=SCRATCH.take(*self.rows.shape, dtype=gradient.dtype))
 
 
 class _LeakyReLUPass:
-    def __init__(self, layer: nn.LeakyReLU, dtype: torch.dtype) -> None:
+    def __init__(self, layer: nn.LeakyReLU, rows: Tensor, layers: slice) -> None:
         self.slope = layer.negative_slope
         self.gradients: list[Tensor] = []
 
@@ -84,9 +85,8 @@ class _LeakyReLUPass:
 
 
 class _HighwayPass:
-    def __init__(self, layer: Highway, dtype: torch.dtype) -> None:
-        linear = layer.gate_and_transform
-        self.weight, self.bias = linear.weight.to(dtype), linear.bias.to(dtype)
+    def __init__(self, layer: Highway, rows: Tensor, layers: slice) -> None:
+        self.weight, self.bias = layer.gate_and_transform.parameters_for(rows, layers)
 
     def forward(self, rows: Tensor) -> Tensor:
         self.rows = rows
@@ -109,13 +109,13 @@ _PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
 
 
 def normalize_(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale rows `[rows, f]` to length 1 in place, as `unit_vectors`; return them and their reciprocal length."""
+    """Scale rows `[..., f]` to length 1 in place, as `unit_vectors`; return them and their reciprocal length."""
     squares = torch.mul(rows, rows, out=SCRATCH.take(*rows.shape, dtype=rows.dtype))
-    reciprocal = squares.sum(dim=1, keepdim=True).add_(NORM_EPSILON**2).rsqrt_()
+    reciprocal = squares.sum(dim=-1, keepdim=True).add_(NORM_EPSILON**2).rsqrt_()
     return rows.mul_(reciprocal), reciprocal
 
 
 def normalize_gradient_(gradient: Tensor, unit: Tensor, reciprocal: Tensor) -> Tensor:
     """Turn the gradient g in unit vectors u of length-|x| rows into that in x, (g - (g · u) u) / |x|, in place."""
-    along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=1, keepdim=True)
+    along = torch.mul(gradient, unit, out=SCRATCH.take(*unit.shape, dtype=unit.dtype)).sum(dim=-1, keepdim=True)
     return gradient.addcmul_(unit, along, value=-1).mul_(reciprocal)

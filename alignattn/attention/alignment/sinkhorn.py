@@ -85,19 +85,23 @@ def sinkhorn(
     batch, heads, length, _ = left.shape
     flat_left, flat_right = left.flatten(0, 1), right.flatten(0, 1)
     has_tokens = probability.sum(dim=1, keepdim=True) > 0
-    marginal = torch.where(has_tokens, probability, 1 / length).repeat_interleave(heads, dim=0)[:, None]
+    is_real = (torch.where(has_tokens, probability, 1.0) > 0).repeat_interleave(heads, dim=0)[:, None]
     first = _first_epsilon(flat_left, flat_right, epsilon, anneal_from)
-    row = column = torch.ones_like(marginal)
-    potential = torch.zeros_like(marginal)
+    # Columns of padding vanish from every kernel.
+    potential = torch.where(is_real, 0.0, -torch.inf).to(left.dtype)
+    real = is_real.to(left.dtype)
     kernel = left.new_empty(batch * heads, length, length)
-    for progress, rounds in _schedule(iterations):
-        current = first * (epsilon / first) ** progress
-        _fill_kernel(kernel, flat_left / current, flat_right, potential / current + marginal.log())
-        row, column = _scale(kernel, marginal, rounds)
-        potential = potential + current * column.log()
+    schedule = _schedule(iterations)
+    for step, (progress, rounds) in enumerate(schedule, start=1):
+        current = first ** (1 - progress) * epsilon**progress
+        torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=kernel)
+        kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # what is subtracted is absorbed by the row's scaling
+        row, column = _scale(kernel, real, rounds)
+        if step < len(schedule):
+            potential = potential + current * column.log()
     return TransportPlan(
         kernel.view(batch, heads, length, length),
-        (marginal * row).view(batch, heads, length) * has_tokens[:, :, None],
+        row.view(batch, heads, length) * probability[:, None],
         column.view(batch, heads, length),
     )
 
@@ -117,30 +121,21 @@ def _first_epsilon(left: Tensor, right: Tensor, epsilon: float, anneal_from: flo
     return first[:, None, None]
 
 
-def _fill_kernel(kernel: Tensor, left: Tensor, right: Tensor, column_logit: Tensor) -> None:
-    """Write exp(left · rightᵀ + column_logit - its row's maximum); the maximum is absorbed by the row scaling."""
-    torch.bmm(left, right.mT, out=kernel)
-    kernel.add_(column_logit)
-    kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()
+def _scale(kernel: Tensor, real: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+    """Return scalings `[B * H, 1, n]` such that row · kernel · column has about rows of 1 and columns of 1.
 
-
-def _scale(kernel: Tensor, marginal: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
-    """Return scalings `[B * H, 1, n]` such that marginal · row · kernel · column has about the marginals.
-
+    Those of the plan, times the number of real tokens; rows of padding, where `real` is 0 and not 1, are scaled to 0.
     The first and the last update are plain: the one because there is nothing yet to relax, the other so that
     the column marginal is met. The vectors are rows, for which the product is twice as fast as for columns.
     """
-    count = 1 / marginal.amax(dim=-1, keepdim=True)
-    row = 1 / kernel.sum(dim=-1)[:, None]
-    column = torch.ones_like(row)
-    for index in range(rounds):
-        if index > 0:
-            row = _update(row, torch.bmm(column, kernel.mT), _RELAXATION)
-        relaxation = _PLAIN if index in (0, rounds - 1) else _RELAXATION
-        column = _update(column, torch.bmm(marginal * row, kernel) * count, relaxation)
+    row = real / kernel.sum(dim=-1)[:, None]
+    column = torch.bmm(row, kernel).clamp_(min=_SMALLEST_RATIO).reciprocal_()
+    for index in range(1, rounds):
+        row = _update(row, torch.bmm(column, kernel.mT), _RELAXATION)
+        column = _update(column, torch.bmm(row, kernel), _RELAXATION if index < rounds - 1 else _PLAIN)
     return row, column
 
 
 def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:
-    ratio = (scaling * unscaled).clamp_(min=_SMALLEST_RATIO)
-    return (scaling * ratio.pow_(-relaxation)).clamp_(max=_LARGEST_SCALING)
+    ratio = unscaled.mul_(scaling).clamp_(min=_SMALLEST_RATIO)
+    return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=_LARGEST_SCALING)

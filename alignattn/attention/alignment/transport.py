@@ -22,23 +22,24 @@ and is left to attention, whose memory is linear in n."""
 
 
 def transported_similarity(navigated: Tensor, unit: Tensor, mask: Tensor | None) -> Tensor:
-    """Return a_i + b_i `[B, H, n]`, differentiable, by two calls of attention and with no n × n tensor.
+    """Return a and b, differentiable, by one call of attention and with no n × n tensor.
 
-    Because u_i does not depend on j, a_i is its product with an attended vector, u_i · attend(s_i, t, v).
+    Because u_i does not depend on j, a_i is its product with an attended vector, u_i · attend(s_i, t, v); b likewise,
+    with the two sides exchanged.
 
     Args:
-        navigated: s and t, `[2, B, H, n, f]`.
-        unit: u and v, `[2, B, H, n, f]`.
-        mask: `[B, 1, 1, n]` bool, True = a token that is attended to; None = all are.
+        navigated: s and t, `[C, 2, B, H, n, f]`, C the number of attention calls.
+        unit: u and v, `[C, 2, B, H, n, f]`.
+        mask: `[B, n]` or `[C, B, n]` bool, True = a token that is attended to; None = all are.
+
+    Returns:
+        `[C, 2, B, H, n]`.
     """
-    (navigated_query, navigated_key), (unit_query, unit_key) = navigated, unit
-    attended_key = _attend(navigated_query, navigated_key, unit_key, mask)
-    attended_query = _attend(navigated_key, navigated_query, unit_query, mask)
-    return torch.addcmul(unit_query * attended_key, unit_key, attended_query).sum(dim=-1)
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    if mask is not None:
+        mask = mask.expand(len(unit), *mask.shape[-2:])[:, None].expand(-1, 2, -1, -1).flatten(0, 2)[:, None, None]
+    query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
+    return (unit * attended.view(unit.shape)).sum(dim=-1)
 
 
 def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: Tensor, to_unit: Tensor) -> Tensor:
@@ -131,7 +132,7 @@ def _by_attention(heads: _Heads) -> Tensor:
     """Do what `differentiate` does, unscaled, with no n × n tensor."""
     with grad_of_its_own(True):
         navigated, unit = (tensor.detach().requires_grad_() for tensor in (heads.navigated, heads.unit))
-        total = transported_similarity(navigated[:, None], unit[:, None], None).sum()
+        total = transported_similarity(navigated[None, :, None], unit[None, :, None], None).sum()
     for target, gradient in zip(heads[2:], torch.autograd.grad(total, (navigated, unit)), strict=True):
         target.copy_(gradient)
     return total.detach()

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.patching import patch, patch_of
-from alignattn.patching.recording import Recording
+from alignattn.patching import has_alignment, patch, step_alignments
 from alignattn.support.errors import AlignAttnError
 
 Phase = Literal["training", "evaluation"]
@@ -84,13 +83,8 @@ class Subject:
         self.setting = setting
         self.model = copy.deepcopy(model)
         torch.nn.Module.to(self.model, setting.device)
-        self.recording = Recording()
-        self.alignment_weight = 0.0
         if attention != PLAIN_ATTENTION:
             patch(self.model, attention)
-            state = patch_of(self.model)
-            state.collector.recording = self.recording
-            self.alignment_weight = state.config.alignment_weight
         self._forward: Callable[..., object] = self.model
 
     def prepare(self, phase: Phase) -> None:
@@ -108,14 +102,12 @@ class Subject:
             with torch.no_grad(), self._autocast():
                 self._forward(**batch)
             return {}
-        self.recording.restart()
         with self._autocast():
             loss = self._forward(**batch).loss  # type: ignore[attr-defined]
-        align_loss = self.recording.mean_loss()
-        diagnostics = self.recording.mean_diagnostics()
-        if align_loss is not None:
-            loss = loss + self.alignment_weight * align_loss
-        self.recording.close()
+        diagnostics: dict[str, Tensor] = {}
+        if has_alignment(self.model):
+            ((state, distance, diagnostics),) = step_alignments(self.model)
+            loss = loss + state.config.alignment_weight * distance
         loss.backward()
         return diagnostics
 

@@ -1,0 +1,88 @@
+"""The alignment of many attention calls at once, on the path that a GPU takes, against a loop over the calls."""
+
+import pytest
+import torch
+
+from alignattn.attention.alignment import base
+from alignattn.attention.alignment.blocks import Call
+from alignattn.attention.choices import ALIGNMENTS
+
+BATCH, LENGTH, HEADS, DIM = 3, 6, 2, 4
+LAYERS = 4
+PADDED = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=torch.bool)
+
+
+@pytest.fixture(params=["blocks", "generic"])
+def path(request, monkeypatch):
+    """Both roads on the CPU."""
+    if request.param == "generic":
+        monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    return request.param
+
+
+def call(layer, mask, seed, length=LENGTH):
+    generator = torch.Generator().manual_seed(seed)
+    size = (2, BATCH, length, HEADS * DIM)
+    query, key = torch.randn(size, generator=generator, dtype=torch.float64)
+    return Call(query.requires_grad_(), key.requires_grad_(), HEADS, mask, layer)
+
+
+def calls_of(case):
+    """Attention calls, and of how many layers."""
+    masks = [None, None, None, None]
+    if case == "one mask":
+        masks = [PADDED] * LAYERS
+    elif case == "many masks":
+        masks = [PADDED.roll(layer, dims=0) for layer in range(LAYERS)]
+    elif case == "some masked":
+        masks = [None, PADDED, PADDED, None]
+    calls = [call(layer, mask, layer) for layer, mask in enumerate(masks)]
+    if case == "shared module":
+        return [call(0, PADDED, seed) for seed in range(LAYERS)], 1
+    if case == "two forwards":  # of unlike lengths and with a layer called once more
+        calls += [call(layer, None, layer + LAYERS, LENGTH - 2) for layer in range(LAYERS)]
+        calls += [call(layer, None, layer + 2 * LAYERS) for layer in range(LAYERS)]
+        calls.append(call(1, None, 3 * LAYERS))
+    return calls, LAYERS
+
+
+def gradients(loss, calls, alignment):
+    tensors = [tensor for each in calls for tensor in (each.query, each.key)]
+    return torch.autograd.grad(loss, [*tensors, *alignment.parameters()])
+
+
+CASES = ["no mask", "one mask", "many masks", "some masked", "shared module", "two forwards"]
+
+
+@pytest.mark.parametrize("budget", [1, 5 * BATCH * LENGTH * HEADS * DIM, base.GROUP_ELEMENTS])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_values_and_gradients_are_those_of_a_loop(name, case, budget, path, monkeypatch):
+    monkeypatch.setattr(base, "GROUP_ELEMENTS", budget)
+    calls, layers = calls_of(case)
+    alignment = ALIGNMENTS.load(name)(DIM, num_layers=layers).double()
+    loss, diagnostics = alignment.of_calls(calls)
+    singles = [
+        alignment.with_diagnostics(*map(heads_of, (each.query, each.key)), each.mask, layer=each.layer)
+        for each in calls
+    ]
+    expected = torch.stack([single for single, _ in singles]).mean()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        diagnostics[alignment.diagnostic], torch.stack([found[alignment.diagnostic] for _, found in singles]).mean()
+    )
+    torch.testing.assert_close(gradients(loss, calls, alignment), gradients(expected, calls, alignment))
+
+
+def heads_of(tensor):
+    return tensor.unflatten(-1, (HEADS, DIM)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_a_call_counts_by_its_samples(name, path):
+    alignment = ALIGNMENTS.load(name)(DIM).double()
+    first, second = call(0, None, 0), call(0, None, 1)
+    second = Call(second.query[:1], second.key[:1], HEADS, None, 0)
+    mean, _ = alignment.of_calls([first, second])
+    of_first, of_second = (alignment.of_calls([each])[0] for each in (first, second))
+    torch.testing.assert_close(mean, (BATCH * of_first + of_second) / (BATCH + 1))

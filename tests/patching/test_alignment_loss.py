@@ -1,0 +1,196 @@
+"""`alignattn.alignment_loss` in loops of one's own."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from conftest import ALIGNED, tiny_batch, tiny_model
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import alignattn
+from alignattn.attention.alignment import base
+from alignattn.patching import alignment_parameters, patch_of
+from alignattn.support.errors import AlignAttnError
+
+WEIGHT = 0.3
+
+
+@pytest.fixture(params=["blocks", "generic"])
+def path(request, monkeypatch):
+    """Both roads on the CPU."""
+    if request.param == "generic":
+        monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+
+
+def patched(variant="aa-ct", family="bert"):
+    model = tiny_model(family, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return alignattn.patch(model, variant, alignment_weight=WEIGHT).train()
+
+
+def gradients(model):
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def half_batches():
+    first, second = tiny_batch(batch=3, seed=1), tiny_batch(batch=1, length=6, seed=2)
+    return first, second
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_it_is_the_weighted_mean_over_calls(family, variant, path):
+    model = patched(variant, family)
+    with alignattn.collect(model) as seen:
+        task_loss = model(**tiny_batch()).loss
+    expected = WEIGHT * seen.mean_loss()
+    found = alignattn.alignment_loss(model)
+    torch.testing.assert_close(found, expected)
+    (task_loss + expected).backward(retain_graph=True)
+    of_collected = gradients(model)
+    (task_loss + found).backward()
+    torch.testing.assert_close(gradients(model), of_collected)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_forwards_of_a_step_are_averaged_by_samples(variant, path):
+    model = patched(variant)
+    losses = []
+    for batch in half_batches():
+        model(**batch)
+        losses.append(alignattn.alignment_loss(model))
+    expected = (3 * losses[0] + losses[1]) / 4
+    for batch in half_batches():
+        model(**batch)
+    found = alignattn.alignment_loss(model)
+    torch.testing.assert_close(found, expected)
+    expected.backward()
+    of_each = gradients(model)
+    found.backward()
+    torch.testing.assert_close(gradients(model), of_each)
+
+
+def test_records_are_consumed_and_without_any_it_raises():
+    model = patched()
+    with pytest.raises(AlignAttnError, match="no attention layer of this Bert"):
+        alignattn.alignment_loss(model)
+    model(**tiny_batch())
+    alignattn.alignment_loss(model)
+    with torch.no_grad():
+        model(**tiny_batch())
+    with pytest.raises(AlignAttnError, match="gradients were off"):
+        alignattn.alignment_loss(model)
+    model.eval()(**tiny_batch())
+    with pytest.raises(AlignAttnError, match="no attention layer of this Bert"):
+        alignattn.alignment_loss(model)
+    for plain in (tiny_model("bert"), alignattn.patch(tiny_model("bert"), "soft")):
+        with pytest.raises(AlignAttnError, match="not patched with an alignment"):
+            alignattn.alignment_loss(plain)
+
+
+class Around(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch):
+        return self.model(**batch).loss
+
+
+def test_the_model_may_be_wrapped():
+    model = patched()
+    expected = model(**tiny_batch()).loss + alignattn.alignment_loss(model)
+    around = Around(model)
+    torch.testing.assert_close(around(**tiny_batch()) + alignattn.alignment_loss(around), expected)
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(compiled(**tiny_batch()).loss + alignattn.alignment_loss(compiled), expected)
+
+
+def test_a_loop_without_it_keeps_nothing():
+    model = patched()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**tiny_batch()).loss.backward()
+    query = weakref.ref(patch_of(model).collector.newest.query)
+    with pytest.warns(UserWarning, match=r"alignattn\.alignment_loss"):
+        optimizer.step()
+    gc.collect()
+    assert query() is None
+
+
+@pytest.mark.parametrize("consumes_first", [True, False])
+def test_recomputed_forwards_record_nothing(consumes_first):
+    model = patched()
+    expected = model(**tiny_batch()).loss + alignattn.alignment_loss(model)
+    expected.backward()
+    whole = gradients(model)
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    loss = model(**tiny_batch()).loss
+    if consumes_first:
+        (loss + alignattn.alignment_loss(model)).backward()
+        torch.testing.assert_close(gradients(model), whole)
+    else:
+        loss.backward()
+        alignattn.alignment_loss(model)
+    with pytest.raises(AlignAttnError, match="no attention layer"):
+        alignattn.alignment_loss(model)
+
+
+def test_a_forward_within_a_backward_pass_is_refused():
+    """As losses make that cache embeddings, and reentrant checkpointing."""
+    model = patched()
+    inputs = model.get_input_embeddings()(tiny_batch()["input_ids"])
+
+    def logits(embeddings):
+        return model(inputs_embeds=embeddings).logits
+
+    loss = checkpoint(logits, inputs, use_reentrant=True).sum()
+    with pytest.raises(AlignAttnError, match="within a backward pass"):
+        loss.backward()
+
+
+def test_layers_of_unlike_heads_are_aligned_each_by_its_own():
+    from own_encoder import own_encoder
+
+    model = own_encoder()
+    attention = model.layers[1].attention
+    attention.num_heads = 2
+    alignattn.attach(model, "aa-gan", alignment_weight=1.0).train()
+    with alignattn.collect(model) as seen:
+        model(**tiny_batch())
+    torch.testing.assert_close(alignattn.alignment_loss(model), seen.mean_loss())
+    assert len(patch_of(model).alignments) == 2
+
+
+@pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_a_state_dict_with_an_alignment_a_layer_is_stacked(family, variant):
+    model, twin = patched(variant, family), patched(variant, family)
+    ((size, paths),) = patch_of(model).paths.items()
+    before = {}
+    for name, tensor in Around(model).state_dict().items():
+        _, is_stacked, parameter = name.partition(f"alignattn.alignments.{size}.")
+        if is_stacked:
+            for path, part in zip(paths, tensor, strict=True):
+                before[f"model.{path}.alignattn.alignment.{parameter}"] = part
+        else:
+            before[name] = tensor
+    Around(twin).load_state_dict({name: before[name] for name in sorted(before)})
+    pairs = zip(alignment_parameters(twin), alignment_parameters(model), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("preset", alignattn.PRESETS)
+def test_one_graph_serves_any_number_of_forwards_a_step(preset):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = patched(preset)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for forwards in (1, 2, 3):
+        losses = [compiled(**tiny_batch()).loss for _ in range(forwards)]
+        if preset in ALIGNED:
+            losses.append(alignattn.alignment_loss(model))
+        sum(losses).backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
