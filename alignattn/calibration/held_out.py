@@ -63,9 +63,6 @@ def fit_temperatures(files: Sequence[Predictions], split: str | None, seed: int)
 
     A file that holds the split has its own, fitted on a half drawn by the seed. Where a single file holds it,
     the others, such as the same model's predictions on other data, share that one.
-
-    Raises:
-        AlignAttnError: if no file holds the split, or several but not all do, or it has too few rows to halve.
     """
     if split is None:
         return [None] * len(files)

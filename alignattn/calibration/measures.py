@@ -162,11 +162,7 @@ def largest_error(confidence: NDArray[np.float64], is_right: NDArray[np.float64]
 
 
 def checked_bins(num_bins: int) -> int:
-    """Return a number of bins.
-
-    Raises:
-        AlignAttnError: if it is below 1.
-    """
+    """Return a number of bins."""
     if num_bins < 1:
         raise AlignAttnError(f"num_bins {num_bins} must be at least 1")
     return num_bins

@@ -53,9 +53,6 @@ def read_predictions(
         probabilities_column: holds a list a row.
         skip_bad_rows: leave out rows whose probabilities are no distribution or not as many as in most rows, whose
             label is no class, or that name no split, instead of refusing the file.
-
-    Raises:
-        AlignAttnError: if the file cannot be read, has no such columns or no good rows, or a row is bad.
     """
     table = _read_table(path)
     lists = _column(table, probabilities_column, path, "--probabilities_column")

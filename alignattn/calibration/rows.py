@@ -28,11 +28,7 @@ def find_bad_rows(probabilities: NDArray[np.float64], labels: ArrayLike) -> dict
 
 
 def checked_rows(probabilities: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return probabilities `[N, C]` and labels `[N]` as arrays.
-
-    Raises:
-        AlignAttnError: if there are no rows, a row is no distribution, or a label is none of the classes.
-    """
+    """Return probabilities `[N, C]` and labels `[N]` as arrays."""
     rows, classes = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if rows.ndim != 2 or rows.size == 0 or classes.shape != rows.shape[:1]:
         raise AlignAttnError(

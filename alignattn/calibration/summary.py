@@ -93,9 +93,6 @@ def summarise(
         num_bins: bins of the calibration errors.
         resamples: of the bootstrap.
         seed: of the bootstrap.
-
-    Raises:
-        AlignAttnError: as `expected_calibration_error` does, or if there are no resamples.
     """
     scores = RowScores.of(probabilities, labels)
     checked_bins(num_bins)

@@ -33,9 +33,6 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
     Args:
         log_probabilities: `[N, C]`, z; logits serve as well, being the same up to a constant a row.
         labels: `[N]`, class numbers.
-
-    Raises:
-        AlignAttnError: if there are no rows, a number is not finite, or a label is none of the classes.
     """
     logits, classes = np.asarray(log_probabilities, dtype=np.float64), np.asarray(labels)
     if logits.ndim != 2 or logits.size == 0 or classes.shape != logits.shape[:1]:
@@ -60,11 +57,7 @@ def fit_temperature(log_probabilities: ArrayLike, labels: ArrayLike) -> float:
 
 
 def apply_temperature(probabilities: ArrayLike, temperature: float) -> NDArray[np.float64]:
-    """Return softmax(log p / T) of distributions `[N, C]`; the likeliest class stays the likeliest.
-
-    Raises:
-        AlignAttnError: if the temperature is not positive and finite.
-    """
+    """Return softmax(log p / T) of distributions `[N, C]`; the likeliest class stays the likeliest."""
     if not 0 < temperature < math.inf:
         raise AlignAttnError(f"temperature {temperature} must be positive and finite")
     return np.asarray(softmax(log_probabilities(probabilities) / temperature, axis=1))

@@ -95,9 +95,6 @@ def build_word_model(
         seed: of all that is random; the global generator is left as it was.
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `Material`.
-
-    Raises:
-        AlignAttnError: a field is unknown or does not fit, the texts hold no word, or the file cannot be read.
     """
     _register(model_class)
     fields = dict(config_fields or {})

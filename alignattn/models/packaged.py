@@ -34,9 +34,6 @@ def model_source(model: str) -> str:
     """Return what transformers loads a model from: the folder of a packaged one, else the folder or Hub id that it is.
 
     It is a path of this machine: what is written names the model as the user did.
-
-    Raises:
-        AlignAttnError: if its package is not installed.
     """
     if model not in PACKAGED:
         return model

@@ -52,9 +52,6 @@ def build_tokenizer(texts: Iterable[str], *, max_words: int = MAX_WORDS, min_cou
         texts: what to take the words from.
         max_words: the most words kept, the most frequent first.
         min_count: a word that occurs less often is unknown.
-
-    Raises:
-        AlignAttnError: `max_words` or `min_count` is below 1, or no word is left.
     """
     if min(max_words, min_count) < 1:
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
@@ -86,10 +83,6 @@ def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows:
             over); or an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
         words: those whose vectors are wanted. The numbers of other words are not looked at.
         skip_bad_rows: pass over broken lines and list them, rather than raise at the first.
-
-    Raises:
-        AlignAttnError: the file is missing, empty or of another format, or a line is broken: too few numbers, something
-            that is no number, NaN or infinity.
     """
     check_file(path, "give a file of word vectors")
     bad_lines: list[tuple[int, str]] = []
@@ -223,9 +216,6 @@ def embedding_matrix(tokenizer: PreTrainedTokenizerBase, vectors: Mapping[str, V
 
     Returns:
         `[V, d]` float32; the row of the padding token is 0.
-
-    Raises:
-        AlignAttnError: none of the tokenizer's words has a vector.
     """
     # Sorted, for the order of the vocabulary differs from call to call, and with it the last bit of a sum.
     rows = {index: vectors[word] for word, index in sorted(tokenizer.get_vocab().items()) if word in vectors}
