@@ -25,7 +25,7 @@ import alignattn
 from alignattn.cli import main
 
 MADE_BEFORE = Path(__file__).parent / "fixtures" / "before_house"
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 LISTED_RUN = re.compile(r"\b([0-9a-f]{16})\s+(\w+)")
 PROGRAM = "import sys; from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
 SENTINEL = 987654

@@ -1,6 +1,12 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import datasets
+import evaluate
+import huggingface_hub
+import matplotlib
 import pytest
 
 import alignattn
@@ -40,3 +46,9 @@ def test_public_names_are_there_and_documented(name):
 def test_unknown_names():
     with pytest.raises(AttributeError, match="no attribute 'patches'"):
         _ = alignattn.patches
+
+
+def test_libraries_cache_in_the_home_of_the_tests():
+    caches = [huggingface_hub.constants.HF_HOME, datasets.config.HF_DATASETS_CACHE, evaluate.config.HF_METRICS_CACHE]
+    for cache in (*caches, matplotlib.get_cachedir()):
+        assert Path(os.environ["ALIGNATTN_TESTS_HOME"]) in Path(cache).parents
