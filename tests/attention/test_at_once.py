@@ -6,6 +6,7 @@ import torch
 from alignattn.attention.alignment import base
 from alignattn.attention.alignment.blocks import Call
 from alignattn.attention.choices import ALIGNMENTS
+from alignattn.commands.benchmark.step_timing import peak_bytes
 
 BATCH, LENGTH, HEADS, DIM = 3, 6, 2, 4
 LAYERS = 4
@@ -86,3 +87,25 @@ def test_a_call_counts_by_its_samples(name, path):
     mean, _ = alignment.of_calls([first, second])
     of_first, of_second = (alignment.of_calls([each])[0] for each in (first, second))
     torch.testing.assert_close(mean, (BATCH * of_first + of_second) / (BATCH + 1))
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
+def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatch):
+    """BERT-base at 8 × 512, or a part of its samples and heads that goes with the same part of the budget."""
+    monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    length, heads, dim, layers, part = 512, 3, 64, 12, 32
+    mask = (torch.arange(length) < 400)[None]
+    alignment = ALIGNMENTS.load(name)(dim, num_layers=layers)
+
+    def peak(budget):
+        monkeypatch.setattr(base, "GROUP_ELEMENTS", budget)
+
+        def work():
+            pairs = [torch.randn(2, 1, length, heads * dim).unbind() for _ in range(layers)]
+            calls = [Call(*(side.requires_grad_() for side in pair), heads, mask, i) for i, pair in enumerate(pairs)]
+            alignment.of_calls(calls)[0].backward()
+
+        work()
+        return peak_bytes(work, torch.device("cpu"))
+
+    assert peak(base.GROUP_ELEMENTS // part) <= 1.15 * peak(1)
