@@ -12,7 +12,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.patching import is_patched, patch_of
-from alignattn.robustness.encoders import load_pretrained
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
@@ -173,8 +174,9 @@ def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
 
 def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     task, split = rows.task, next(iter(rows.evaluation))
+    lacking = "classifier: fine-tune it first with `alignattn finetune`"
     loaded, tokenizer = load_pretrained(
-        AutoModelForSequenceClassification, model, "classifier: fine-tune it first with `alignattn finetune`"
+        model, AutoModelForSequenceClassification, lacking=lacking, choices=CHECKPOINT, use_safetensors=True
     )
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(
