@@ -11,6 +11,7 @@ from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationE
 
 from alignattn.support.bad_rows import numbers_without
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import parse_json
 
 Outcome = Literal["failed", "succeeded", "skipped"]
 """The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
@@ -181,7 +182,7 @@ class AttackRecord:
     @classmethod
     def from_line(cls, line: str) -> "AttackRecord":
         """Read what `to_line` wrote."""
-        return _validated(_RECORD, json.loads(line))
+        return _validated(_RECORD, parse_json(line))
 
 
 @dataclass(frozen=True)

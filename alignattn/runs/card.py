@@ -45,7 +45,6 @@ SETTINGS = (
     "gradient_accumulation_steps",
     "optim",
     "lr_scheduler_type",
-    "warmup_ratio",
     "warmup_steps",
     "weight_decay",
     "max_grad_norm",

@@ -1,11 +1,36 @@
-"""Records that are read back from JSON files, each validated against the dataclass that it was written from."""
+"""JSON that is read back: records, each validated against the dataclass that it was written from, and what has none."""
 
+import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, one_line
 
 RecordT = TypeVar("RecordT")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON holds; a ValueError says what is wrong with it, too deep a nesting included."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds that this package wrote."""
+    try:
+        return parse_json(path.read_bytes())
+    except ValueError as error:
+        raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
+
+
+def is_json_object(path: Path) -> bool:
+    """Return whether a file is there and holds names and values, whichever they are."""
+    try:
+        return isinstance(parse_json(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:

@@ -1,6 +1,5 @@
 """How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from scipy.stats import binomtest
 from alignattn.robustness.records import OUTCOMES, AttackRun, AttackSettings
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.support.files import write_csv, write_json, write_text
+from alignattn.support.json_records import parse_json
 from alignattn.support.text_tables import render_table
 
 TABLE_NAME = "robustness"
@@ -204,7 +204,7 @@ def _csv_paths(folder: Path, count: int) -> list[Path]:
 def _count_tables(path: Path) -> int:
     """How many tables an earlier call wrote; none where the file is missing or somebody else's."""
     try:
-        return len(json.loads(path.read_text(encoding="utf-8"))["tables"])
+        return len(parse_json(path.read_bytes())["tables"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0
 
