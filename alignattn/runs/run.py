@@ -32,7 +32,7 @@ from alignattn.runs.results import (
 from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
-from alignattn.runs.training_options import HUB_OPTIONS
+from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import replacing, write_json, write_text
@@ -50,7 +50,7 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
         "disable_tqdm",
         "report_to",
         "log_query_key_distance",
-        *HUB_OPTIONS,
+        *PUSH_OPTIONS,
     }
 )
 """Options that do not make another run of the same folder."""

@@ -9,14 +9,14 @@ from alignattn.runs.examples import metric_examples, read_logs, read_probabiliti
 from alignattn.runs.filler import Filler, RunReport, listed, percent
 from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
-from alignattn.runs.training_options import HUB_OPTIONS
+from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
 class FinetuneFiller(Filler):
     """`alignattn finetune`."""
 
-    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS})
+    withheld = frozenset({"seeds", "resume_from_checkpoint", *PUSH_OPTIONS})
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""

@@ -6,29 +6,25 @@ from dataclasses import dataclass
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
 
-NUM_SEEDS = 5
+NUM_SEEDS, MOST_SEEDS = 5, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(
-        REQUIRED, f"One of {', '.join(TABLES)}, or a YAML file of your own.", positional=True, metavar="TABLE"
-    )
-    seeds: tuple[int, ...] | None = option(None, "Seeds of the runs of each cell.", low=0, distinct="seed")
-    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1)
+    table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
+    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=LARGEST_SEED, distinct="seed")
+    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1, high=MOST_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: int | None = option(
-        None, "Runs at once (default: one for each GPU, or one; with Ray as many as fit).", low=1
-    )
+    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
     others: tuple[str, ...] = option((), "Options of the commands that fill the table.", rest=True)
@@ -44,8 +40,8 @@ class ReproduceOptions(Options):
         if len(self.seeds) == 1 and self.num_seeds is None:
             (seed,) = self.seeds
             raise AlignAttnError(
-                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
-                "beside it for this one alone"
+                f"--seeds lists seeds: for {seed} of them give --num_seeds {seed} (for the seed {seed} alone, --seeds "
+                f"{seed} --num_seeds 1)"
             )
 
     @property
