@@ -39,13 +39,11 @@ class Filler(ABC):
     Attributes:
         needs: the command on whose result it works, or None.
         withheld: its options that no table gives: those that say what it works on and how it goes on.
-        in_tables: what tables, and so the digests of runs, call an option by another name: a former one.
         has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
     """
 
     needs: ClassVar[str | None] = None
     withheld: ClassVar[frozenset[str]] = frozenset()
-    in_tables: ClassVar[Mapping[str, str]] = {}
     has_seeds: ClassVar[bool] = True
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:

@@ -1,19 +1,18 @@
 """A table of a paper with one command: what is missing of it is run, and it is written beside the published figures."""
 
 import math
-import os
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.commands.reproduce import COMMAND, ReproduceOptions
+from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.fillers import read_given
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
 from alignattn.commands.reproduce.formats import to_text, write_table
 from alignattn.commands.reproduce.launchers import Launcher
@@ -30,36 +29,12 @@ POLL_SECONDS = 2.0
 
 SECONDS_A_MINUTE = 60
 
-PATH_OPTIONS = frozenset(
-    {"data_dir", "embeddings", "mlm", "neighbors", "nltk_data", "sentence_encoder", "word_vectors"}
-)
-"""Options that may name a file or folder; a model's may also be an id of the Hub."""
-
-
-def parse_given(words: Sequence[str]) -> dict[str, Any]:
-    """Return options that are for other commands, by name, in the one form that equal values have."""
-    given: dict[str, list[str]] = {}
-    name = None
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            given[name] = [value] if equals else []
-        elif name is None:
-            raise AlignAttnError(f"{word!r} is no option: {COMMAND.prog} takes the name of one table (see --help)")
-        else:
-            given[name].append(word)
-    for name, values in given.items():
-        if "" in values:
-            raise AlignAttnError(f"--{name} is empty: give a value, or leave it out")
-    return {name: _value(name, words) for name, words in given.items()}
-
 
 def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, run those that are missing, and write the table."""
-    table = (
-        load_table(arguments.table)
-        .with_given(parse_given(arguments.others))
-        .narrowed(tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions)
+    table = load_table(arguments.table)
+    table = table.with_given(read_given(table.command, arguments.others)).narrowed(
+        tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions
     )
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
@@ -168,28 +143,3 @@ def _seconds_by_kind(folders: Iterable[RunFolder]) -> dict[tuple[str, ...], list
 
 def _estimate(experiment: Experiment, known: Mapping[tuple[str, ...], Sequence[float]]) -> float:
     return next((statistics.median(known[kind]) for kind in _kinds(experiment) if kind in known), math.nan)
-
-
-def _value(name: str, words: Sequence[str]) -> Any:
-    """The value of an option: a flag's, one, or a list."""
-    if not words:
-        return True
-    values = [_scalar(name, word) for word in words]
-    return values[0] if len(values) == 1 else values
-
-
-def _scalar(name: str, word: str) -> Any:
-    """A word in the form of a table's file, so that equal options have equal digests however they are written.
-
-    A folder or file has its whole path, for equal options to name equal data from wherever they are given.
-    """
-    if (os.sep in word or name in PATH_OPTIONS) and Path(word).exists():
-        return str(Path(word).resolve())
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word

@@ -14,7 +14,7 @@ COMMAND = Command(
     RobustnessOptions,
     run="alignattn.commands.robustness.command:robustness",
     examples=(
-        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --max_eval_samples 20 --output_dir attacks",
+        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
         f"{PROG} --merge --output_dir attacks",
     ),
     moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import yaml
@@ -36,8 +36,6 @@ class RobustnessFiller(Filler):
 
     needs = "finetune"
     withheld = frozenset({"run", "model", "task", "seed", "shard", "merge"})
-    # In a table `max_eval_samples` is how many rows the attacked model is evaluated on.
-    in_tables: ClassVar[Mapping[str, str]] = {"max_eval_samples": "num_examples"}
     has_seeds = False
 
     def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:

@@ -34,11 +34,11 @@ class AttackOptions(Options):
     recipes: tuple[str, ...] = option(
         tuple(RECIPES), f"Attacks: {', '.join(RECIPES)} (default: all).", distinct="recipe"
     )
-    max_eval_samples: int = option(
+    num_examples: int = option(
         1000,
         "Examples to attack, not counting rows that the model gets wrong; it may be raised later.",
         low=1,
-        formerly=("num_examples",),
+        asked_as={"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"},
     )
     attack_columns: tuple[str, ...] | None = option(
         None, "Columns of a pair whose words may change (default: the recipe's own rule)."

@@ -11,8 +11,7 @@ import pytest
 from alignattn.calibration import expected_calibration_error, summarise
 from alignattn.cli import main
 from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
-from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.fillers import filler_of
+from alignattn.commands.reproduce.fillers import filler_of, read_given
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.formats import to_text
 from alignattn.commands.reproduce.result import read_table
@@ -129,7 +128,7 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
 
 def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
     words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
-    table = load_table("efficiency").with_given(parse_given(words))
+    table = load_table("efficiency").with_given(read_given("benchmark", words))
     cells = list(table.cells([1]))
     folder = RunFolder(tmp_path, cells[0].experiments[0])
     folder.prepare()
