@@ -12,15 +12,13 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.fillers import read_given
-from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
+from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text, write_table
 from alignattn.commands.reproduce.launchers import Launcher
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
-from alignattn.commands.reproduce.table import load_table
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
 
@@ -32,13 +30,11 @@ SECONDS_A_MINUTE = 60
 
 def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, run those that are missing, and write the table."""
-    table = load_table(arguments.table)
-    table = table.with_given(read_given(table.command, arguments.others)).narrowed(
-        tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions
-    )
+    table = arguments.asked_table
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
-    waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
+    folders = folders_of(results, cells)
+    waves = _waves(folders)
     print(list_runs(waves))
     if arguments.dry_run:
         return
@@ -49,7 +45,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         launcher = LocalLauncher(arguments.processes)
     for wave in waves:
         run_missing(launcher, wave)
-    result = read_table(table, cells, results)
+    result = read_table(table, cells, folders)
     if arguments.note is not None:
         result = replace(result, notes=[*result.notes, arguments.note])
     written = write_table(results / table.name, result)
@@ -104,15 +100,10 @@ def list_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
     return f"{render_table(['run', 'folder', 'state', 'time'], lines)}\n{summary}"
 
 
-def _waves(results: Path, experiments: Iterable[Experiment]) -> list[list[RunFolder]]:
-    """The folders of the runs, each once: first those that others work on, then the others."""
-    needed: dict[str, Experiment] = {}
-    last: dict[str, Experiment] = {}
-    for experiment in experiments:
-        last[experiment.digest] = experiment
-        if experiment.needs is not None:
-            needed[experiment.needs.digest] = experiment.needs
-    waves = [[RunFolder(results, experiment) for experiment in wave.values()] for wave in (needed, last)]
+def _waves(folders: Mapping[str, RunFolder]) -> list[list[RunFolder]]:
+    """The folders of the runs: first those that others work on, then the others."""
+    needed = {folder.experiment.needs.digest for folder in folders.values() if folder.experiment.needs is not None}
+    waves = [[folder for digest, folder in folders.items() if (digest in needed) is first] for first in (True, False)]
     return [wave for wave in waves if wave]
 
 

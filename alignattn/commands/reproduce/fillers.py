@@ -1,43 +1,48 @@
-"""The commands whose runs fill tables, with a `FILLER` in the module `filler` of their room; and their options."""
+"""The commands whose runs fill tables, and what of their options a table or a user may give."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.commands.reproduce import COMMAND
 from alignattn.runs.filler import OUTPUT_DIR, Filler
+from alignattn.support.command import TableUse
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Option, Options, did_you_mean, options_of
+
+PROG = "alignattn reproduce"
 
 NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
 """Files that the digests of runs made before hold as they were given where that is a name alone."""
 
 
-def filler_of(command: str) -> Filler:
-    """Return what a command is as a filler of tables."""
-    get_command(command)
-    module = f"{COMMANDS[command]}.filler"
-    if find_spec(module) is None:
+def use_of(command: str) -> TableUse:
+    """Return how the runs of a command fill tables."""
+    use = get_command(command).in_tables
+    if use is None:
         raise AlignAttnError(f"alignattn {command} fills no tables")
-    filler: Filler = import_module(module).FILLER
+    return use
+
+
+def filler_of(command: str) -> Filler:
+    """Return what reads the runs of a command."""
+    filler: Filler = import_module(f"{COMMANDS[command]}.filler").FILLER
     return filler
 
 
 def own_options(command: str) -> Mapping[str, Option]:
     """Return the options of a command that a table or a user may give."""
-    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *filler_of(command).withheld}
+    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *use_of(command).withheld}
     return {name: option for name, option in known.items() if name not in withheld}
 
 
 def options_for(command: str) -> Mapping[str, Option]:
     """Return the options that a table of a command may give: its own, and those of the command that it needs."""
-    needs = filler_of(command).needs
+    needs = use_of(command).needs
     return {**(options_for(needs) if needs else {}), **own_options(command)}
 
 
@@ -52,11 +57,11 @@ def option_for(command: str, name: str) -> Option:
 def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
     if words and not words[0].startswith("--"):
-        raise AlignAttnError(f"{words[0]!r} is no option: {COMMAND.prog} takes the name of one table (see --help)")
-    commands = filter(None, (filler_of(command).needs, command))
+        raise AlignAttnError(f"{words[0]!r} is no option: {PROG} takes the name of one table (see --help)")
+    commands = filter(None, (use_of(command).needs, command))
     groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    return read_words(options, words, build_parser(options, COMMAND.prog))
+    return read_words(options, words, build_parser(options, PROG))
 
 
 def in_digests(option: Option, value: Any) -> Any:
