@@ -17,13 +17,17 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.runs.training_options import ALIGNMENT_GROUP, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import MOST_PROCESSES, REQUIRED, Options, option, options_of, renamed, values_of
-from alignattn.tasks import Task, get_task
+from alignattn.tasks import Task, get_task, is_definition
+from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import CONLL, MOST_TEXTS, TaskOptions
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
 SEED_FOLDER_PREFIX = "seed-"
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+TASK_FILE = "task.json"
+"""Of the task of a run that the user's own file defines."""
 
 FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
 """Of a model's config."""
@@ -34,11 +38,11 @@ MODEL_GROUP, ATTENTION_GROUP, DATA_GROUP, ANSWER_GROUP = "model", "attention", "
 ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
 NAMED_VALUES = "NAME=X"
 
-TASK = "--task without --train_file"
-TASK_FILES = "--task and --train_file together, whose rows are the task's"
-CONLL_FILES = "a CoNLL file, whose last column has the tags"
-TAG_FILES = "--tokens_column"
-TEXT_FILES = "--text_columns"
+FROM_TASK = "--task without --train_file"
+FROM_TASK_AND_FILES = "--task and --train_file together, whose rows are the task's"
+FROM_CONLL = "a CoNLL file, whose last column has the tags"
+FROM_TAGS = "--tokens_column"
+FROM_TEXTS = "--text_columns"
 """What rows are read from, in words."""
 
 
@@ -154,7 +158,7 @@ class DataOptions(Options):
 
     @cached_property
     def source(self) -> str:
-        """What the rows are read from: `TASK`, `TASK_FILES`, `CONLL_FILES`, `TAG_FILES` or `TEXT_FILES`.
+        """What the rows are read from: `FROM_TASK`, `FROM_TASK_AND_FILES`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
 
         Options of the other sources would be passed over, and are refused.
         """
@@ -164,15 +168,15 @@ class DataOptions(Options):
                     "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or "
                     "--tokens_column)"
                 )
-            return self._only(TASK, "data_dir")
+            return self._only(FROM_TASK, "data_dir")
         if self.task is not None:
-            return self._only(TASK_FILES, "validation_file")
+            return self._only(FROM_TASK_AND_FILES, "validation_file")
         if Path(self.train_file).suffix.lower() == CONLL:
-            return self._only(CONLL_FILES, "validation_file")
+            return self._only(FROM_CONLL, "validation_file")
         if self.tokens_column is not None:
-            return self._only(TAG_FILES, "validation_file", "tokens_column", "label_column")
+            return self._only(FROM_TAGS, "validation_file", "tokens_column", "label_column")
         if self.text_columns:
-            return self._only(TEXT_FILES, "validation_file", "text_columns", "label_column")
+            return self._only(FROM_TEXTS, "validation_file", "text_columns", "label_column")
         raise AlignAttnError(
             "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
             "words, or --task NAME where it holds rows of that task"
@@ -215,12 +219,6 @@ class RunOptions(Options):
         # What is wrong is to be said before anything is read.
         check_fits(self.model, self.task)
 
-    @cached_property
-    def task(self) -> Task | None:
-        """The task that is named; None where files of rows make it."""
-        _ = self.data.source
-        return None if self.data.task is None else get_task(self.data.task)
-
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the training options of a model that is not pretrained."""
@@ -230,6 +228,20 @@ class RunOptions(Options):
     def attention(self) -> AttentionConfig:
         """The model's attention."""
         return self.model.attention_config
+
+    @cached_property
+    def task(self) -> Task | None:
+        """Its task: of one that the user's own file defines, what the folder of the run keeps of it; None without."""
+        _ = self.data.source
+        if self.data.task is None:
+            return None
+        kept = self.output_dir / TASK_FILE
+        return read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+
+    @property
+    def keeps_task(self) -> bool:
+        """Whether the folder of the run keeps the task: a user's own file may change or go."""
+        return self.data.task is not None and is_definition(self.data.task)
 
     @cached_property
     def values(self) -> dict[str, Any]:

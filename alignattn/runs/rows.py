@@ -5,8 +5,16 @@ from typing import Any, TypeVar
 
 import datasets
 
-from alignattn.runs.options import CONLL_FILES, TAG_FILES, TASK, TASK_FILES, DataOptions, ModelOptions
-from alignattn.tasks import Task, get_task
+from alignattn.runs.options import (
+    FROM_CONLL,
+    FROM_TAGS,
+    FROM_TASK,
+    FROM_TASK_AND_FILES,
+    DataOptions,
+    ModelOptions,
+    RunOptions,
+)
+from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
@@ -23,9 +31,9 @@ class EncodedData:
     evaluation: dict[str, EncodedSplit]
 
 
-def load_run_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
-    """Return the rows that the options name, as many as they allow."""
-    rows = _all_rows(model_args, data_args)
+def load_run_rows(options: RunOptions) -> Rows[Any]:
+    """Return the rows that the options of a run name, as many as they allow."""
+    rows, data_args = _all_rows(options), options.data
     assert rows.train is not None
     evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
     return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
@@ -42,19 +50,20 @@ def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptio
     )
 
 
-def _all_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
+def _all_rows(options: RunOptions) -> Rows[Any]:
     """The rows of the one source that the options name."""
-    reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
-    source, files = data_args.source, (data_args.train_file, data_args.validation_file)
-    if source == TASK:
-        return load_rows(get_task(data_args.task), data_dir=data_args.data_dir, **reading)
-    if source == TASK_FILES:
-        return load_task_files(get_task(data_args.task), *files, **reading)
-    if source == CONLL_FILES:
+    data, source = options.data, options.data.source
+    reading: dict[str, Any] = {"cache_dir": options.model.cache_dir, "skip_bad_rows": data.skip_bad_rows}
+    files: tuple[Any, Any] = (data.train_file, data.validation_file)
+    if source == FROM_TASK:
+        return load_rows(options.task, data_dir=data.data_dir, **reading)
+    if source == FROM_TASK_AND_FILES:
+        return load_task_files(options.task, *files, **reading)
+    if source == FROM_CONLL:
         return load_user_tags(*files, TOKENS, TAGS, **reading)
-    if source == TAG_FILES:
-        return load_user_tags(*files, data_args.tokens_column, data_args.label_column, **reading)
-    return load_user_rows(*files, data_args.text_columns, data_args.label_column, **reading)
+    if source == FROM_TAGS:
+        return load_user_tags(*files, data.tokens_column, data.label_column, **reading)
+    return load_user_rows(*files, data.text_columns, data.label_column, **reading)
 
 
 def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:

@@ -49,6 +49,9 @@ WANTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", boo
 LIMITS = ("low", "high", "above", "below", "choices")
 """What a dataclass need not say again of an option that it declares anew."""
 
+PATHS = ("FILE", "DIR")
+"""What stands there for the path of a file, and of a folder."""
+
 S = TypeVar("S", bound="Options")
 
 
@@ -117,6 +120,11 @@ class Option:
     def is_required(self) -> bool:
         """Whether it must be given."""
         return self.default is REQUIRED
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names a file or folder."""
+        return self.metavar in PATHS
 
     @property
     def is_flag(self) -> bool:

@@ -1,5 +1,6 @@
 """The options of `alignattn robustness` and of what goes with it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 PROG = "alignattn robustness"
 EXAMPLES = "To attack, without rows that the model gets wrong; it may be raised later."
 ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
+MAX_EVAL_SAMPLES: Mapping[str, str] = {
+    "max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"
+}
+"""A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 RESOURCES = "resources"
 """Group in the help."""
@@ -34,10 +39,10 @@ class AttackOptions(Options):
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.")
     task: str | None = option(None, "The task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
-    max_eval_samples: int = option(1000, EXAMPLES, low=1, formerly=("num_examples",))
-    attack_columns: tuple[str, ...] | None = option(None, "Of a pair, to change (default: the recipe's own rule).")
-    data_dir: str | None = option(None, "Of Parquet files, not the Hub (default: the run's).", metavar="DIR")
-    skip_bad_rows: bool = option(False, "Leave out rows that cannot be used, as a run did.")
+    num_examples: int = option(1000, EXAMPLES, low=1, asked_as=MAX_EVAL_SAMPLES)
+    attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
+    data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
+    skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
     max_length: int = option(512, "Most tokens that the model reads of a row.", low=1)
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
