@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from alignattn.models.packaged import model_source
 from alignattn.robustness.nltk_data import PACKAGES
-from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 
@@ -72,8 +72,6 @@ class Resources:
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched."""
         _check_one_source(self)
-        if self.synonyms not in (None, WORDNET):
-            raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")

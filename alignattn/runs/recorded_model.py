@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
@@ -54,7 +55,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     with loading(name):
         fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
         own_class = saved_class(fields)
-    if own_class is not None and not own_class.traits.has_attention:
+    if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
     model, tokenizer = load_pretrained(
         name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32

@@ -10,34 +10,45 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from alignattn.runs.training_options import LARGEST_SEED, TABLE_FILE
+from alignattn.runs.training_options import TABLE_FILE
 from alignattn.support.files import write_text
-from alignattn.support.options import PLACEHOLDERS
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, PLACEHOLDERS
 
 SHARE: Mapping[str, float] = {"low": 0, "high": 1}
-COUNT: Mapping[str, float] = {"low": 0}
+BELOW_ONE: Mapping[str, float] = {"low": 0, "below": 1}
+POSITIVE: Mapping[str, float] = {"above": 0}
+NOT_NEGATIVE: Mapping[str, float] = {"low": 0}
 AT_LEAST_ONE: Mapping[str, float] = {"low": 1}
 
 RANGES: Mapping[str, Mapping[str, float]] = {
-    "adam_beta1": {"low": 0, "below": 1},
-    "adam_beta2": {"low": 0, "below": 1},
-    "adam_epsilon": COUNT,
+    "adam_beta1": BELOW_ONE,
+    "adam_beta2": BELOW_ONE,
+    "adam_epsilon": NOT_NEGATIVE,
     "data_seed": {"low": 0, "high": LARGEST_SEED},
-    "dataloader_num_workers": COUNT,
+    "dataloader_num_workers": {"low": 0, "high": MOST_PROCESSES},
     "dataloader_prefetch_factor": AT_LEAST_ONE,
+    "ddp_bucket_cap_mb": AT_LEAST_ONE,
     "ddp_timeout": AT_LEAST_ONE,
     "eval_accumulation_steps": AT_LEAST_ONE,
-    "eval_delay": COUNT,
+    "eval_delay": NOT_NEGATIVE,
+    "eval_steps": POSITIVE,
     "gradient_accumulation_steps": AT_LEAST_ONE,
     "label_smoothing_factor": SHARE,
-    "learning_rate": COUNT,
-    "num_train_epochs": COUNT,
+    "learning_rate": NOT_NEGATIVE,
+    "local_rank": NOT_NEGATIVE,
+    "logging_steps": POSITIVE,
+    "max_grad_norm": NOT_NEGATIVE,
+    "max_steps": AT_LEAST_ONE,
+    "neftune_noise_alpha": NOT_NEGATIVE,
+    "num_train_epochs": POSITIVE,
     "per_device_eval_batch_size": AT_LEAST_ONE,
     "per_device_train_batch_size": AT_LEAST_ONE,
+    "save_steps": POSITIVE,
+    "save_total_limit": AT_LEAST_ONE,
     "seed": {"low": 0, "high": LARGEST_SEED},
     "torch_empty_cache_steps": AT_LEAST_ONE,
-    "warmup_steps": COUNT,
-    "weight_decay": COUNT,
+    "warmup_steps": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
 }
 """The ranges of numbers, which transformers does not declare."""
 

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import yaml
 
 
-
 @dataclass(frozen=True)
 class Taxon:
     """A broad term and some of the narrow terms under it (there may be others)."""

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from alignattn.commands.reproduce.experiment import Experiment, State
-from alignattn.statistics.comparison import Comparison
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+
+if TYPE_CHECKING:
+    from alignattn.statistics.comparison import Comparison
 
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
@@ -149,7 +151,7 @@ class Cell:
     state: State = "missing"
     reason: str | None = None
     values: Sequence[float | None] = ()
-    comparison: Comparison | None = None
+    comparison: "Comparison | None" = None
 
     @property
     def path(self) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from alignattn.commands.reproduce.fillers import filler_of, own_options
+from alignattn.commands.reproduce.fillers import own_options, use_of
 from alignattn.support.publishing import short_path
 
 FORMAT = 1
@@ -65,10 +65,10 @@ class Experiment:
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
-    filler = filler_of(command)
+    use = use_of(command)
     own = {name: value for name, value in options.items() if name in own_options(command)}
-    if filler.needs is not None:
-        return [Experiment(command, own, needed) for needed in experiments_of(filler.needs, options, seeds)]
-    if not filler.has_seeds:
+    if use.needs is not None:
+        return [Experiment(command, own, needed) for needed in experiments_of(use.needs, options, seeds)]
+    if not use.has_seeds:
         return [Experiment(command, own)]
     return [Experiment(command, own | {SEED: seed}) for seed in seeds]

@@ -128,17 +128,17 @@ class TableResult:
         return lines
 
 
-def read_table(table: Table, cells: Sequence[Cell], results: Path) -> TableResult:
-    """Return a table with what the runs in a results folder measured.
+def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> TableResult:
+    """Return a table with what its runs measured.
 
     Args:
         table: the table.
         cells: its cells.
-        results: the folder.
+        folders: of their runs, by digest, as `folders_of` makes them.
     """
-    experiments = {run.digest: run for cell in cells for run in cell.runs}
-    runs = {digest: _read_run(RunFolder(results, experiment)) for digest, experiment in experiments.items()}
-    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], results)
+    runs = {digest: _read_run(folder) for digest, folder in folders.items()}
+    results = next(iter(folders.values())).results
+    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], folders)
     return TableResult(
         name=table.name,
         title=table.title,
@@ -220,7 +220,7 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(found)
 
 
-def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list[str]]:
+def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tuple[list[Cell], list[str]]:
     """The cells with their corrected comparisons, and why some could not be made."""
     by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
     plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
@@ -231,7 +231,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
         comparison = None
         try:
             if plain is not None:
-                comparison = _compare(cell, plain, results, family_size)
+                comparison = _compare(cell, plain, folders, family_size)
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
@@ -239,7 +239,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
     return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
 
 
-def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Comparison | None:
+def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int) -> Comparison | None:
     """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
     values = {
         seed: (measured, baseline)
@@ -251,15 +251,18 @@ def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Compar
     return compare(
         [measured for measured, _ in values.values()],
         [baseline for _, baseline in values.values()],
-        partial(_paired_scores, cell, plain, results, list(values)),
+        partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
 
 
-def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int]) -> PairedScores | None:
+def _paired_scores(
+    cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], seeds: Sequence[int]
+) -> PairedScores | None:
     pairs = []
     for seed in seeds:
-        measured, baseline = (RunFolder(results, one.experiments[seed]).examples(one.path) for one in (cell, plain))
+        runs = ((folders[one.experiments[seed].digest], one.path) for one in (cell, plain))
+        measured, baseline = (folder.filler.examples(folder.output, path) for folder, path in runs)
         if measured is None or baseline is None:
             return None
         pairs.append((measured, baseline))

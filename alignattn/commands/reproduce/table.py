@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError, model_validator
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
 from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
-from alignattn.commands.reproduce.fillers import check_option
+from alignattn.commands.reproduce.fillers import in_digests, option_for
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
@@ -78,7 +78,7 @@ class Table(Definition):
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
         for options in parts:
             for name in options.keys() - {ATTENTION}:
-                check_option(self.command, name, options[name])
+                option_for(self.command, name).checked(options[name])
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -114,18 +114,18 @@ class Table(Definition):
         return self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
 
     def with_given(self, given: Mapping[str, Any]) -> "Table":
-        """Return the table with options that a user gives; a model takes the place of every pretrained one.
+        """Return the table with options that a user gives, typed or as text; a model replaces every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
         """
         cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        for name, value in given.items():
+        for name in given:
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
-            check_option(self.command, name, value)
+        given = {name: in_digests(option_for(self.command, name), value) for name, value in given.items()}
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
@@ -141,7 +141,7 @@ class Table(Definition):
                 "rows": list(rows.values()),
                 "columns": columns,
                 "options": _without(self.options, displaced),
-                "given": dict(given),
+                "given": given,
             }
         )
 

@@ -17,8 +17,9 @@ from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
-from alignattn.robustness.records import WHOLE, AttackRun, Shard
+from alignattn.robustness.records import AttackRun
 from alignattn.robustness.resources import Resources
+from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder

@@ -8,7 +8,8 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from alignattn.robustness.records import OUTCOMES, AttackRun, AttackSettings
+from alignattn.robustness.recipe_names import OUTCOMES
+from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.support.files import write_csv, write_json, write_text
 from alignattn.support.json_records import parse_json
