@@ -16,7 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import DataOptions, RunOptions
+from alignattn.runs.options import FROM_CONLL, FROM_TAGS, FROM_TEXTS, DataOptions, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
@@ -68,6 +68,13 @@ SCOPES = {
     "all": "the alignment loss also moves the layers below",
 }
 
+OWN_ROWS: Mapping[str, type[Task]] = {
+    FROM_CONLL: TokenClassification,
+    FROM_TAGS: TokenClassification,
+    FROM_TEXTS: TextClassification,
+}
+"""What the rows of a user's own files are, which no task names."""
+
 SEAL = "\n<!-- Written by alignattn, which keeps the file once you change it: "
 """Before the digest of all that stands above it, by which a card is known that nobody has changed."""
 
@@ -80,9 +87,10 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
     Args:
         result: of the finished run.
         options: of the run.
-        repo_id: where it lies on the Hub, for the lines that load it; None for its folder.
+        repo_id: where it lies on the Hub, for the lines that load it; None for its folder, by its name where it was
+            given as a path of this machine.
     """
-    return _Card(result, options).text(repo_id or str(options.output_dir))
+    return _Card(result, options).text(repo_id or publishable(str(options.output_dir)))
 
 
 def write_model_card(folder: Path, card: str) -> None:
@@ -112,7 +120,7 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
+        self.kind = type(self.task) if self.task else OWN_ROWS[self.data.source]
         self.model = publishable(result.model)
         self.traits = traits_of(self.model)
         self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
@@ -247,10 +255,6 @@ def quoted(path: str) -> str:
 def _code(text: str, after: str = "") -> Markup:
     """Text in backquotes, where Markdown shows all but a backquote as it is, and what follows them."""
     return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
-
-
-def _kind_of_own_rows(data: DataOptions) -> type[Task]:
-    return TextClassification if data.text_columns else TokenClassification
 
 
 def _hub_id(model: str) -> str | None:

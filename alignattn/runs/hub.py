@@ -49,7 +49,9 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
         stage(folder, Path(staged))
         # A card that the user changed still loads the model from where it lay.
-        card = read_text(folder / CARD_FILE).replace(quoted(str(folder)), quoted(repo_id))
+        card = read_text(folder / CARD_FILE)
+        for place in {str(folder), publishable(str(folder))}:
+            card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
         write_text(Path(staged) / CARD_FILE, card)
         api.upload_folder(
             repo_id=repo_id,

@@ -35,7 +35,7 @@ from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import replacing, write_json, write_text
+from alignattn.support.files import read_yaml, replacing, write_json, write_text
 from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
@@ -143,7 +143,7 @@ def check_output_dir(options: RunOptions) -> None:
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    differing = sorted(set(options.differences(config.read_text(encoding="utf-8"))) - OPTIONS_THAT_MAY_DIFFER)
+    differing = sorted(set(options.differences(read_yaml(config))) - OPTIONS_THAT_MAY_DIFFER)
     if differing:
         raise AlignAttnError(
             f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"

@@ -11,8 +11,7 @@ from alignattn.attention import attend
 
 
 def example_of(docstring):
-    _, *paragraphs = cleandoc(docstring).split("\n\n")
-    return dedent("\n\n".join(paragraphs))
+    return dedent("\n".join(line for line in cleandoc(docstring).split("\n") if line.startswith("    ") or not line))
 
 
 def test_the_example_makes_a_model_whose_attention_is_aligned():

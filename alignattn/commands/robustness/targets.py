@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.patching import is_patched, patch_of
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.encoders import CHECKPOINT
@@ -59,8 +60,11 @@ class Target:
 
     @property
     def attention(self) -> str:
-        """The preset's name, or the slots that are not the default's."""
-        return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
+        """The preset's name, or the slots that are not the default's; of a model without attention its own name."""
+        if is_patched(self.model):
+            return patch_of(self.model).config.name
+        model = self.model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)
+        return PLAIN_ATTENTION if traits_of(model).has_attention else model
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
         """Return what attacks query it through."""
