@@ -29,7 +29,7 @@ class AttackSettings:
         model: what tells it from others: the start of its SHA-256, or its Hub id.
         task: the task's name.
         split: the split that the rows are of.
-        attention: the preset's name.
+        attention: the preset's name, or that of a model that has none: what it is, `model` tells.
         recipe: the attack's name.
         attack_columns: the columns that may be changed.
         max_length: the most tokens that the model reads of a row.
@@ -43,7 +43,7 @@ class AttackSettings:
     model: StrictStr
     task: StrictStr
     split: StrictStr
-    attention: StrictStr
+    attention: StrictStr = field(compare=False)
     recipe: StrictStr
     attack_columns: tuple[StrictStr, ...]
     max_length: StrictInt

@@ -151,8 +151,13 @@ class _Card:
 
     @property
     def name(self) -> str:
-        """Model, data and attention in one name."""
-        return f"{Path(self.model).name}-{self.data_name}-{self.result.attention}"
+        """Model, data and attention, if the model has any, in one name."""
+        return "-".join([Path(self.model).name, self.data_name, *self.attentions])
+
+    @property
+    def attentions(self) -> list[str]:
+        """The attention's name, if the model has any."""
+        return [self.result.attention] if self.traits.has_attention else []
 
     @property
     def data_name(self) -> str:
@@ -171,7 +176,7 @@ class _Card:
             library_name="transformers",
             base_model=self.base_on_hub,
             pipeline_tag=self.kind.kind,
-            tags=["alignattn", *aligned, *self.result.attention.split("+"), self.kind.kind],
+            tags=["alignattn", *aligned, *(tag for name in self.attentions for tag in name.split("+")), self.kind.kind],
             datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,
