@@ -81,7 +81,7 @@ def _check_fit(data_args: DataOptions, source: str, *fitting: str) -> None:
             raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
-def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
+def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(

@@ -1,6 +1,7 @@
 """The options of `alignattn robustness` and of what goes with it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ class RobustnessOptions(AttackOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Shard.parse(self.shard)
+        _ = self.part
         if not self.merge:
             return
         known = options_of(type(self))
@@ -109,7 +110,7 @@ class RobustnessOptions(AttackOptions):
         if others:
             raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
-    @property
+    @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)
