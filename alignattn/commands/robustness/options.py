@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ class RobustnessOptions(AttackOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Shard.parse(self.shard)
+        _ = self.part
         if not self.merge:
             return
         known = options_of(type(self))
@@ -110,7 +111,7 @@ class RobustnessOptions(AttackOptions):
         """Whether anything is attacked, and not merged."""
         return not self.merge
 
-    @property
+    @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)
