@@ -71,7 +71,6 @@ class Resources:
 
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched."""
-        _check_one_source(self)
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")
@@ -139,17 +138,6 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
     """
     table = pq.read_table(path, columns=list(NEIGHBOR_COLUMNS))
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
-
-
-def _check_one_source(resources: Resources) -> None:
-    options = {
-        "--word_vectors": resources.word_vectors,
-        "--neighbors": resources.neighbors,
-        "--synonyms": resources.synonyms,
-    }
-    given = [option for option, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise AlignAttnError(f"{' and '.join(given)} are given: the words to swap come from one of them")
 
 
 def _check_neighbors(path: Path) -> None:

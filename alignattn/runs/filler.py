@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alignattn.statistics.example_scores import ExampleScores
 
-OUTPUT_DIR, RUN = "output_dir", "run"
+OUTPUT_DIR, NEEDED_RUN = "output_dir", "run"
 """The options that say where a command writes, and on the result of which run it works."""
 
 

@@ -70,12 +70,16 @@ class ModelOptions(Options):
     value_options: tuple[str, ...] | None = option(
         None, "Such as init=paper for qvi.", group=ATTENTION_GROUP, metavar=NAMED_VALUES, rare=True
     )
-    layers: tuple[int, ...] | None = option(None, "To patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0)
+    layers: tuple[int, ...] | None = option(
+        None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
+    )
     alignment_options: tuple[str, ...] | None = option(
         None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, metavar=NAMED_VALUES, rare=True
     )
-    alignment_weight: float | None = option(None, "λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0)
-    gradient_scope: str | None = option(None, "It moves projections (default) or all.", group=ALIGNMENT_GROUP)
+    alignment_weight: float | None = option(
+        None, "Its weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
+    )
+    gradient_scope: str | None = option(None, "What it trains: projections (default) or all.", group=ALIGNMENT_GROUP)
     head_reduction: str | None = option(None, "Of heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
 
     @cached_property

@@ -66,7 +66,7 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     return load_user_rows(*files, data.text_columns, data.label_column, **reading)
 
 
-def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
+def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(

@@ -29,7 +29,7 @@ from alignattn.runs.results import (
     read_result,
     render_metrics,
 )
-from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
+from alignattn.runs.rows import EncodedData, encode_splits, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS
@@ -57,22 +57,27 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
 """Options that do not make another run of the same folder."""
 
 
-def finetune_one(options: RunOptions) -> RunResult:
-    """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again."""
+def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
+    """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again.
+
+    Args:
+        options: of the run.
+        args: what the Trainer takes, where it is made of the options already.
+    """
     finished = read_result(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
         if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
-    data_options, args = options.data, training_arguments(options.training, RunArguments)
+    data_options, args = options.data, args or training_arguments(options.training, RunArguments)
     rows = load_run_rows(options)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
-    data = encode_rows(rows, loaded.processor, data_options)
+    data = encode_splits(rows, loaded.processor, data_options)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     if options.task is not None and options.keeps_task:
         write_definition(options.output_dir / TASK_FILE, options.task)

@@ -25,7 +25,8 @@ HELP_COLUMN = 30
 HELP_WIDTH = 80
 """Of a help that no terminal shows."""
 
-CONFIG = Option(name="config", types=(str,), takes_none=True, metavar="FILE", help="YAML file of such options.")
+CONFIG_HELP = "YAML file of options; the command line overrides it."
+CONFIG = Option(name="config", types=(str,), takes_none=True, metavar="FILE", help=CONFIG_HELP)
 
 
 def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErrorParser") -> dict[str, Any]:
@@ -141,7 +142,14 @@ def build_parser(
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join([prog, *(option.usage for option in known if option.is_required), "[options]"]),
+        usage=" ".join(
+            [
+                prog,
+                *(option.usage for option in known if option.is_required),
+                "[options]",
+                *(option.metavar for option in known if option.rest),
+            ]
+        ),
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),

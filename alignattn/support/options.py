@@ -138,7 +138,7 @@ class Option:
         if not self.is_list:
             return self._checked_one(value, self.label)
         values = value if isinstance(value, list | tuple) else [value]
-        if not values:
+        if not values and self.default != ():
             raise AlignAttnError(f"{self.label} is an empty list: name one at least, or leave it out")
         label = self.label if len(values) == 1 else f"a value of {self.label}"
         checked = tuple(self._checked_one(item, label) for item in values)
@@ -181,7 +181,7 @@ class Option:
             raise AlignAttnError(f"{self.label} {value} must lie between {max(self.low, self.above)} and {self.below}")
         limits = {"above": self.above, "at least": self.low, "at most": self.high}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
-        finite = "" if is_finite else "a finite number of 64 bits"
+        finite = "" if is_finite else "a finite number" if isinstance(value, float) else "a number of 64 bits"
         raise AlignAttnError(f"{self.label} {shown(value)} must be {', '.join(filter(None, (finite, words)))}")
 
 

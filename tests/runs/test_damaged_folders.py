@@ -8,6 +8,7 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.commands.robustness.filler import FILLER
+from alignattn.robustness.record_files import read_run
 from alignattn.support.errors import AlignAttnError
 
 MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
@@ -53,15 +54,18 @@ def assert_one_line(code, file, capsys):
     assert file in said[-1]
 
 
-@pytest.mark.parametrize("command", ["finetune", "robustness", "figure heads"])
+COMMANDS = {
+    "finetune": finetune,
+    "robustness": lambda: main(["robustness", "--run", "finished/aa-ct", "--output_dir", "out"]),
+    "figure heads": lambda: main(["figure", "heads", "--run", "finished/aa-ct", "--output", "out.png"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("damage", CONFIGS)
 def test_options_that_are_no_options(damage, command, here, capsys):
     Path("finished/aa-ct/config.yaml").write_bytes(CONFIGS[damage])
-    if command == "finetune":
-        code = finetune()
-    else:
-        code = main([*command.split(), "--run", "finished/aa-ct", "--output_dir", "out"])
-    assert_one_line(code, "finished/aa-ct/config.yaml", capsys)
+    assert_one_line(COMMANDS[command](), "finished/aa-ct/config.yaml", capsys)
 
 
 @pytest.mark.parametrize("damage", [*RESULTS, "null metrics"])
@@ -87,10 +91,13 @@ def test_a_table_of_attacks_that_is_none(damage, here):
 
 
 @pytest.mark.parametrize("damage", RESULTS)
-def test_a_header_of_attacks_that_is_none(damage, here, capsys):
-    path = Path("attacks/finished/aa-ct/textbugger.json")
-    path.write_bytes(RESULTS[damage])
-    assert_one_line(main(["robustness", "--merge", "--output_dir", "attacks/finished"]), "textbugger.json", capsys)
+@pytest.mark.parametrize("file", ["textbugger.json", "textbugger.jsonl"])
+def test_attacks_that_are_none(file, damage, here):
+    folder = Path("attacks/finished/aa-ct")
+    (folder / file).write_bytes(RESULTS[damage].rstrip() + b"\n")
+    with pytest.raises(AlignAttnError, match=file) as error:
+        read_run(folder / "textbugger.jsonl")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("damage", RESULTS)

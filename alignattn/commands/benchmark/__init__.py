@@ -58,9 +58,9 @@ class BenchmarkOptions(Options):
 
     output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR")
     model: str = option("bare-minilm", MODEL_HELP)
-    attentions: tuple[str, ...] = option(tuple(PRESETS), f"Beside {PLAIN_ATTENTION} (no patch): presets, slots.")
+    attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
     shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
-    lengths: tuple[int, ...] | None = option(None, "Draws growth over these, of --rows or --tokens.", low=1)
+    lengths: tuple[int, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.", low=1)
     rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1)
     tokens: int | None = option(None, "Instead of --rows: tokens of a batch at each of --lengths.", low=1)
     repeats: int = option(20, "Timed steps of each attention.", low=1)

@@ -38,7 +38,7 @@ PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 
-PAIR_HELP = f"Tasks of the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did."
+PAIR_HELP = f"Two tasks of the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did."
 ASKED_OF_THE_PAIR: Mapping[str, str] = dict.fromkeys(OPTIONS_OF_THE_PAIR, "said by --pair: leave it out")
 
 

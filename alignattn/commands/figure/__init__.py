@@ -38,7 +38,7 @@ class FigureOptions(Options):
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
     layer: int | None = option(None, "Layer of the head, from 0 (default: the last).", low=0)
     head: int = option(0, "The head, from 0.", low=0)
-    text: tuple[str, ...] | None = option(None, "One or two (default: the first evaluation rows).", metavar="TEXT")
+    text: tuple[str, ...] | None = option(None, "A text or a pair (default: first rows).", metavar="TEXT")
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
     max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)

@@ -12,7 +12,9 @@ WHAT = ("slots", "presets", "tasks", "models", "tables")
 class ListOptions(Options):
     """The options of `alignattn list`."""
 
-    what: tuple[str, ...] = option(WHAT, f"Of {', '.join(WHAT)}.", choices=WHAT, positional=True, metavar="WHAT")
+    what: tuple[str, ...] = option(
+        WHAT, f"{', '.join(WHAT)} (default: all).", choices=WHAT, positional=True, metavar="WHAT"
+    )
 
 
 COMMAND = Command(

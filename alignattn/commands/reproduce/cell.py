@@ -16,7 +16,6 @@ COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
 
 NOTHING = "–"
-FAILED = "failed"
 WORSE_MARK = "†"
 NO_REASON = "no reason is recorded"
 SMALLEST_P = 0.001
@@ -214,7 +213,7 @@ class Cell:
         """
         reference = "" if self.failure is None else f" [{failures[self.failure]}]"
         if self.number is None:
-            return f"{FAILED}{reference}" if reference else NOTHING
+            return f"failed{reference}" if reference else NOTHING
         mark = WORSE_MARK if self.verdict == "worse" else ""
         finished = "" if self.state == "done" else f", {len(self.numbers)} of {len(self.experiments)}"
         return f"{self.number}{mark}{finished}{reference}"

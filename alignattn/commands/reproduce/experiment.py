@@ -15,7 +15,7 @@ FORMAT = 1
 
 DIGEST_CHARACTERS = 16
 
-MODEL, SEED = "model", "seed"
+MODEL_OPTION, SEED_OPTION = "model", "seed"
 
 State = Literal["done", "missing", "failed"]
 """Of a run."""
@@ -55,11 +55,13 @@ class Experiment:
     def title(self) -> str:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
-        names = ("recipes", "task", "pair", MODEL, "attention", "gradient_scope")
-        parts = [short_path(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
+        names = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope")
+        parts = [
+            short_path(str(whole[name])) if name == MODEL_OPTION else whole[name] for name in names if name in whole
+        ]
         words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
         words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
-        words += [f"seed {whole[SEED]}"] if SEED in whole else []
+        words += [f"seed {whole[SEED_OPTION]}"] if SEED_OPTION in whole else []
         return f"{self.command} {', '.join(words)}"
 
 
@@ -71,4 +73,4 @@ def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int
         return [Experiment(command, own, needed) for needed in experiments_of(use.needs, options, seeds)]
     if not use.has_seeds:
         return [Experiment(command, own)]
-    return [Experiment(command, own | {SEED: seed}) for seed in seeds]
+    return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]

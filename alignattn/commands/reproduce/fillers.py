@@ -14,8 +14,6 @@ from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Option, Options, did_you_mean, options_of
 
-PROG = "alignattn reproduce"
-
 NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
 """Files that the digests of runs made before hold as they were given where that is a name alone."""
 
@@ -57,11 +55,11 @@ def option_for(command: str, name: str) -> Option:
 def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
     if words and not words[0].startswith("--"):
-        raise AlignAttnError(f"{words[0]!r} is no option: {PROG} takes the name of one table (see --help)")
+        raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
     commands = filter(None, (use_of(command).needs, command))
     groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    return read_words(options, words, build_parser(options, PROG))
+    return read_words(options, words, build_parser(options, get_command("reproduce").prog))
 
 
 def in_digests(option: Option, value: Any) -> Any:

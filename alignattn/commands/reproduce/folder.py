@@ -20,7 +20,7 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.runs.filler import OUTPUT_DIR, RUN, Filler, words
+from alignattn.runs.filler import NEEDED_RUN, OUTPUT_DIR, Filler, words
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
@@ -100,7 +100,7 @@ class RunFolder:
     @property
     def values(self) -> dict[str, Any]:
         """What its command is given."""
-        run = {} if self.needed is None else {RUN: [str(self.needed.output)]}
+        run = {} if self.needed is None else {NEEDED_RUN: [str(self.needed.output)]}
         return {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
 
     @cached_property

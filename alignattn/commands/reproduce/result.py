@@ -12,7 +12,7 @@ from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
-from alignattn.commands.reproduce.experiment import MODEL, SEED, State
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
@@ -143,8 +143,8 @@ def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFol
         name=table.name,
         title=table.title,
         published_source=table.published_source,
-        measured_source=_published(_measured_source(table, cells), results),
-        notes=[*table.notes, *(_published(problem, results) for problem in problems)],
+        measured_source=_without_paths(_measured_source(table, cells), results),
+        notes=[*table.notes, *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
     )
@@ -161,7 +161,7 @@ def _read_run(folder: RunFolder) -> TableRun:
             state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
 
     def published(text: str) -> str:
-        return _published(text, folder.results, folder.values)
+        return _without_paths(text, folder.results, folder.values)
 
     took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
     return TableRun(
@@ -180,7 +180,7 @@ def _read_run(folder: RunFolder) -> TableRun:
     )
 
 
-def _published(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
     """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
@@ -272,11 +272,14 @@ def _paired_scores(
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     models = dict.fromkeys(table.model_of(row) for row in table.rows)
     seeds = dict.fromkeys(
-        whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
+        whole[SEED_OPTION]
+        for cell in cells
+        for experiment in cell.experiments
+        if SEED_OPTION in (whole := experiment.all_options)
     )
     parts = [" and ".join(short_path(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    given = {name: value for name, value in table.given.items() if name != MODEL}
+    given = {name: value for name, value in table.given.items() if name != MODEL_OPTION}
     parts += [f"with {_listed(given)}"] if given else []
     return "; ".join(parts)
 

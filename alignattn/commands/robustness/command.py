@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.robustness.options import PROG, RobustnessOptions
+from alignattn.commands.robustness.options import ROBUSTNESS, RobustnessOptions
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
@@ -36,7 +36,9 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
     for run in runs:
         print(_describe(run))
     if arguments.part != WHOLE:
-        print(f"shard {arguments.part} is done: gather all in {folder} and run {PROG} --merge --output_dir {folder}")
+        print(
+            f"shard {arguments.part} is done: gather all in {folder} and run {ROBUSTNESS} --merge --output_dir {folder}"
+        )
         return runs
     finished = [*runs, *_others(folder, runs)]
     if not finished:

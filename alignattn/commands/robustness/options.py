@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,20 @@ from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.runs.training_options import BATCH_SIZE, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
+from alignattn.tasks import get_task
 
 if TYPE_CHECKING:
     from alignattn.robustness.resources import Resources
 
-PROG = "alignattn robustness"
-EXAMPLES = "To attack, without rows that the model gets wrong; it may be raised later."
+ROBUSTNESS = "alignattn robustness"
+EXAMPLES = "Examples to attack, without rows that the model gets wrong; it may be raised later."
 ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
 MAX_EVAL_SAMPLES: Mapping[str, str] = {
     "max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"
 }
 """A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
+SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 RESOURCES = "resources"
 """Group in the help."""
 
@@ -47,13 +50,32 @@ class AttackOptions(Options):
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
     seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
-    word_vectors: str | None = option(None, "Word vectors, not the counter-fitted.", group=RESOURCES, metavar="FILE")
+    word_vectors: str | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES, metavar="FILE")
     neighbors: str | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES, metavar="FILE")
-    synonyms: str | None = option(None, "In their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET)
+    synonyms: str | None = option(
+        None, "Its synonyms in their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
+    )
     sentence_encoder: str = option(UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR")
     mlm: str | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES, metavar="DIR")
     nltk_data: str | None = option(None, "Folder of NLTK data.", group=RESOURCES, metavar="DIR")
     output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.run and (self.model is not None or self.task is not None):
+            raise AlignAttnError("--run names model and task: leave --model and --task out")
+        if self.attacks and not self.run and (self.model is None or self.task is None):
+            raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
+        if self.task is not None:
+            get_task(self.task)
+        words = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(self, name) is not None]
+        if len(words) > 1:
+            raise AlignAttnError(f"{' and '.join(words)} are given: the words to swap come from one of them")
+
+    @property
+    def attacks(self) -> bool:
+        """Whether anything is attacked."""
+        return True
 
     def resources(self) -> "Resources":
         """Return what the attacks are made of."""
@@ -76,7 +98,7 @@ class RobustnessOptions(AttackOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Shard.parse(self.shard)
+        _ = self.part
         if not self.merge:
             return
         known = options_of(type(self))
@@ -85,6 +107,11 @@ class RobustnessOptions(AttackOptions):
             raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
     @property
+    def attacks(self) -> bool:
+        """Whether anything is attacked, and not merged."""
+        return not self.merge
+
+    @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)
