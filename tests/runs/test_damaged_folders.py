@@ -57,7 +57,7 @@ def assert_one_line(code, file, capsys):
 COMMANDS = {
     "finetune": finetune,
     "robustness": lambda: main(["robustness", "--run", "finished/aa-ct", "--output_dir", "out"]),
-    "figure heads": lambda: main(["figure", "heads", "--run", "finished/aa-ct", "--output", "out.png"]),
+    "figure tsne": lambda: main(["figure", "tsne", "--run", "finished/aa-ct", "--output", "out.png"]),
 }
 
 
