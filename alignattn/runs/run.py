@@ -16,6 +16,7 @@ from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
+from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
 from alignattn.runs.model import load_run_model
 from alignattn.runs.options import TASK_FILE, RunOptions
@@ -157,13 +158,13 @@ def check_output_dir(options: RunOptions) -> None:
 
 def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
     if args.resume_from_checkpoint not in (None, "True", "true", "last"):
-        if not Path(args.resume_from_checkpoint).is_dir():
-            raise AlignAttnError(f"--resume_from_checkpoint: there is no folder {args.resume_from_checkpoint}")
-        return str(args.resume_from_checkpoint)
-    checkpoint = last_whole_checkpoint(options.output_dir)
-    if checkpoint is None:
+        checkpoint = Path(args.resume_from_checkpoint)
+    elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
+        checkpoint = newest
+        print(f"resuming from {checkpoint}")
+    else:
         return None
-    print(f"resuming from {checkpoint}")
+    check_checkpoint(checkpoint)
     return str(checkpoint)
 
 

@@ -17,20 +17,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds that this package wrote."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the names and values of a JSON file that a library or this package wrote."""
     try:
-        return parse_json(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except ValueError as error:
         raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
-
-
-def is_json_object(path: Path) -> bool:
-    """Return whether a file is there and holds names and values, whichever they are."""
-    try:
-        return isinstance(parse_json(path.read_bytes()), dict)
-    except (OSError, ValueError):
-        return False
+    if not isinstance(content, dict):
+        raise AlignAttnError(f"{path} is damaged (it holds no names and values): move it away")
+    return content
 
 
 def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:

@@ -42,8 +42,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "made")
 
 
-def finetune(*words):
-    line = json.loads(Path("commands.json").read_text())["aa-ct"]
+def finetune(*words, name="aa-ct"):
+    line = json.loads(Path("commands.json").read_text())[name]
     return main([*line.split(), *words])
 
 
@@ -105,3 +105,10 @@ def test_rows_that_are_none(damage, here, capsys):
     Path("train.jsonl").write_bytes(RESULTS[damage] if damage != "a list" else b'["text"]')
     code = finetune("--train_file", "train.jsonl", "--output_dir", "out")
     assert_one_line(code, "train.jsonl", capsys)
+
+
+@pytest.mark.parametrize("damage", ["nothing", "a list", "cut"])
+@pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", "unfinished/checkpoint-4")])
+def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
+    Path("unfinished/checkpoint-4/config.json").write_bytes(RESULTS[damage])
+    assert_one_line(finetune(*words, name="unfinished"), "unfinished/checkpoint-4/config.json is damaged", capsys)

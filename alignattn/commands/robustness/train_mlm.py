@@ -36,6 +36,7 @@ from alignattn.commands.robustness.options import MaskedLanguageOptions
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.encoders import CHECKPOINT, most_tokens
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
+from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
@@ -108,7 +109,8 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     """
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
-    _check_checkpoint(args.resume_from_checkpoint)
+    if args.resume_from_checkpoint is not None:
+        check_checkpoint(Path(args.resume_from_checkpoint))
     parts = split_texts(read_texts([Path(name) for name in arguments.train_file], arguments.text_columns), args.seed)
     set_seed(args.seed)
     model, tokenizer = _load(arguments)
@@ -197,11 +199,6 @@ def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrained
     if not smallest <= arguments.max_length <= largest:
         raise AlignAttnError(f"--max_length {arguments.max_length} must be at least {smallest} and at most {largest}")
     return model, tokenizer
-
-
-def _check_checkpoint(folder: str | None) -> None:
-    if folder is not None and not Path(folder).is_dir():
-        raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
 
 
 def _build_trainer(
