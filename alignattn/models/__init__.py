@@ -52,7 +52,8 @@ class ModelEntry(Entry):
     traits: Traits = field(default_factory=Traits)
 
 
-def _sentence_pair_traits(**training: Any) -> Traits:
+def _sentence_pair_traits(training: Mapping[str, Any]) -> Traits:
+    training = {"weight_decay": 0.0, "per_device_train_batch_size": 64, **training}
     return Traits(tasks=(TextClassification,), reads_pairs=True, reads_embeddings=True, training=training)
 
 
@@ -68,13 +69,8 @@ MODELS = Registry(
             "Decomposable Attention (Parikh et al. 2016)",
             "parikh2016decomposable",
             traits=_sentence_pair_traits(
-                optim="adagrad",
-                learning_rate=0.01,
-                lr_scheduler_type="constant",
-                weight_decay=0.0,
-                max_grad_norm=5.0,
-                per_device_train_batch_size=64,
-                num_train_epochs=30,
+                {"optim": "adagrad", "learning_rate": 0.01, "lr_scheduler_type": "constant"}
+                | {"max_grad_norm": 5.0, "num_train_epochs": 30}
             ),
         ),
         "esim": ModelEntry(
@@ -82,13 +78,8 @@ MODELS = Registry(
             "ESIM, the enhanced sequential inference model (Chen et al. 2017)",
             "chen2017enhanced",
             traits=_sentence_pair_traits(
-                optim="adamw_torch",
-                learning_rate=4e-4,
-                lr_scheduler_type="linear",
-                weight_decay=0.0,
-                max_grad_norm=10.0,
-                per_device_train_batch_size=64,
-                num_train_epochs=10,
+                {"optim": "adamw_torch", "learning_rate": 4e-4, "lr_scheduler_type": "linear"}
+                | {"max_grad_norm": 10.0, "num_train_epochs": 10}
             ),
         ),
     },

@@ -62,8 +62,8 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     if source == FROM_CONLL:
         return load_user_tags(*files, TOKENS, TAGS, **reading)
     if source == FROM_TAGS:
-        return load_user_tags(*files, data.tokens_column, data.label_column, **reading)
-    return load_user_rows(*files, data.text_columns, data.label_column, **reading)
+        return load_user_tags(*files, str(data.tokens_column), data.label_column, **reading)
+    return load_user_rows(*files, data.text_columns or (), data.label_column, **reading)
 
 
 def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:

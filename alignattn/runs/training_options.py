@@ -36,13 +36,8 @@ UNWRITTEN_OPTION = "hub_token"
 """A secret: a run's folder is made to be passed on."""
 
 PUSH_OPTIONS = (
-    "push_to_hub",
-    "hub_model_id",
-    "hub_strategy",
-    UNWRITTEN_OPTION,
-    "hub_private_repo",
-    "hub_always_push",
-    "hub_revision",
+    *("push_to_hub", "hub_model_id", "hub_strategy", UNWRITTEN_OPTION),
+    *("hub_private_repo", "hub_always_push", "hub_revision"),
 )
 """Options of where a run is pushed to."""
 

@@ -225,7 +225,8 @@ def _own_options(options: type[Options]) -> list[Option]:
 def _fields_of(options: type[Options]) -> list[Option]:
     hints = get_type_hints(options)
     described = [field for field in dataclasses.fields(options) if OPTION in field.metadata]
-    inherited = {known.name: known for base in reversed(options.__bases__) for known in _inherited(base)}
+    parents = (base for base in options.__bases__ if issubclass(base, Options))
+    inherited = {known.name: known for parent in parents for known in _own_options(parent)}
     return [
         Option(
             name=field.name,
@@ -236,10 +237,6 @@ def _fields_of(options: type[Options]) -> list[Option]:
         )
         for field in described
     ]
-
-
-def _inherited(base: type[Any]) -> list[Option]:
-    return _own_options(base) if issubclass(base, Options) else []
 
 
 def _read_type(hint: Any) -> dict[str, Any]:

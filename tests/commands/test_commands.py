@@ -252,14 +252,6 @@ def test_values_of_a_program_go_the_same_way_as_words():
     assert command.resolve(values).attention.alignment == "ct"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_options_and_choices(shell, capsys):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("domain-shift", "train-mlm", "learning_rate", "cosine_with_restarts"):
-        assert word in script
-
-
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

@@ -20,21 +20,10 @@ SHIFT = "shift"
 OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
 """Options of `finetune` that say what the pair says."""
 
+LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {
-        "learning_rate": 2e-5,
-        "per_device_train_batch_size": 16,
-        "weight_decay": 0.0,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-    "roberta-base": {
-        "learning_rate": 1e-5,
-        "per_device_train_batch_size": 32,
-        "weight_decay": 0.1,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
+    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **LENGTHS},
+    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **LENGTHS},
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 
@@ -77,6 +66,6 @@ COMMAND = Command(
     "fine-tune on one task, report accuracy and calibration on it and on another task",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
-    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS, *OPTIONS_OF_THE_PAIR)),
+    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS)),
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, did_you_mean, option, options_of
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
 from alignattn.tasks.task import MOST_TEXTS
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -32,7 +32,7 @@ KINDS_HELP = "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items
 class FigureOptions(Options):
     """The options of `alignattn figure`."""
 
-    kind: str = option(REQUIRED, KINDS_HELP, positional=True, metavar="KIND")
+    kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
     run: tuple[str, ...] = option(REQUIRED, "Run folders, a panel or line each.", metavar="DIR", formerly=("runs",))
     output: str = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.", metavar="FILE")
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
@@ -47,9 +47,6 @@ class FigureOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in PICTURES:
-            hint = did_you_mean(self.kind, PICTURES)
-            raise AlignAttnError(f"unknown figure {self.kind!r}: choose one of {', '.join(PICTURES)}{hint}")
         if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
             raise AlignAttnError("--text takes one text or two, none of them empty")
         if Path(self.output).suffix.lower() not in ENDINGS:

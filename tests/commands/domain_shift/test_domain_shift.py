@@ -321,7 +321,7 @@ class TestMistakes:
             ({"pair": "rte-qnli"}, "no data for task 'rte'"),
             ({"pair": None}, "--pair"),
             ({"task": "snli"}, "--task is said by --pair: leave it out"),
-            ({"train_file": "rows.csv"}, "--train_file: --pair says"),
+            ({"train_file": "rows.csv"}, "--train_file is said by --pair"),
             ({"max_eval_samples": "1"}, "split 'validation' of snli has one labelled row"),
             ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
             (

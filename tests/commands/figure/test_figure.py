@@ -298,7 +298,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("kind", "options", "message"),
         [
-            ("tsn", [], "unknown figure 'tsn': choose one of tsne, attention, reliability, distance, curves"),
+            ("tsn", [], "invalid choice: 'tsn': choose one of tsne, attention, reliability, distance, curves"),
             ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
             ("attention", ["--layer", "-1"], "--layer -1: soft has layers 0 to 1"),
             ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),
