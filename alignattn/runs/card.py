@@ -16,7 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import FROM_CONLL, FROM_TAGS, FROM_TEXTS, DataOptions, RunOptions
+from alignattn.runs.options import FROM_TEXTS, DataOptions, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
@@ -68,13 +68,6 @@ SCOPES = {
     "all": "the alignment loss also moves the layers below",
 }
 
-OWN_ROWS: Mapping[str, type[Task]] = {
-    FROM_CONLL: TokenClassification,
-    FROM_TAGS: TokenClassification,
-    FROM_TEXTS: TextClassification,
-}
-"""What the rows of a user's own files are, which no task names."""
-
 SEAL = "\n<!-- Written by alignattn, which keeps the file once you change it: "
 """Before the digest of all that stands above it, by which a card is known that nobody has changed."""
 
@@ -120,9 +113,11 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        self.kind = type(self.task) if self.task else OWN_ROWS[self.data.source]
+        own_rows = TextClassification if self.data.source == FROM_TEXTS else TokenClassification
+        self.kind = type(self.task) if self.task else own_rows
         self.model = publishable(result.model)
         self.traits = traits_of(self.model)
+        self.attention_name = result.attention if self.traits.has_attention else ""
         self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
 
     def text(self, path: str) -> str:
@@ -152,12 +147,7 @@ class _Card:
     @property
     def name(self) -> str:
         """Model, data and attention, if the model has any, in one name."""
-        return "-".join([Path(self.model).name, self.data_name, *self.attentions])
-
-    @property
-    def attentions(self) -> list[str]:
-        """The attention's name, if the model has any."""
-        return [self.result.attention] if self.traits.has_attention else []
+        return "-".join([Path(self.model).name, self.data_name, *filter(None, [self.attention_name])])
 
     @property
     def data_name(self) -> str:
@@ -176,7 +166,7 @@ class _Card:
             library_name="transformers",
             base_model=self.base_on_hub,
             pipeline_tag=self.kind.kind,
-            tags=["alignattn", *aligned, *(tag for name in self.attentions for tag in name.split("+")), self.kind.kind],
+            tags=["alignattn", *aligned, *filter(None, self.attention_name.split("+")), self.kind.kind],
             datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,

@@ -20,12 +20,9 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the names and values of a JSON file that a library or this package wrote."""
     try:
-        content = parse_json(path.read_bytes())
-    except ValueError as error:
+        return dict(parse_json(path.read_bytes()).items())
+    except (ValueError, AttributeError) as error:
         raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
-    if not isinstance(content, dict):
-        raise AlignAttnError(f"{path} is damaged (it holds no names and values): move it away")
-    return content
 
 
 def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:

@@ -35,7 +35,7 @@ class RobustnessFiller(Filler):
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the table is there, which is written after all attacks."""
-        return _read_summary(folder) is not None
+        return _attacked(folder) is not None
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -62,15 +62,14 @@ class RobustnessFiller(Filler):
 FILLER = RobustnessFiller()
 
 
-def _read_summary(folder: Path) -> AttackSummary | None:
-    attacked = read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
-    return None if attacked is None else attacked.tables[0].summaries[0]
+def _attacked(folder: Path) -> _TablesFile | None:
+    return read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
 
 
 def _summary(folder: Path) -> AttackSummary:
-    summary = _read_summary(folder)
-    assert summary is not None
-    return summary
+    attacked = _attacked(folder)
+    assert attacked is not None
+    return attacked.tables[0].summaries[0]
 
 
 def _read_attacks(folder: Path) -> AttackRun:

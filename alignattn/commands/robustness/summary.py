@@ -229,19 +229,12 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
     """Sorted by recipe, task and attention, each in the order in which a user named them."""
-    places: list[list[str]] = [[], [], []]
+    places: list[dict[str, int]] = [{}, {}, {}]
     keys = []
     for summary in summaries:
         names = (summary.settings.recipe, summary.settings.task, summary.settings.attention)
-        for known, name in zip(places, names, strict=True):
-            if name not in known:
-                known.append(name)
-        keys.append(names)
-    order = sorted(
-        range(len(summaries)),
-        key=lambda index: tuple(known.index(name) for known, name in zip(places, keys[index], strict=True)),
-    )
-    return [summaries[index] for index in order]
+        keys.append([known.setdefault(name, len(known)) for known, name in zip(places, names, strict=True)])
+    return [summaries[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
 
 
 def _flat(summary: AttackSummary) -> dict[str, Any]:
