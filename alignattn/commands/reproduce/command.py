@@ -33,6 +33,9 @@ def reproduce(arguments: ReproduceOptions) -> None:
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
     folders = folders_of(results, cells)
+    for folder in folders.values():
+        # What no run of them could be made with is to be said before the first is made.
+        _ = folder.options
     waves = _waves(folders)
     print(list_runs(waves))
     if arguments.dry_run:
