@@ -258,7 +258,7 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("finetune --bogus", "unrecognized arguments: --bogus (see alignattn finetune --help-all)"),
         ("finetune --fp16 maybe", "argument --fp16: invalid bool value: 'maybe': give true or false"),
         ("robustness --runs x", "--runs is called --run now"),
-        ("reproduce table1 --seeds 4", "--seeds lists seeds: for 4 of them give --num_seeds 4"),
+        ("reproduce table1 --seeds 4", "--seeds lists seeds: give --num_seeds 4 for the seeds 1 to 4"),
         ("finetune --max_steps -7", "--max_steps -7 must be at least 1"),
         ("finetune --max_grad_norm nan", "--max_grad_norm nan must be a finite number, at least 0"),
         ("domain-shift --task mrpc", "--task is said by --pair: leave it out"),

@@ -45,8 +45,8 @@ class ReproduceOptions(Options):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
         if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds lists seeds: for {seeds[0]} of them give --num_seeds {seeds[0]} (for the seed {seeds[0]} "
-                f"alone, --seeds {seeds[0]} --num_seeds 1)"
+                f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
+                "--num_seeds 1 beside it)"
             )
         # What is wrong with it is to be said before anything heavy is imported.
         _ = self.asked_table
