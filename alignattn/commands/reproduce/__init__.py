@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NUM_SEEDS, MOST_SEEDS = 5, 1000
 
-OTHERS = "Options of the commands that fill the table."
+OTHERS_HELP = "Options of the commands that fill the table."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ReproduceOptions(Options):
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
-    others: tuple[str, ...] = option((), OTHERS, rest=True, metavar="[options of its runs]")
+    others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
