@@ -258,6 +258,8 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("finetune --bogus", "unrecognized arguments: --bogus (see alignattn finetune --help-all)"),
         ("finetune --fp16 maybe", "argument --fp16: invalid bool value: 'maybe': give true or false"),
         ("robustness --runs x", "--runs is called --run now"),
+        ("robustness --run x --neighbors a --synonyms wordnet", "--neighbors and --synonyms are given"),
+        ("robustness --run x --synonyms thesaurus", "invalid choice: 'thesaurus': choose one of wordnet"),
         ("reproduce table1 --seeds 4", "--seeds lists seeds: give --num_seeds 4 for the seeds 1 to 4"),
         ("finetune --max_steps -7", "--max_steps -7 must be at least 1"),
         ("finetune --max_grad_norm nan", "--max_grad_norm nan must be a finite number, at least 0"),
