@@ -63,11 +63,8 @@ class Resources:
     @property
     def encoder_folder(self) -> Path | None:
         """The folder of the sentence encoder; None for the Universal Sentence Encoder."""
-        return (
-            None
-            if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
-            else Path(model_source(str(self.sentence_encoder)))
-        )
+        is_original = self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
+        return None if is_original else Path(model_source(str(self.sentence_encoder)))
 
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched."""

@@ -39,7 +39,7 @@ ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {
 NAMED_VALUES = "NAME=X"
 
 FROM_TASK = "--task without --train_file"
-FROM_TASK_AND_FILES = "--task and --train_file together, whose rows are the task's"
+FROM_BOTH = "--task and --train_file together, whose rows are the task's"
 FROM_CONLL = "a CoNLL file, whose last column has the tags"
 FROM_TAGS = "--tokens_column"
 FROM_TEXTS = "--text_columns"
@@ -162,7 +162,7 @@ class DataOptions(Options):
 
     @cached_property
     def source(self) -> str:
-        """What the rows are read from: `FROM_TASK`, `FROM_TASK_AND_FILES`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
+        """What the rows are read from: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
 
         Options of the other sources would be passed over, and are refused.
         """
@@ -174,7 +174,7 @@ class DataOptions(Options):
                 )
             return self._only(FROM_TASK, "data_dir")
         if self.task is not None:
-            return self._only(FROM_TASK_AND_FILES, "validation_file")
+            return self._only(FROM_BOTH, "validation_file")
         if Path(self.train_file).suffix.lower() == CONLL:
             return self._only(FROM_CONLL, "validation_file")
         if self.tokens_column is not None:

@@ -5,15 +5,7 @@ from typing import Any, TypeVar
 
 import datasets
 
-from alignattn.runs.options import (
-    FROM_CONLL,
-    FROM_TAGS,
-    FROM_TASK,
-    FROM_TASK_AND_FILES,
-    DataOptions,
-    ModelOptions,
-    RunOptions,
-)
+from alignattn.runs.options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions, ModelOptions, RunOptions
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
@@ -57,7 +49,7 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     files: tuple[Any, Any] = (data.train_file, data.validation_file)
     if source == FROM_TASK:
         return load_rows(options.task, data_dir=data.data_dir, **reading)
-    if source == FROM_TASK_AND_FILES:
+    if source == FROM_BOTH:
         return load_task_files(options.task, *files, **reading)
     if source == FROM_CONLL:
         return load_user_tags(*files, TOKENS, TAGS, **reading)

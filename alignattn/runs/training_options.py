@@ -15,8 +15,8 @@ TABLE_FILE = Path(__file__).with_name("training_options.json")
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
 
-BATCH_SIZE: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
-WARMUP_RATIO: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
+ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
+ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
 """Names by which options are asked for."""
 
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
@@ -87,10 +87,10 @@ class TrainingOptions(TransformersOptions):
     learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING)
     num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
     max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
-    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=BATCH_SIZE)
+    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
     per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING)
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
-    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, asked_as=WARMUP_RATIO)
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, asked_as=ASKED_WARMUP)
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING, rare=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NUM_SEEDS, MOST_SEEDS = 5, 1000
 
-OTHERS = "Options of the commands that fill the table."
+OTHERS_HELP = "Options of the commands that fill the table."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ReproduceOptions(Options):
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
-    others: tuple[str, ...] = option((), OTHERS, rest=True, metavar="[options of its runs]")
+    others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +45,8 @@ class ReproduceOptions(Options):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
         if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds lists seeds: for {seeds[0]} of them give --num_seeds {seeds[0]} (for the seed {seeds[0]} "
-                f"alone, --seeds {seeds[0]} --num_seeds 1)"
+                f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
+                "--num_seeds 1 beside it)"
             )
         # What is wrong with it is to be said before anything heavy is imported.
         _ = self.asked_table

@@ -1,6 +1,5 @@
 """The options of `alignattn robustness` and of what goes with it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from alignattn.robustness.recipe_names import OUTCOMES, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
 from alignattn.robustness.shard import WHOLE, Shard
-from alignattn.runs.training_options import BATCH_SIZE, LOSS_FILTER, RUN, TRAINING, TransformersOptions
+from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
 from alignattn.tasks import get_task
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 ROBUSTNESS = "alignattn robustness"
 EXAMPLES = "Examples to attack, without rows that the model gets wrong; it may be raised later."
 ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
-MAX_EVAL_SAMPLES: Mapping[str, str] = {
-    "max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"
-}
+ASKED_NUMBER = {"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"}
 """A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
 SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
@@ -42,7 +39,7 @@ class AttackOptions(Options):
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.")
     task: str | None = option(None, "The task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
-    num_examples: int = option(1000, EXAMPLES, low=1, asked_as=MAX_EVAL_SAMPLES)
+    num_examples: int = option(1000, EXAMPLES, low=1, asked_as=ASKED_NUMBER)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
     data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
@@ -137,7 +134,7 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING)
     num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING)
     max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
-    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, asked_as=BATCH_SIZE)
+    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, asked_as=ASKED_BATCH)
     per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING)
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
