@@ -148,29 +148,6 @@ def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
     assert not torch.equal(slots_before[0], alignment_parameters(model)[0])
 
 
-@pytest.mark.parametrize("family", ["albert", "bert", "roberta", "modernbert"])
-@pytest.mark.parametrize("variant", ["soft", "aa-ct"])
-def test_accumulation_leaves_the_gradient_alone(family, variant, tmp_path):
-    def weights_after(batch_size, accumulation):
-        model = alignattn.patch(without_dropout(tiny_model(family)), variant, alignment_weight=0.3)
-        train(
-            model,
-            tmp_path,
-            rows=8,
-            max_steps=1,
-            optim="sgd",
-            max_grad_norm=0.0,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-        )
-        return model.state_dict()
-
-    whole = weights_after(8, 1)
-    for batch_size, accumulation in ((2, 4), (4, 2)):
-        for name, tensor in weights_after(batch_size, accumulation).items():
-            torch.testing.assert_close(tensor, whole[name], msg=name)
-
-
 def test_own_parameter_group(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-gan")
     trainer = AlignmentTrainer(
@@ -382,27 +359,3 @@ class TestLastWholeCheckpoint:
     def test_none(self, tmp_path):
         assert last_whole_checkpoint(tmp_path) is None
         assert last_whole_checkpoint(tmp_path / "missing") is None
-
-
-@pytest.mark.parametrize("variant", ["soft", *ALIGNED])
-def test_two_processes_equal_one(variant, tmp_path):
-    """Two processes of four rows each against one of eight, by SGD; the world's size is asserted in them."""
-    script = ROOT / "tests" / "training" / "train_distributed.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    for launcher, name in (
-        ([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"),
-        ([sys.executable], "one"),
-    ):
-        done = subprocess.run(
-            [*launcher, str(script), variant, str(tmp_path / name)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-    one, two = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("one", "two"))
-    assert int(two.pop("world_size")) == 2
-    assert int(one.pop("world_size")) == 1
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
