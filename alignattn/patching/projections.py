@@ -92,9 +92,8 @@ class TappedLinear(nn.Linear):
         collector = self.tap.collector
         if not collector.is_tapped(self.training):
             return super().forward(input)
-        output, collector.projected[self.tap.role] = forked_linear(
-            input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all"
-        )
+        output, recorded = forked_linear(input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all")
+        collector.keep(self.tap.role, recorded)
         return output
 
 

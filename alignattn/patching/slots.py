@@ -121,11 +121,11 @@ class LayerSlots(AttentionVariant):
         return attended, weights
 
     def _projected_call(self, mask: Tensor | None) -> RecordedCall:
-        projected = self.collector.projected
+        projected = self.collector.take_projected()
         if FUSED in projected:
-            query, key = projected.pop(FUSED).chunk(self.parts, dim=-1)[:2]
+            query, key = projected[FUSED].chunk(self.parts, dim=-1)[:2]
         elif len(projected) == 2:
-            query, key = projected.pop("query"), projected.pop("key")
+            query, key = projected["query"], projected["key"]
         else:
             raise AlignAttnError(
                 "attention was computed without queries or keys of its module's own projections: an attention layer "
@@ -212,7 +212,8 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
         )
     lacked_gradient = any(state.collector.saw_no_gradient for state in states)
-    recorded = [(state, calls) for state in states if (calls := state.collector.take())]
+    taken = [(state, state.collector.take()) for state in states]
+    recorded = [(state, calls) for state, calls in taken if calls]
     if not recorded and lacked_gradient:
         raise AlignAttnError(
             "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
