@@ -12,7 +12,11 @@ from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE
 class AlignmentArguments:
     """The arguments that `AlignmentMixin` reads: the first base of the arguments of another library's trainer.
 
-    class Arguments(AlignmentArguments, SentenceTransformerTrainingArguments): ...
+        @dataclass
+        class Arguments(AlignmentArguments, SentenceTransformerTrainingArguments): ...
+
+    Raises:
+        AlignAttnError: if one is out of its range.
     """
 
     alignment_learning_rate: float = field(

@@ -13,6 +13,7 @@ from transformers.trainer_utils import TrainOutput
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE, stack_optimizer_state, take_own_groups
 from alignattn.training.weights import BatchSize, StepSize, weighted
@@ -209,6 +210,11 @@ class AlignmentMixin(_Trainer):
             if alignment_parameters(model):
                 optimizer.register_load_state_dict_pre_hook(stack_optimizer_state)
         return optimizer
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        """Load as the Trainer does, with the parameters of the patches where it leaves them out."""
+        with own_parameters_from(resume_from_checkpoint, self._model):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
