@@ -218,14 +218,14 @@ class AlignmentMixin(_Trainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
-        norm = super()._clip_grad_norm(_without_alignment(model))
+        norm = super()._clip_grad_norm(_without_alignment(model))  # type: ignore[no-untyped-call]
         own = alignment_parameters(model)
         if own:
             nn.utils.clip_grad_norm_(own, self.args.max_grad_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        return super()._get_grad_norm(_without_alignment(model), grad_norm=grad_norm)
+        return super()._get_grad_norm(_without_alignment(model), grad_norm)  # type: ignore[no-untyped-call]
 
 
 class AlignmentTrainer(AlignmentMixin, Trainer):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class BatchSize:
         return cls(len(labels), counted.ne(IGNORED_LABEL).sum())
 
 
-def _is_column(value: Any) -> bool:
+def _is_column(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.dim() > 0
 
 
