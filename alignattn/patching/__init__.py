@@ -5,6 +5,7 @@ from alignattn.patching.attach import LOADING_HINT, attach, unpatch
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
     Patch,
+    aligned_patches,
     alignment_loss,
     alignment_parameters,
     collect,
@@ -19,6 +20,7 @@ __all__ = [
     "CHILD_NAME",
     "LOADING_HINT",
     "Patch",
+    "aligned_patches",
     "alignment_loss",
     "alignment_parameters",
     "attach",

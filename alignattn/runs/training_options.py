@@ -19,6 +19,7 @@ ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch
 ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
 """Names by which options are asked for."""
 
+SLOT_RATE = "Of parameters that scores, normalizers and values add (default: the model's)."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
@@ -97,6 +98,7 @@ class TrainingOptions(TransformersOptions):
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     alignment_learning_rate: float = option(1e-3, "Learning rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
+    slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(
         0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )

@@ -45,7 +45,6 @@ MISTAKES = f"""
 {RUN} --task mrpc --attention aa-ot --alignment_options epsilon=x
 {RUN} --train_file rows.csv
 finetune --model da --output_dir o --task snli --attention aa-ct
-finetune --model da --output_dir o --task cola
 finetune --model esim --output_dir o --task bogus
 domain-shift --pair foo --model x --output_dir o
 domain-shift --pair snli-mnli --model x --output_dir o --task mrpc
