@@ -17,7 +17,7 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models.build import saved_class
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.slots import stack_alignments_before
+from alignattn.patching.slots import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -103,7 +103,7 @@ def unloadable(
 def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
     saved = dict(_saved_slots(path, hub)) if expected else {}
-    stack_alignments_before(model, saved, "")
+    convert_state_before(model, saved, "")
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}

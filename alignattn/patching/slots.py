@@ -1,5 +1,7 @@
 """What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
+import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,7 @@ class Patch(nn.Module):
     """What was done to a model, which `unpatch` reads, and the alignment of its layers.
 
     Args:
+        model: that is patched.
         config: the choices of its slots.
         layers: the modules that get slots.
         base_implementation: transformers' attention implementation that the model had; None where its modules call
@@ -37,12 +40,16 @@ class Patch(nn.Module):
     loading: RemovableHandle
 
     def __init__(
-        self, config: AttentionConfig, layers: Mapping[str, AttentionModule], base_implementation: str | None
+        self,
+        model: nn.Module,
+        config: AttentionConfig,
+        layers: Mapping[str, AttentionModule],
+        base_implementation: str | None,
     ) -> None:
         super().__init__()
         self.config = config
         self.base_implementation = base_implementation
-        self.collector = Collector()
+        self.collector = Collector(model)
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
         for path, layer in layers.items():
@@ -54,6 +61,18 @@ class Patch(nn.Module):
             self.alignments[size] = alignment_class(
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
             )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Patch":
+        owner = self.collector.owner
+        if owner is not None and id(owner) not in memo:
+            raise AlignAttnError(
+                "the alignment is copied without its model (modules_to_save of an adapter does so): leave it out, its "
+                "parameters are trained and saved with every adapter"
+            )
+        twin = self.__class__.__new__(self.__class__)
+        memo[id(self)] = twin
+        twin.__setstate__({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return twin
 
 
 class LayerSlots(AttentionVariant):
@@ -74,6 +93,8 @@ class LayerSlots(AttentionVariant):
         self.num_heads = layer.num_heads
         self.parts = layer.names.parts
         self.layer = index
+        self.gradient_scope = state.config.gradient_scope
+        self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
 
     def forward(
         self,
@@ -219,6 +240,11 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
             "attention interface or through alignattn.attend"
         )
+    if not any(part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)):
+        raise AlignAttnError(
+            f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
+            "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
+        )
     return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
 
 
@@ -234,21 +260,27 @@ def function_parameters(model: nn.Module) -> list[nn.Parameter]:
         parameter
         for slots in model.modules()
         if isinstance(slots, LayerSlots)
-        for slot in (slots.score, slots.normalizer, slots.value)
+        for slot in (slots.score_slot, slots.normalizer_slot, slots.value_slot)
         for parameter in slot.parameters()
     ]
 
 
-def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
-    """Stack the alignment parameters of a state dict made when each layer had an alignment of its own, in place.
+_SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
+
+
+def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
+    """Give the parameters of a state dict the names and shapes of today, in place.
 
     Args:
         model: patched.
-        state_dict: with `<layer>.alignattn.alignment.<parameter>` in place of `alignattn.alignments.<d>.<parameter>`.
+        state_dict: with `<layer>.alignattn.alignment.<parameter>`, when each layer had an alignment of its own, in
+            place of `alignattn.alignments.<d>.<parameter>`, or `alignattn.value.` in place of `alignattn.value_slot.`.
             An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
             differ by a prefix.
         prefix: of the model's own names.
     """
+    for name in [name for name in state_dict if _SLOT_BEFORE.search(name)]:
+        state_dict[_SLOT_BEFORE.sub(rf"{CHILD_NAME}.\1_slot.", name)] = state_dict.pop(name)
     marker = f".{CHILD_NAME}.alignment."
     before: dict[str, dict[str, Tensor]] = {}
     for name in [name for name in state_dict if marker in name]:
