@@ -115,6 +115,12 @@ class AttentionConfig:
         """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
         return any(slot != "alignment" for slot in self.filled_slots)
 
+    def function(self) -> dict[str, Any]:
+        """Return the fields that say what a patched model computes: all but those of the alignment."""
+        names = ("score", "normalizer", "value", "layers")
+        fields = {name: value for name, value in self.to_dict().items() if name.removesuffix("_options") in names}
+        return fields if self.changes_function else fields | {"layers": None}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
         fields = dataclasses.asdict(self)

@@ -5,25 +5,14 @@ Imported only where peft is installed. peft freezes every parameter that is neit
 class beside their own. They are one set for all adapters of a model.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from peft import PeftConfig, PeftModel
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.config import AttentionConfig
-from alignattn.patching.attach import LOADING_HINT
-from alignattn.patching.patch import patch
-from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
-from alignattn.support.errors import AlignAttnError
-
-DESCRIPTION = "description"
-"""Name below the patch's of the tensor in an adapter's file that holds, as JSON, what the patch is."""
+from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, patch_of
+from alignattn.patching.state_dicts import DESCRIPTION, written_description
 
 LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 """Fields of a model's config that an adapter's own files lack, without which its head cannot be made."""
@@ -96,8 +85,8 @@ class CarriedPatch(Patch, _Carried):
             "task_type": self.task_types[adapter_name],
             "labels": {name: fields[name] for name in LABEL_FIELDS if fields.get(name) is not None},
         }
-        text = torch.tensor(list(json.dumps(description).encode()), dtype=torch.uint8)
-        return super().adapter_state_dict(adapter_name, state_dict) | {DESCRIPTION: text}
+        name = DESCRIPTION.rpartition(".")[2]
+        return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}
 
 
 def carry(model: nn.Module) -> None:
@@ -106,46 +95,3 @@ def carry(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, LayerSlots):
             module.__class__ = CarriedSlots
-
-
-def load_adapted(
-    model: PreTrainedModel, path: str, fields: Mapping[str, Any], description: Mapping[str, Any], **kwargs: Any
-) -> PeftModel:
-    """Give a model the patch and the adapter that `PeftModel.save_pretrained` wrote from one that had both.
-
-    Args:
-        model: the base model, as it is loaded.
-        path: the adapter's folder or Hub id.
-        fields: of its config.
-        description: that its file holds of the patch; empty where it was not patched.
-        **kwargs: as for `PeftModel.from_pretrained`.
-    """
-    if description:
-        patch(model, AttentionConfig.from_dict(description["attention"]))
-        fields = {**fields, "task_type": description["task_type"]}
-    config = PeftConfig.from_peft_type(**PeftConfig.check_kwargs(**fields))
-    return PeftModel.from_pretrained(model, path, config=config, **kwargs)
-
-
-def merged(model: nn.Module) -> nn.Module:
-    """Return the model without its adapters, their changes merged into its weights; itself if it has none."""
-    return model.merge_and_unload() if isinstance(model, PeftModel) else model
-
-
-def check_same(model: nn.Module, description: Tensor) -> None:
-    """Refuse an adapter that was trained with another attention function than the model's.
-
-    Args:
-        model: patched.
-        description: the tensor of this name in the adapter's file.
-
-    Raises:
-        AlignAttnError: if so.
-    """
-    theirs = AttentionConfig.from_dict(read_description(description)["attention"])
-    mine = patch_of(model).config if is_patched(model) else AttentionConfig()
-    if function_of(theirs) != function_of(mine):
-        raise AlignAttnError(
-            f"the adapter was trained with attention {theirs.name!r}, and the model is patched with {mine.name!r}: "
-            "patch it with the adapter's, or load the adapter with alignattn.from_pretrained"
-        )

@@ -10,18 +10,15 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, features_of
-from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of, convert_state_before
+from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
+from alignattn.patching.state_dicts import convert_state_before
 from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
 from alignattn.support.errors import AlignAttnError
-
-LOADING_HINT = "load_with_alignattn_from_pretrained"
-"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
-plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
-parameters."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -134,6 +131,11 @@ def fill_slots(
             _add_slots(layer, state, path_of[id(layer.module)])
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
+    if is_peft_available():
+        # Here, for it takes half a second: a patch without peft at hand has no adapters to care for.
+        from alignattn.patching.adapters import carry
+
+        carry(model)
     state.loading = model.register_load_state_dict_pre_hook(convert_state_before)
     if _is_of_transformers(model):
         encoder = _untyped(model)

@@ -17,7 +17,7 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models.build import saved_class
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.slots import convert_state_before
+from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")

@@ -6,7 +6,7 @@ The attention modules of one model share one collector. A call in training adds 
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -131,6 +131,25 @@ class Collector:
         """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""
         return self.recording is not None or (training and torch.is_grad_enabled())
 
+    def keep(self, role: str, projected: Tensor) -> None:
+        """Keep what a projection gave until its module attends."""
+        if torch.compiler.is_compiling():
+            # What leaves a checkpoint that is being compiled must be an operation's of its own.
+            projected = projected.view_as(projected)
+        _record(self._keep, role, projected)
+
+    def _keep(self, role: str, projected: Tensor) -> None:
+        self.projected = {**self.projected, role: projected}
+
+    def take_projected(self) -> dict[str, Tensor]:
+        """Return what the projections of the call under way gave, by role, and forget it."""
+        projected = self.projected
+        _record(self._forget)
+        return projected
+
+    def _forget(self) -> None:
+        self.projected = {}
+
     def add(self, call: RecordedCall | None) -> None:
         """Record a call in training, unless gradients are off, or a backward pass makes it again for a checkpoint.
 
@@ -140,13 +159,16 @@ class Collector:
         if call is None or not torch.is_grad_enabled():
             self.saw_no_gradient = True
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
-            call.previous = self.newest
-            self.newest = call
+            _record(self._append, call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self._calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
                 '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
             )
+
+    def _append(self, call: RecordedCall) -> None:
+        call.previous = self.newest
+        self.newest = call
 
     def _calls(self) -> list[RecordedCall]:
         calls, call = [], self.newest
@@ -179,6 +201,15 @@ class Collector:
             )
 
 
+def _record(change: Callable[..., None], *args: Any) -> None:
+    if torch.compiler.is_compiling():
+        # The compiler refuses what a checkpoint leaves behind, because it would not repeat it where the checkpoint is
+        # recomputed: nor may it, a recomputation records nothing.
+        torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(change, *args)
+    else:
+        change(*args)
+
+
 _NO_BACKWARD = -1
 """The number that torch gives where no backward pass is under way."""
 
@@ -200,10 +231,10 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
         calls: at least one.
         alignments: an `Alignment` for each size of a head.
     """
-    masks = {id(call.mask): real_tokens(call.mask) for call in calls}
+    masks: list[tuple[Tensor | None, Tensor | None]] = []
     by_size: dict[str, list[Call]] = {}
     for call in calls:
-        slots, mask = call.slots, masks[id(call.mask)]
+        slots, mask = call.slots, _real_tokens_once(call.mask, masks)
         by_size.setdefault(str(slots.head_dim), []).append(
             Call(call.query, call.key, slots.num_heads, mask, slots.layer)
         )
@@ -211,6 +242,16 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
+
+
+def _real_tokens_once(mask: Tensor | None, known: list[tuple[Tensor | None, Tensor | None]]) -> Tensor | None:
+    # Compared by `is`: the compiler would guard on an id, and compile each step anew.
+    for other, real in known:
+        if other is mask:
+            return real
+    real = real_tokens(mask)
+    known.append((mask, real))
+    return real
 
 
 def real_tokens(mask: Tensor | None) -> Tensor | None:

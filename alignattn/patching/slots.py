@@ -1,12 +1,10 @@
 """What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
 import copy
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -18,6 +16,11 @@ from alignattn.attention.variant import AttentionVariant, attention_with_weights
 from alignattn.patching.projections import FUSED, AttentionModule
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
+plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
+parameters."""
 
 
 class Patch(nn.Module):
@@ -34,6 +37,7 @@ class Patch(nn.Module):
         collector: of its layers.
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
+        task_types: by adapter, what its config says it is for.
         loading: of the hook by which the model loads checkpoints that hold an alignment a layer.
     """
 
@@ -52,6 +56,7 @@ class Patch(nn.Module):
         self.collector = Collector(model)
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
+        self.task_types: dict[str, str | None] = {}
         for path, layer in layers.items():
             self.paths.setdefault(str(layer.head_dim), []).append(path)
         if config.alignment is None:
@@ -142,11 +147,11 @@ class LayerSlots(AttentionVariant):
         return attended, weights
 
     def _projected_call(self, mask: Tensor | None) -> RecordedCall:
-        projected = self.collector.projected
+        projected = self.collector.take_projected()
         if FUSED in projected:
-            query, key = projected.pop(FUSED).chunk(self.parts, dim=-1)[:2]
+            query, key = projected[FUSED].chunk(self.parts, dim=-1)[:2]
         elif len(projected) == 2:
-            query, key = projected.pop("query"), projected.pop("key")
+            query, key = projected["query"], projected["key"]
         else:
             raise AlignAttnError(
                 "attention was computed without queries or keys of its module's own projections: an attention layer "
@@ -228,7 +233,8 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
         )
     lacked_gradient = any(state.collector.saw_no_gradient for state in states)
-    recorded = [(state, calls) for state in states if (calls := state.collector.take())]
+    taken = [(state, state.collector.take()) for state in states]
+    recorded = [(state, calls) for state, calls in taken if calls]
     if not recorded and lacked_gradient:
         raise AlignAttnError(
             "gradients were off in the forward, as in reentrant checkpointing, and the alignment loss would be lost: "
@@ -263,36 +269,3 @@ def function_parameters(model: nn.Module) -> list[nn.Parameter]:
         for slot in (slots.score_slot, slots.normalizer_slot, slots.value_slot)
         for parameter in slot.parameters()
     ]
-
-
-_SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
-
-
-def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
-    """Give the parameters of a state dict the names and shapes of today, in place.
-
-    Args:
-        model: patched.
-        state_dict: with `<layer>.alignattn.alignment.<parameter>`, when each layer had an alignment of its own, in
-            place of `alignattn.alignments.<d>.<parameter>`, or `alignattn.value.` in place of `alignattn.value_slot.`.
-            An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
-            differ by a prefix.
-        prefix: of the model's own names.
-    """
-    for name in [name for name in state_dict if _SLOT_BEFORE.search(name)]:
-        state_dict[_SLOT_BEFORE.sub(rf"{CHILD_NAME}.\1_slot.", name)] = state_dict.pop(name)
-    marker = f".{CHILD_NAME}.alignment."
-    before: dict[str, dict[str, Tensor]] = {}
-    for name in [name for name in state_dict if marker in name]:
-        path, _, parameter = name.partition(marker)
-        before.setdefault(path, {})[parameter] = state_dict.pop(name)
-    for size, paths in patch_of(model).paths.items():
-        layers = [before[name] for path in paths for name in before if _is_same(name, path)]
-        if len(layers) == len(paths):
-            for parameter in layers[0]:
-                stacked = torch.stack([layer[parameter] for layer in layers])
-                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
-
-
-def _is_same(name: str, path: str) -> bool:
-    return f".{name}".endswith(f".{path}") or f".{path}".endswith(f".{name}")

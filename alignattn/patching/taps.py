@@ -55,7 +55,7 @@ class TappedLinear(nn.Linear):
         reaches_input = tap.gradient_scope == "all"
         output, aligned = forked_linear(input, self.weight, self.bias, reaches_input=reaches_input)
         if around is None:
-            tap.collector.projected[tap.role] = aligned
+            tap.collector.keep(tap.role, aligned)
         elif input is around.input:
             around.projected[id(self)] = aligned
         return output
@@ -112,7 +112,7 @@ class OutputTap:
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
         collector.around = None
-        collector.projected[self.tap.role] = aligned
+        collector.keep(self.tap.role, aligned)
 
 
 @contextmanager

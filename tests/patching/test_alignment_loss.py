@@ -180,19 +180,3 @@ def test_a_state_dict_with_an_alignment_a_layer_is_stacked(family, variant):
     Around(twin).load_state_dict({name: before[name] for name in sorted(before)})
     pairs = zip(alignment_parameters(twin), alignment_parameters(model), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
-
-
-@pytest.mark.parametrize("preset", alignattn.PRESETS)
-def test_one_graph_serves_any_number_of_forwards_a_step(preset):
-    model = patched(preset)
-    model(**tiny_batch())  # transformers notes something of a model's first forward, which the compiler guards on
-    patch_of(model).collector.take()
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    for forwards in (1, 2, 3):
-        losses = [compiled(**tiny_batch()).loss for _ in range(forwards)]
-        if preset in ALIGNED:
-            losses.append(alignattn.alignment_loss(model))
-        sum(losses).backward()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

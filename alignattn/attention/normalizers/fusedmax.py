@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 from alignattn.attention.normalizers.sparse import sparsemax_rule
@@ -34,7 +33,7 @@ def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None
         AlignAttnError: if the weight is not above 0, or the shapes do not fit.
     """
     _check_weight(weight)
-    return normalize(lambda shifted, attendable: _fusedmax(shifted, attendable, weight), scores, mask)
+    return normalize(lambda shifted, attendable: _fused(shifted, attendable, weight)[0], scores, mask)
 
 
 def _check_weight(weight: object) -> None:
@@ -42,63 +41,68 @@ def _check_weight(weight: object) -> None:
         raise invalid("fusedmax", "weight", weight, "a number above 0 (for 0, choose sparsemax)")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _fusedmax(scores: Tensor, mask: Tensor | None, weight: float) -> Tensor:
-    # Which operations follow depends on the data: a compiled model breaks its graph here.
+@torch.library.custom_op("alignattn::fusedmax", mutates_args=())
+def _fused(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+    """Fusedmax of scores `[..., m]`, and for each position the first of those in its row it is fused with, int32.
+
+    Which operations it takes depends on the data: to the compiler it is one.
+    """
     if mask is None:
-        return _apply(scores, None, weight)
+        return _of_first(scores, None, weight)
     counts = mask.sum(dim=-1)
     if not (mask[..., 1:] & ~mask[..., :-1]).any():
-        return _apply(scores, counts, weight)
+        return _of_first(scores, counts, weight)
     order = (~mask).byte().argsort(dim=-1, stable=True)
-    weights = _apply(scores.gather(-1, order), counts, weight)
-    return torch.zeros_like(weights).scatter(-1, order, weights)
+    weights, group = _of_first(scores.gather(-1, order), counts, weight)
+    return torch.zeros_like(weights).scatter_(-1, order, weights), torch.zeros_like(group).scatter_(-1, order, group)
 
 
-def _apply(scores: Tensor, counts: Tensor | None, weight: float) -> Tensor:
-    result: Tensor = _Fusedmax.apply(scores, counts, weight)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _Fusedmax(torch.autograd.Function):
-    """Fusedmax of scores `[..., m]` whose first `counts[...]` positions are real (all of them, where None)."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, counts: Tensor | None, weight: float) -> Tensor:
-        rows = scores.reshape(-1, scores.shape[-1])
-        order = None
-        if counts is not None:
-            counts, order = counts.flatten().sort()
-            rows = rows[order]
-        # Total variation moves a score by 2λ at most, so what lies 1 + 2λ below the largest gets no weight, and of
-        # what lies 2λ further below, its neighbours see only that it is low: to lift it changes no weight.
-        floor = -(SPARSEMAX_REACH + 4 * weight)
-        denoised, is_fused = denoise(rows.T.clamp(min=floor), counts, weight)
-        weights = sparsemax_rule(denoised.T.contiguous(), None)
-        ctx.save_for_backward(weights, is_fused.T, order)
-        return _in_former_order(weights, order).view(scores.shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        weights, is_fused, order = ctx.saved_tensors
-        gradient = grad_outputs[0].reshape(weights.shape)
-        if order is not None:
-            gradient = gradient[order]
-        in_support = weights > 0
-        on_support = torch.where(in_support, gradient, 0)
-        mean = on_support.sum(dim=-1, keepdim=True) / in_support.sum(dim=-1, keepdim=True)
-        to_denoised = torch.where(in_support, gradient - mean, 0)
-        # The support is a union of fused groups, and a group's value is the mean of its scores plus a constant.
-        group = (~is_fused).flatten().cumsum(dim=0) - 1
-        sizes = torch.bincount(group)
-        sums = to_denoised.new_zeros(len(sizes)).index_add_(0, group, to_denoised.flatten())
-        to_scores = (sums / sizes)[group].view(weights.shape)
-        return _in_former_order(to_scores, order).view(grad_outputs[0].shape), None, None
+def _of_first(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+    # Of rows whose first `counts[...]` positions are real (all of them, where None).
+    rows = scores.reshape(-1, scores.shape[-1])
+    order = None
+    if counts is not None:
+        counts, order = counts.flatten().sort()
+        rows = rows[order]
+    # Total variation moves a score by 2λ at most, so what lies 1 + 2λ below the largest gets no weight, and of
+    # what lies 2λ further below, its neighbours see only that it is low: to lift it changes no weight.
+    floor = -(SPARSEMAX_REACH + 4 * weight)
+    denoised, is_fused = denoise(rows.T.clamp(min=floor), counts, weight)
+    weights = sparsemax_rule(denoised.T.contiguous(), None)
+    position = torch.arange(len(is_fused), dtype=torch.int32, device=scores.device)[:, None]
+    group = torch.where(is_fused, 0, position).cummax(dim=0).values.T
+    return _in_former_order(weights, order).view(scores.shape), _in_former_order(group, order).view(scores.shape)
 
 
 def _in_former_order(rows: Tensor, order: Tensor | None) -> Tensor:
-    return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
+    return rows.contiguous() if order is None else rows.new_empty(rows.shape).index_copy_(0, order, rows)
+
+
+@_fused.register_fake
+def _(scores: Tensor, mask: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
+    weights = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    return weights, torch.empty_like(weights, dtype=torch.int32)
+
+
+def _keep_for_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*output)
+
+
+def _gradient(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor, None, None]:
+    weights, group = ctx.saved_tensors
+    in_support = weights > 0
+    on_support = torch.where(in_support, gradient, 0)
+    mean = on_support.sum(dim=-1, keepdim=True) / in_support.sum(dim=-1, keepdim=True)
+    to_denoised = torch.where(in_support, gradient - mean, 0)
+    # The support is a union of fused groups, and a group's value is the mean of its scores plus a constant.
+    group = group.long()
+    sizes = torch.zeros_like(weights).scatter_add(-1, group, torch.ones_like(weights))
+    sums = torch.zeros_like(weights).scatter_add(-1, group, to_denoised)
+    return (sums / sizes.clamp(min=1)).gather(-1, group), None, None
+
+
+_fused.register_autograd(_gradient, setup_context=_keep_for_gradient)
 
 
 class Fusedmax(Normalizer):
@@ -119,4 +123,4 @@ class Fusedmax(Normalizer):
         self.weight = weight
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        return _fusedmax(scores, mask, self.weight)
+        return _fused(scores, mask, self.weight)[0]

@@ -1,6 +1,7 @@
 """The sparse normalizers of the entmax family, on the package `entmax`."""
 
 import math
+from typing import Any
 
 import entmax as entmax_package
 import torch
@@ -17,10 +18,55 @@ PARTIAL_SORT = 16
 BISECTIONS = {torch.float32: 30, torch.float64: 55}
 """Halvings of an interval shorter than 1 that reach the type's precision."""
 
-# The package's autograd functions cannot be traced: a compiled model breaks its graph at them.
-_sparsemax_function = torch.compiler.disable(entmax_package.sparsemax)
-_entmax15_function = torch.compiler.disable(entmax_package.entmax15)
-_bisection_function = torch.compiler.disable(entmax_package.entmax_bisect)
+
+@torch.library.custom_op("alignattn::entmax_by_sorting", mutates_args=())
+def _by_sorting(scores: Tensor, alpha: float) -> Tensor:
+    """The package's sparsemax (α = 2) or entmax15: one operation to the compiler, which cannot trace it."""
+    function = entmax_package.sparsemax if alpha == SPARSEMAX_ALPHA else entmax_package.entmax15
+    return function(scores.contiguous(), dim=-1, k=PARTIAL_SORT)
+
+
+@torch.library.custom_op("alignattn::entmax_by_bisection", mutates_args=())
+def _by_bisection(scores: Tensor, alpha: Tensor) -> Tensor:
+    """The package's entmax for α `[..., 1]`, likewise."""
+    return entmax_package.entmax_bisect(scores.contiguous(), alpha, dim=-1, n_iter=BISECTIONS[scores.dtype])
+
+
+def _keep_for_gradient(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: Tensor) -> None:
+    ctx.alpha = inputs[1]
+    ctx.save_for_backward(output)
+
+
+def _to_scores(weights: Tensor, alpha: float | Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14)."""
+    slope = torch.where(weights > 0, weights ** (2 - alpha), 0)
+    passed = gradient * slope
+    mean = passed.sum(dim=-1, keepdim=True) / slope.sum(dim=-1, keepdim=True)
+    return passed.addcmul(mean, slope, value=-1), slope
+
+
+def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    (weights,) = ctx.saved_tensors
+    return _to_scores(weights, ctx.alpha, gradient)[0], None
+
+
+def _gradient_of_bisection(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+    """With that in α (Correia, Niculae & Martins 2019, proposition 1)."""
+    (weights,) = ctx.saved_tensors
+    alpha: Tensor = ctx.alpha
+    to_scores, slope = _to_scores(weights, alpha, gradient)
+    if not ctx.needs_input_grad[1]:
+        return to_scores, None
+    share = slope / slope.sum(dim=-1, keepdim=True)
+    surprise = torch.special.entr(weights)
+    by_power = (weights - share) / (alpha - 1) ** 2
+    by_entropy = (surprise - share * surprise.sum(dim=-1, keepdim=True)) / (alpha - 1)
+    return to_scores, (gradient * (by_power + by_entropy)).sum_to_size(alpha.shape)
+
+
+for _operation, _gradient in ((_by_sorting, _gradient_of_sorting), (_by_bisection, _gradient_of_bisection)):
+    _operation.register_fake(lambda scores, _: torch.empty_like(scores, memory_format=torch.contiguous_format))
+    _operation.register_autograd(_gradient, setup_context=_keep_for_gradient)
 
 
 def sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -89,21 +135,19 @@ def _check_alphas(alpha: Tensor, scores: Tensor) -> None:
 
 def sparsemax_rule(scores: Tensor, _mask: Tensor | None) -> Tensor:
     """Return the sparsemax as a `Rule`."""
-    return _sparsemax_function(scores, dim=-1, k=PARTIAL_SORT)
+    return _by_sorting(scores, SPARSEMAX_ALPHA)
 
 
 def _entmax15(scores: Tensor, _mask: Tensor | None) -> Tensor:
-    return _entmax15_function(scores, dim=-1, k=PARTIAL_SORT)
+    return _by_sorting(scores, ENTMAX15_ALPHA)
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
     if isinstance(alpha, Tensor):
-        alpha = alpha.to(scores.dtype)
-    elif alpha == SPARSEMAX_ALPHA:
-        return sparsemax_rule(scores, None)
-    elif alpha == ENTMAX15_ALPHA:
-        return _entmax15(scores, None)
-    return _bisection_function(scores, alpha, dim=-1, n_iter=BISECTIONS[scores.dtype])
+        return _by_bisection(scores, alpha.to(scores.dtype))
+    if alpha in (SPARSEMAX_ALPHA, ENTMAX15_ALPHA):
+        return _by_sorting(scores, alpha)
+    return _by_bisection(scores, scores.new_full((1,), alpha))
 
 
 class Sparsemax(Normalizer):

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 BLOCK_COLUMNS = 8192
-"""Chains of 128 positions treated together: what the operations on one position read and write then fits a cache."""
+"""Chains of 128 positions treated together on a CPU: what the operations on one position read and write then fits a
+cache. Elsewhere all are: a GPU has room, and its launches cost more than its arithmetic."""
 
 
 def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tensor, Tensor]:
@@ -21,8 +22,9 @@ def denoise(scores: Tensor, counts: Tensor | None, weight: float) -> tuple[Tenso
         x, `[m, R]`, and a bool `[m, R]`: whether a position is fused with the one before it.
     """
     values, is_fused = torch.empty_like(scores), torch.empty_like(scores, dtype=torch.bool)
-    for start in range(0, scores.shape[1], BLOCK_COLUMNS):
-        block = slice(start, start + BLOCK_COLUMNS)
+    at_once = BLOCK_COLUMNS if scores.device.type == "cpu" else max(1, scores.shape[1])
+    for start in range(0, scores.shape[1], at_once):
+        block = slice(start, start + at_once)
         real = None if counts is None else counts[block]
         longest = max(1, len(scores) if real is None else int(real.max()))
         chains = _Chains(scores[:longest, block].contiguous(), real, weight)

@@ -1,0 +1,87 @@
+"""`torch.compile` of patched models and of their alignment: one graph each, with the gradients of eager mode.
+
+On the CPU what is compiled is the generic path, the one that a GPU runs.
+"""
+
+import pytest
+import torch
+from conftest import ALIGNED, tiny_batch, tiny_model
+
+import alignattn
+from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
+from alignattn.patching import patch_of
+from alignattn.patching.slots import has_alignment
+
+VARIANTS = [*alignattn.PRESETS, *(f"aa-ct+{choice}" for slot in (NORMALIZERS, SCORES, VALUES) for choice in slot)]
+
+
+def patched(variant):
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, use_cache=False)
+    alignattn.patch(model, variant, alignment_weight=0.3).train()
+    # transformers notes something of a model's first forward, which the compiler guards on.
+    model(**tiny_batch())
+    patch_of(model).collector.take()
+    return model
+
+
+def step(model, forward, alignment_loss, forwards=1):
+    """Return the loss and the gradients of a step of some forwards."""
+    losses = [forward(**tiny_batch(seed=seed)).loss for seed in range(forwards)]
+    if has_alignment(model):
+        losses.append(alignment_loss(model))
+    loss = sum(losses)
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return loss.detach(), found
+
+
+def compiled(function):
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_graph_of_the_model_serves_any_number_of_forwards_a_step(variant):
+    model = patched(variant)
+    forward = compiled(model)
+    for forwards in (1, 2, 3):
+        found = step(model, forward, alignattn.alignment_loss, forwards)
+        torch.testing.assert_close(found, step(model, model, alignattn.alignment_loss, forwards), rtol=1e-4, atol=1e-6)
+    assert graphs() == 1
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_one_graph_of_the_model_and_one_of_the_alignment(variant, checkpoints):
+    model = patched(variant)
+    expected = step(model, model, alignattn.alignment_loss)
+    if checkpoints:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
+    for _ in range(3):
+        torch.testing.assert_close(step(model, forward, alignment_loss), expected, rtol=1e-4, atol=1e-6)
+    assert graphs() == 2
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_one_graph_of_a_whole_step(variant):
+    model = patched(variant)
+
+    @compiled
+    def loss(batch):
+        return model(**batch).loss + alignattn.alignment_loss(model)
+
+    expected = model(**tiny_batch()).loss + alignattn.alignment_loss(model)
+    for _ in range(3):
+        torch.testing.assert_close(loss(tiny_batch()), expected)
+    assert graphs() == 1
