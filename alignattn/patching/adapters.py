@@ -1,4 +1,4 @@
-"""Adapters of peft around a patched model: its own parameters stay trainable, and are saved and loaded with each adapter.
+"""Adapters of peft around a patched model: its own parameters stay trainable, and are saved with each adapter.
 
 Imported only where peft is installed. peft freezes every parameter that is neither an adapter's nor below an
 `AuxiliaryTrainingWrapper`, and asks those modules what of theirs an adapter's file takes: a patch's modules take that

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
@@ -63,6 +63,9 @@ def unpatch(model: M) -> M:
     Raises:
         AlignAttnError: if the model is not patched.
     """
+    if not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model"):
+        unpatch(_untyped(model).get_base_model())
+        return model
     state, encoder = patch_of(model), _untyped(model)
     if state.base_implementation is not None:
         encoder.set_attn_implementation(state.base_implementation)

@@ -1,4 +1,4 @@
-"""What a patched model does with a state dict before it loads it: names and shapes of before, and what is not its own."""
+"""What a patched model does with a state dict before it loads it: names and shapes of before, and refusals."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def written_description(fields: dict[str, Any]) -> Tensor:
 
 def _check_same(model: nn.Module, description: dict[str, Any]) -> None:
     theirs, mine = AttentionConfig.from_dict(description["attention"]), patch_of(model).config
-    if theirs.function() != mine.function():
+    if theirs.function_fields() != mine.function_fields():
         raise AlignAttnError(
             f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch it as "
             "the adapter's was, or load both with alignattn.from_pretrained"
