@@ -69,5 +69,5 @@ def _draw_panel(axes: Any, panel: CurvePanel, names: Sequence[str]) -> None:
         axes.plot(x, y, label=label, linewidth=LINE_POINTS, **style)
     axes.locator_params(nbins=MOST_TICKS)
     axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.title, fontsize="medium", parse_math=False)
+    axes.set_title(panel.title, fontsize="medium")
     axes.grid(alpha=0.3)

@@ -57,7 +57,7 @@ def new_figure(
 
     figure = Figure(figsize=(width, height), layout="constrained")
     lines = (textwrap.fill(line, int(width * TITLE_CHARACTERS)) for line in title.splitlines())
-    figure.suptitle("\n".join(lines), fontsize="medium", parse_math=False)
+    figure.suptitle("\n".join(lines), fontsize="medium")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
 
 
@@ -83,21 +83,27 @@ def finish_axes(figure: Any, all_axes: Sequence[Any]) -> None:
 
 def write_figure(figure: Any, path: Path) -> None:
     """Write a picture in one step, in the format that the file's name ends in."""
-    from matplotlib import rc_context
-
-    with replacing(path) as temporary, rc_context(FILE_SETTINGS):
-        figure.savefig(temporary, dpi=DOTS_PER_INCH)
+    with replacing(path) as temporary:
+        _save(figure, temporary, dpi=DOTS_PER_INCH)
 
 
 def svg_text(figure: Any) -> str:
     """Return a picture as an `<svg>` element to be put into a page, the same text for the same picture."""
-    from matplotlib import rc_context
-
     file = io.StringIO()
-    with rc_context(FILE_SETTINGS):
-        figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
+    _save(figure, file, format="svg", metadata=WITHOUT_DATE)
     text = file.getvalue()
     return _compact(text[text.index("<svg") :])
+
+
+def _save(figure: Any, target: Any, **options: Any) -> None:
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        # A name or a token with dollars in it is no formula.
+        text.set_parse_math(False)
+    with rc_context(FILE_SETTINGS):
+        figure.savefig(target, **options)
 
 
 def _compact(svg: str) -> str:

@@ -49,6 +49,6 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
         axes.set_yticks([])
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        axes.set_title(panel.title, fontsize="medium", parse_math=False)
+        axes.set_title(panel.title, fontsize="medium")
     finish_axes(figure, all_axes)
     return figure

@@ -75,7 +75,7 @@ def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
     axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.set_title(panel.title, fontsize="medium", parse_math=False)
+    axes.set_title(panel.title, fontsize="medium")
 
 
 def _draw_counts(axes: Any, panel: ReliabilityPanel) -> None:

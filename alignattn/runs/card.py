@@ -21,7 +21,7 @@ from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
 from alignattn.support.publishing import publishable
-from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification, get_task
+from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification
 from alignattn.tasks.kinds import kind_of
 
 CARD_FILE = "README.md"
@@ -112,7 +112,7 @@ class _Card:
         self.options = options
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
-        self.task = None if self.data.task is None else get_task(self.data.task)
+        self.task = options.task
         self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
         self.model = publishable(result.model)
         self.traits = traits_of(self.model)

@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
 from alignattn.runs.folders import STATE_FILE
-from alignattn.runs.options import RunOptions
+from alignattn.runs.options import TASK_FILE, RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import write_text
@@ -23,7 +23,7 @@ from alignattn.support.publishing import publishable
 LEFT_OUT = ("_*", f"{PREFIX_CHECKPOINT_DIR}-*")
 """What `Trainer.push_to_hub` leaves out, too."""
 
-NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE)
+NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
 """Files of a run that name data and models, some by where they lie on this machine."""
 
 STAGING_FOLDER = "_push"

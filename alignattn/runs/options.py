@@ -16,12 +16,16 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.runs.training_options import ALIGNMENT, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option, options_of, renamed, values_of
-from alignattn.tasks import TASKS, Task
+from alignattn.tasks import TASKS, Task, get_task, is_definition
+from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import TaskOptions
 
 DEFAULT_ATTENTION = "aa-ct"
 NO_ALIGNMENT = "none"
 SEED_FOLDER_PREFIX = "seed-"
+
+TASK_FILE = "task.json"
+"""Of the task of a run that the user's own file defines."""
 
 MODEL, ATTENTION, DATA = "model", "attention", "data"
 """Groups in the help."""
@@ -173,6 +177,19 @@ class RunOptions(Options):
     def attention(self) -> AttentionConfig:
         """The model's attention."""
         return self.model.attention_config
+
+    @cached_property
+    def task(self) -> Task | None:
+        """Its task: of one that the user's own file defines, what the folder of the run keeps of it; None without."""
+        kept = self.output_dir / TASK_FILE
+        if self.data.task is None:
+            return None
+        return read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+
+    @property
+    def keeps_task(self) -> bool:
+        """Whether the folder of the run keeps the task: a user's own file may change or go."""
+        return self.data.task is not None and is_definition(self.data.task)
 
     @cached_property
     def values(self) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import datasets
 
-from alignattn.runs.options import DataOptions, ModelOptions
+from alignattn.runs.options import DataOptions, ModelOptions, RunOptions
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks import Task, get_task
+from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
@@ -26,9 +26,9 @@ class EncodedData:
     evaluation: dict[str, EncodedSplit]
 
 
-def load_run_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
-    """Return the rows that the options name, as many as they allow."""
-    rows = _all_rows(model_args, data_args)
+def load_run_rows(options: RunOptions) -> Rows[Any]:
+    """Return the rows that the options of a run name, as many as they allow."""
+    rows, data_args = _all_rows(options.model, options.data, options.task), options.data
     assert rows.train is not None
     evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
     return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
@@ -45,10 +45,9 @@ def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptio
     )
 
 
-def _all_rows(model_args: ModelOptions, data_args: DataOptions) -> Rows[Any]:
+def _all_rows(model_args: ModelOptions, data_args: DataOptions, task: Task | None) -> Rows[Any]:
     """The rows of the one source that the options name; options of the others would be passed over, and are refused."""
     reading: dict[str, Any] = {"cache_dir": model_args.cache_dir, "skip_bad_rows": data_args.skip_bad_rows}
-    task = None if data_args.task is None else get_task(data_args.task)
     if data_args.train_file is None:
         if task is None:
             raise AlignAttnError(
@@ -82,7 +81,7 @@ def _check_fit(data_args: DataOptions, source: str, *fitting: str) -> None:
             raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
 
 
-def encode_rows(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
+def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
     return EncodedData(

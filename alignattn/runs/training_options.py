@@ -29,7 +29,7 @@ SCORING_OPTIONS: Mapping[str, Any] = {
 UNWRITTEN_OPTION = "hub_token"
 """A secret: a run's folder is made to be passed on."""
 
-HUB_OPTIONS = (
+PUSH_OPTIONS = (
     "push_to_hub",
     "hub_model_id",
     "hub_strategy",

@@ -158,7 +158,7 @@ def build_parser(
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         if not option.rest:
-            _add(groups[option.group], option, is_hidden=option.rare and not everything)
+            _add(groups[option.group], option, options_of(options), is_hidden=option.rare and not everything)
     shown = groups[CONFIG.group]
     shown.add_argument("-h", "--help", action="help", help="Show this help.")
     if any(option.rare for option in known):
@@ -167,7 +167,7 @@ def build_parser(
     return parser
 
 
-def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
+def _add(group: Any, option: Option, known: Mapping[str, Option], *, is_hidden: bool) -> None:
     details = {
         "metavar": option.placeholder,
         "nargs": "+" if option.is_list else None,
@@ -179,8 +179,8 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
     answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
-    for name, answer in answers.items():
-        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
+    for name in answers.keys() - known.keys():
+        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answers[name], help=argparse.SUPPRESS)
 
 
 def _help(option: Option) -> str:

@@ -36,6 +36,9 @@ BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), Tru
 PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
 """What stands for a value of each type in the help."""
 
+PATHS = ("FILE", "DIR")
+"""What stands there for the path of a file, and of a folder."""
+
 S = TypeVar("S", bound="Options")
 
 
@@ -104,6 +107,11 @@ class Option:
     def is_required(self) -> bool:
         """Whether it must be given."""
         return self.default is REQUIRED
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names a file or folder."""
+        return self.metavar in PATHS
 
     @property
     def is_flag(self) -> bool:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.commands.demo.data import IN_DOMAIN, generate
+from alignattn.commands.demo.data import GENRE, generate
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
 from alignattn.models.build import build_word_model, saved_class
 from alignattn.models.sentence_pair import masked_softmax, split_pair
@@ -275,7 +275,7 @@ LEARNING_RATES = {"da": 0.02, "esim": 4e-3}
 
 
 def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
-    rows = generate(210, IN_DOMAIN, seed=0)
+    rows = generate(210, GENRE, seed=0)
     texts = [text for row in rows for text in (row.premise, row.hypothesis)]
     sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
     built = built_of(name, texts, config_fields=sizes)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.packaged import PACKAGED
-from alignattn.support.command import Command
+from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
 
@@ -87,5 +87,7 @@ COMMAND = Command(
     "time and memory of a training and an evaluation step, as ratios to plain attention",
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
+    # One run measures all attentions, so nothing is repeated with another seed.
+    in_tables=TableUse(has_seeds=False),
     examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
 )

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
+from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import from_pretrained
@@ -33,8 +33,8 @@ from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
-DOMAINS = (IN_DOMAIN, OUT_OF_DOMAIN)
-DOMAIN_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
+DOMAINS = (GENRE, OTHER_GENRE)
+DOMAIN_TITLES = (f"{GENRE}\n(in domain)", f"{OTHER_GENRE}\n(out of domain)")
 DATA_FOLDER = "data"
 DEMO_TABLE = "table.txt"
 DEMO_PICTURE = "demo.png"
@@ -95,7 +95,7 @@ def _distance_of(path: str, data_dir: Path) -> float:
     source = model_source(path)
     model = from_pretrained(source, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(source)
-    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
+    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{GENRE}"]
     options = TaskOptions(max_length=LONGEST_PAIR)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
     batch = distance_batch(task, split, tokenizer)
@@ -157,8 +157,8 @@ def _table(rows: Sequence[DemoRow]) -> str:
         for row in rows
     ]
     caption = (
-        f"Generated sentence pairs: trained on {IN_DOMAIN}, evaluated on unseen {IN_DOMAIN} (in domain) and on "
-        f"{OUT_OF_DOMAIN} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
+        f"Generated sentence pairs: trained on {GENRE}, evaluated on unseen {GENRE} (in domain) and on "
+        f"{OTHER_GENRE} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
         "differences of a few points are noise."
     )
     return f"{render_table(header, body)}\n\n{caption}"

@@ -8,7 +8,8 @@ from typing import Any
 
 from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.runs.options import RunOptions
-from alignattn.support.command import Command
+from alignattn.runs.training_options import PUSH_OPTIONS
+from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, option
 from alignattn.tasks import LabelledTask
@@ -77,5 +78,6 @@ COMMAND = Command(
     "fine-tune on one task, report accuracy and calibration on it and on another task",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
+    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS, *OPTIONS_OF_THE_PAIR)),
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
 )

@@ -142,9 +142,10 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
     ]
     training = training_options(options)
-    run = finetune_one(training)
-    judged = _predict(training, sides)
-    result = _result(options, run, judged)
+    args = training_arguments(training.training, RunArguments)
+    run = finetune_one(training, args)
+    judged = _predict(training, args, sides)
+    result = _result(options, run, judged, args)
     if PartialState().is_main_process:
         _write(options, judged, result)
         print(f"{render_domain_shift(result)}\nwritten to {options.output_dir}")
@@ -181,7 +182,7 @@ def check_folder(options: DomainShiftOptions) -> None:
     check_output_dir(training_options(options))
 
 
-def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
+def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
     """What the run's saved model makes of the development set of each side."""
     folder, data = training.output_dir, training.data
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -191,7 +192,7 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Judg
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=from_pretrained(folder, kind.auto_class),
-        args=training_arguments(training.training, RunArguments),
+        args=args,
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
@@ -199,7 +200,9 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Judg
     return list(map(JudgedSide, sides, predictions))
 
 
-def _result(options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide]) -> DomainShiftResult:
+def _result(
+    options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide], args: RunArguments
+) -> DomainShiftResult:
     known, labels = judged[0].half(DEVELOPMENT)
     temperature = fit_temperature(log_probabilities(known), labels)
     return DomainShiftResult(
@@ -217,7 +220,7 @@ def _result(options: DomainShiftOptions, run: RunResult, judged: Sequence[Judged
         },
         sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
-        device=device_name(training_arguments(options.training, RunArguments).device),
+        device=device_name(args.device),
     )
 
 

@@ -1,30 +1,26 @@
 """`alignattn finetune` as a filler of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from alignattn.commands.finetune import COMMAND
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed, percent
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
-from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
 
 
 class FinetuneFiller(Filler):
     """`alignattn finetune`."""
 
-    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS})
-
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
         return read_result(folder) is not None
 
-    def check_same(self, values: Mapping[str, Any]) -> None:
+    def check_same(self, options: RunOptions) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        check_output_dir(COMMAND.resolve(values))
+        check_output_dir(options)
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""

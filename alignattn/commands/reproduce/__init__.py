@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, Options, option
+
+if TYPE_CHECKING:
+    from alignattn.commands.reproduce.table import Table
 
 NUM_SEEDS = 5
 
@@ -37,16 +42,27 @@ class ReproduceOptions(Options):
         super().__post_init__()
         if self.ray_address is not None and self.launcher != "ray":
             raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
-        if self.seeds is None:
-            return
-        if len(self.seeds) != (self.num_seeds or len(self.seeds)):
+        seeds = self.seeds or ()
+        if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
-        if len(self.seeds) == 1 and self.num_seeds is None:
-            (seed,) = self.seeds
+        if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
-                "beside it for this one alone"
+                f"--seeds {seeds[0]} is one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, or "
+                "--num_seeds 1 beside it for this one alone"
             )
+        # What is wrong with it is to be said before anything heavy is imported.
+        _ = self.asked_table
+
+    @cached_property
+    def asked_table(self) -> "Table":
+        """The table with the options that are given, and the rows and columns that are asked for."""
+        # It reads files, which a help does not need.
+        from alignattn.commands.reproduce.fillers import read_given
+        from alignattn.commands.reproduce.table import load_table
+
+        table = load_table(self.table)
+        table = table.with_given(read_given(table.command, self.others))
+        return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
 
     @property
     def cell_seeds(self) -> Sequence[int]:

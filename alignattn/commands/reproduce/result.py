@@ -12,7 +12,7 @@ from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
-from alignattn.commands.reproduce.experiment import MODEL, SEED, State
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
@@ -128,23 +128,23 @@ class TableResult:
         return lines
 
 
-def read_table(table: Table, cells: Sequence[Cell], results: Path) -> TableResult:
-    """Return a table with what the runs in a results folder measured.
+def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> TableResult:
+    """Return a table with what its runs measured.
 
     Args:
         table: the table.
         cells: its cells.
-        results: the folder.
+        folders: of their runs, by digest, as `folders_of` makes them.
     """
-    experiments = {run.digest: run for cell in cells for run in cell.runs}
-    runs = {digest: _read_run(RunFolder(results, experiment)) for digest, experiment in experiments.items()}
-    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], results)
+    runs = {digest: _read_run(folder) for digest, folder in folders.items()}
+    results = next(iter(folders.values())).results
+    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], folders)
     return TableResult(
         name=table.name,
         title=table.title,
         published_source=table.published_source,
-        measured_source=_published(_measured_source(table, cells), results),
-        notes=[*table.notes, *(_published(problem, results) for problem in problems)],
+        measured_source=_without_paths(_measured_source(table, cells), results),
+        notes=[*table.notes, *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
     )
@@ -161,7 +161,7 @@ def _read_run(folder: RunFolder) -> TableRun:
             state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
 
     def published(text: str) -> str:
-        return _published(text, folder.results, folder.values)
+        return _without_paths(text, folder.results, folder.values)
 
     took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
     return TableRun(
@@ -180,7 +180,7 @@ def _read_run(folder: RunFolder) -> TableRun:
     )
 
 
-def _published(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
     """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
@@ -220,7 +220,7 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(found)
 
 
-def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list[str]]:
+def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tuple[list[Cell], list[str]]:
     """The cells with their corrected comparisons, and why some could not be made."""
     by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
     plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
@@ -231,7 +231,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
         comparison = None
         try:
             if plain is not None:
-                comparison = _compare(cell, plain, results, family_size)
+                comparison = _compare(cell, plain, folders, family_size)
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
@@ -239,7 +239,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
     return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
 
 
-def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Comparison | None:
+def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int) -> Comparison | None:
     """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
     values = {
         seed: (measured, baseline)
@@ -251,15 +251,18 @@ def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Compar
     return compare(
         [measured for measured, _ in values.values()],
         [baseline for _, baseline in values.values()],
-        partial(_paired_scores, cell, plain, results, list(values)),
+        partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
 
 
-def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int]) -> PairedScores | None:
+def _paired_scores(
+    cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], seeds: Sequence[int]
+) -> PairedScores | None:
     pairs = []
     for seed in seeds:
-        measured, baseline = (RunFolder(results, one.experiments[seed]).examples(one.path) for one in (cell, plain))
+        runs = ((folders[one.experiments[seed].digest], one.path) for one in (cell, plain))
+        measured, baseline = (folder.filler.examples(folder.output, path) for folder, path in runs)
         if measured is None or baseline is None:
             return None
         pairs.append((measured, baseline))
@@ -269,11 +272,14 @@ def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int])
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     models = dict.fromkeys(table.model_of(row) for row in table.rows)
     seeds = dict.fromkeys(
-        whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
+        whole[SEED_OPTION]
+        for cell in cells
+        for experiment in cell.experiments
+        if SEED_OPTION in (whole := experiment.all_options)
     )
     parts = [" and ".join(short_path(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    given = {name: value for name, value in table.given.items() if name != MODEL}
+    given = {name: value for name, value in table.given.items() if name != MODEL_OPTION}
     parts += [f"with {_listed(given)}"] if given else []
     return "; ".join(parts)
 

@@ -6,7 +6,7 @@ from alignattn.commands.robustness.options import (
     RobustnessOptions,
     ShowOptions,
 )
-from alignattn.support.command import Command
+from alignattn.support.command import Command, TableUse
 
 COMMAND = Command(
     "robustness",
@@ -14,9 +14,10 @@ COMMAND = Command(
     RobustnessOptions,
     run="alignattn.commands.robustness.command:robustness",
     examples=(
-        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --max_eval_samples 20 --output_dir attacks",
+        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
         f"{PROG} --merge --output_dir attacks",
     ),
+    in_tables=TableUse("finetune", ("run", "model", "task", "seed", "shard", "merge"), has_seeds=False),
     moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},
     subcommands={
         "show": Command(

@@ -1,9 +1,9 @@
 """`alignattn robustness` as a filler of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import yaml
@@ -33,16 +33,6 @@ class _TablesFile:
 
 class RobustnessFiller(Filler):
     """`alignattn robustness`, on the run of a `finetune`."""
-
-    needs = "finetune"
-    withheld = frozenset({"run", "model", "task", "seed", "shard", "merge"})
-    # In a table `max_eval_samples` is how many rows the attacked model is evaluated on.
-    in_tables: ClassVar[Mapping[str, str]] = {"max_eval_samples": "num_examples"}
-    has_seeds = False
-
-    def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
-        """Return all options of a run."""
-        return {"run": [str(needed)], **super().values(options, folder, needed)}
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the table is there, which is written after all attacks."""

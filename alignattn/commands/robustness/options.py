@@ -1,6 +1,7 @@
 """The options of `alignattn robustness` and of what goes with it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,11 @@ class AttackOptions(Options):
     recipes: tuple[str, ...] = option(
         tuple(RECIPES), f"Attacks: {', '.join(RECIPES)} (default: all).", distinct="recipe"
     )
-    max_eval_samples: int = option(
+    num_examples: int = option(
         1000,
         "Examples to attack, not counting rows that the model gets wrong; it may be raised later.",
         low=1,
-        formerly=("num_examples",),
+        asked_as={"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"},
     )
     attack_columns: tuple[str, ...] | None = option(
         None, "Columns of a pair whose words may change (default: the recipe's own rule)."
@@ -101,7 +102,7 @@ class RobustnessOptions(AttackOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Shard.parse(self.shard)
+        _ = self.part
         if not self.merge:
             return
         known = options_of(type(self))
@@ -109,7 +110,7 @@ class RobustnessOptions(AttackOptions):
         if others:
             raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
-    @property
+    @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)

@@ -89,7 +89,7 @@ class Target:
             attack_columns=attacked_columns(recipe, self.task.text_columns, arguments.attack_columns),
             max_length=arguments.max_length,
             seed=arguments.seed,
-            num_examples=arguments.max_eval_samples,
+            num_examples=arguments.num_examples,
             precision="float16" if arguments.half_precision else "float32",
             resources=resources,
         )

@@ -77,7 +77,7 @@ def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
         AttackOptions(**{option: ""}).resources()
 
 
-@pytest.mark.parametrize("option", ["max_eval_samples", "max_length", "batch_size"])
+@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
 @pytest.mark.parametrize("number", [0, -3])
 def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys) -> None:
     words = f"robustness {ATTACK} --{option} {number}".split()
