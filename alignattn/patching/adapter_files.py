@@ -7,8 +7,9 @@ from typing import Any
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
-from transformers.utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME, is_peft_available
 from transformers.utils.hub import cached_file
+from transformers.utils.import_utils import is_peft_available
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import unpatch

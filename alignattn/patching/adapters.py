@@ -21,7 +21,7 @@ LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 class _Carried(AuxiliaryTrainingWrapper):
     """What peft asks of a module that is trained beside an adapter, for one that wraps nothing."""
 
-    _adapters: frozenset[str] = frozenset()
+    _adapters: set[str] = set()  # noqa: RUF012 - a class of peft declares it so
     _active_adapter: list[str] = []  # noqa: RUF012 - a class of peft declares it so
     _disable_adapters = False
 
@@ -50,7 +50,9 @@ class _Carried(AuxiliaryTrainingWrapper):
     def delete_adapter(self, adapter_name: str, new_active_adapters: list[str] | None) -> None:
         """Leave the module as it is."""
 
-    def adapter_state_dict(self, adapter_name: str, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
+        self, adapter_name: str, state_dict: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return what an adapter's file takes of this module's `state_dict`."""
         return {name: state_dict[name] for name in self.state_dict()}
 
@@ -70,7 +72,9 @@ class CarriedSlots(LayerSlots, _Carried):
 class CarriedPatch(Patch, _Carried):
     """A patch whose choices and parameters every adapter carries."""
 
-    def adapter_state_dict(self, adapter_name: str, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
+        self, adapter_name: str, state_dict: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return what an adapter's file takes of this module's `state_dict`, and the choices."""
         model: Any = self.collector.owner
         adapter = model.peft_config[adapter_name]

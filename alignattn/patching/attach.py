@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.utils import is_peft_available
+from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
+from alignattn.patching.owned_configs import own_configs, return_configs
 from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, features_of
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
@@ -79,6 +80,7 @@ def unpatch(model: M) -> M:
         delattr(encoder.config, CHILD_NAME)
         if state.config.changes_function:
             del encoder.config.attn_implementation
+        return_configs(model, state.configs)
     return model
 
 
@@ -141,6 +143,7 @@ def fill_slots(
         carry(model)
     state.loading = model.register_load_state_dict_pre_hook(convert_state_before)
     if _is_of_transformers(model):
+        state.configs = own_configs(model)
         encoder = _untyped(model)
         setattr(encoder.config, CHILD_NAME, config.to_dict())
         if config.changes_function:

@@ -13,6 +13,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
+from alignattn.patching.owned_configs import ConfigPairs
 from alignattn.patching.projections import FUSED, AttentionModule
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError
@@ -37,6 +38,7 @@ class Patch(nn.Module):
         collector: of its layers.
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
+        configs: of the model, each with the one that it had before.
         task_types: by adapter, what its config says it is for.
         loading: of the hook by which the model loads checkpoints that hold an alignment a layer.
     """
@@ -54,6 +56,7 @@ class Patch(nn.Module):
         self.config = config
         self.base_implementation = base_implementation
         self.collector = Collector(model)
+        self.configs: ConfigPairs = []
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
         self.task_types: dict[str, str | None] = {}
@@ -76,7 +79,7 @@ class Patch(nn.Module):
             )
         twin = self.__class__.__new__(self.__class__)
         memo[id(self)] = twin
-        twin.__setstate__({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        vars(twin).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
         return twin
 
 
