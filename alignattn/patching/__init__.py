@@ -6,6 +6,7 @@ from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
     LOADING_HINT,
     Patch,
+    aligned_patches,
     alignment_loss,
     alignment_parameters,
     collect,
@@ -20,6 +21,7 @@ __all__ = [
     "CHILD_NAME",
     "LOADING_HINT",
     "Patch",
+    "aligned_patches",
     "alignment_loss",
     "alignment_parameters",
     "attach",

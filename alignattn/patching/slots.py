@@ -173,6 +173,11 @@ def has_alignment(model: Any) -> bool:
     return isinstance(model, nn.Module) and is_patched(model) and bool(patch_of(model).alignments)
 
 
+def aligned_patches(model: nn.Module) -> list[Patch]:
+    """Return the patches with an alignment of a model and of its parts."""
+    return [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+
+
 def patch_of(model: nn.Module) -> Patch:
     """Return the patch that `model` carries.
 
@@ -230,7 +235,7 @@ def alignment_loss(model: nn.Module) -> Tensor:
 
 def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Tensor]]]:
     """Return A(Q, K) of a step and its diagnostics for each patched part of a model, and forget what it recorded."""
-    states = [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+    states = aligned_patches(model)
     if not states:
         raise AlignAttnError(
             f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
@@ -240,8 +245,8 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     recorded = [(state, calls) for state, calls in taken if calls]
     if not recorded and lacked_gradient:
         raise AlignAttnError(
-            "gradients were off in the forward, as in reentrant checkpointing, and the alignment loss would be lost: "
-            'set activation_checkpointing_kwargs={"use_reentrant": False}'
+            "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
+            '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
         )
     if not recorded:
         raise AlignAttnError(

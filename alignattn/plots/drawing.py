@@ -61,24 +61,18 @@ def new_figure(
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
 
 
-def save_figure(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
-    """Finish the axes and write the picture."""
-    finish_axes(figure, all_axes)
-    write_figure(figure, path)
-
-
-def finish_axes(figure: Any, all_axes: Sequence[Any]) -> None:
-    """Take away needless spines, and put the legend of the first axes, if it has one, below the picture."""
+def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
+    """Return a figure without needless spines, with the legend of the first axes, if it has one, below the picture."""
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = all_axes[0].get_legend_handles_labels()
-    if not handles:
-        return
-    inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
-    abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
-    )
+    if handles:
+        inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
+        abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
+        )
+    return figure
 
 
 def write_figure(figure: Any, path: Path) -> None:

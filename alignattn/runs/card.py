@@ -39,6 +39,7 @@ SETTINGS = (
     "learning_rate",
     "alignment_learning_rate",
     "alignment_warmup_ratio",
+    "slot_learning_rate",
     "num_train_epochs",
     "max_steps",
     "per_device_train_batch_size",

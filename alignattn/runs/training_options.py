@@ -121,6 +121,12 @@ class TrainingOptions(TransformersOptions):
     alignment_learning_rate: float = option(
         1e-3, "Learning rate of the alignment losses' own networks.", group=ALIGNMENT, above=0
     )
+    slot_learning_rate: float | None = option(
+        None,
+        "Learning rate of the parameters that scores, normalizers and values add; the model's if not given.",
+        group=ALIGNMENT,
+        above=0,
+    )
     alignment_warmup_ratio: float = option(
         0.0, "Share of the steps over which λ rises from 0.", group=ALIGNMENT, low=0, high=1
     )

@@ -8,11 +8,11 @@ from alignattn.plots import (
     LinePanel,
     PointPanel,
     Spread,
+    draw_bars,
+    draw_comparison,
     draw_curves,
+    draw_lines,
     draw_points,
-    plot_bars,
-    plot_comparison,
-    plot_growth,
     svg_text,
     write_figure,
 )
@@ -20,33 +20,24 @@ from alignattn.plots import (
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved, as matplotlib has them."""
-    figures = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: figures.append(figure))
-    return figures
-
-
-def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups(drawn, tmp_path):
+def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups():
     series = {"soft": [Spread.exact(1), Spread.exact(2)], "aa-ct": [Spread(3, 2, 5), Spread(4, 4, 4)]}
     panel = BarPanel("time", ["training", "evaluation"], series)
-    plot_bars(tmp_path / "bars.svg", [panel], names=["soft", "aa-ct"], y_label="ratio", reference=1, title="all")
-    (axes,) = drawn[0].axes
+    figure = draw_bars([panel], names=["soft", "aa-ct"], y_label="ratio", reference=1, title="all")
+    (axes,) = figure.axes
     bars = {container.get_label(): container for container in axes.containers if container.get_label() in series}
     for name, spreads in series.items():
         assert [bar.get_height() for bar in bars[name]] == [spread.median for spread in spreads]
         places = [bar.get_x() + bar.get_width() / 2 for bar in bars[name]]
         assert [round(place) for place in places] == [0, 1]
     assert [label.get_text() for label in axes.get_xticklabels()] == panel.groups
-    plot_comparison(tmp_path / "all.svg", [panel, panel], names=["soft", "aa-ct"], title="side by side")
-    assert len(drawn[1].axes) == 2
+    assert len(draw_comparison([panel, panel], names=["soft", "aa-ct"], title="side by side").axes) == 2
 
 
-def test_growth_is_drawn_without_what_is_negligible(drawn, tmp_path):
+def test_growth_is_drawn_without_what_is_negligible():
     panel = LinePanel("memory", "bytes", [128, 256], {"soft": [1e6, 4e6], "none": [0.0, 1.0]}, has_guide=True)
-    plot_growth(tmp_path / "growth.svg", [panel], names=["soft", "none"], x_label="tokens", title="growth")
-    (axes,) = drawn[0].axes
+    figure = draw_lines([panel], names=["soft", "none"], x_label="tokens", title="growth")
+    (axes,) = figure.axes
     assert axes.get_ylim()[0] > 1
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert lines["soft"] == [1e6, 4e6]

@@ -18,7 +18,7 @@ from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import from_pretrained
-from alignattn.plots import BarPanel, Spread, plot_comparison
+from alignattn.plots import BarPanel, Spread, draw_comparison, write_figure
 from alignattn.runs.distance import distance_batch, query_key_distance
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
@@ -168,8 +168,7 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
     def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
         return BarPanel(title, groups, {row.attention: [Spread.exact(value) for value in values(row)] for row in rows})
 
-    plot_comparison(
-        path,
+    figure = draw_comparison(
         [
             panel("accuracy (%)", DOMAIN_TITLES, lambda row: [100 * row.accuracy[genre] for genre in DOMAINS]),
             panel(
@@ -182,3 +181,4 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
         names=ATTENTIONS,
         title="MiniLM fine-tuned on generated sentence pairs, one seed",
     )
+    write_figure(figure, path)

@@ -36,7 +36,7 @@ from alignattn.commands.domain_shift.report import (
     write_seed_table,
 )
 from alignattn.patching.checkpoints import from_pretrained
-from alignattn.plots import plot_reliability
+from alignattn.plots import draw_reliability, write_figure
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows
@@ -253,7 +253,7 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
         states = _states(probabilities, result.temperature)
         panels = reliability_panels(states, labels, result.temperature, result.num_bins)
         title = f"{side.task.name} ({side.side}), {len(labels)} rows"
-        plot_reliability(folder / f"reliability-{side.side}.png", panels, title=title)
+        write_figure(draw_reliability(panels, title=title), folder / f"reliability-{side.side}.png")
     write_json(folder / RESULTS_FILE, asdict(result))
 
 

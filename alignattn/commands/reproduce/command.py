@@ -14,7 +14,6 @@ from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text, write_table
-from alignattn.commands.reproduce.launchers import Launcher
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
@@ -34,15 +33,18 @@ def reproduce(arguments: ReproduceOptions) -> None:
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
     folders = folders_of(results, cells)
+    for folder in folders.values():
+        # What no run of them could be made with is to be said before the first is made.
+        _ = folder.options
     waves = _waves(folders)
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher: Launcher
-    if arguments.launcher == "ray":
-        launcher = RayLauncher(arguments.processes, arguments.ray_address)
-    else:
-        launcher = LocalLauncher(arguments.processes)
+    launcher: LocalLauncher | RayLauncher = (
+        RayLauncher(arguments.processes, arguments.ray_address)
+        if arguments.launcher == "ray"
+        else LocalLauncher(arguments.processes)
+    )
     for wave in waves:
         run_missing(launcher, wave)
     result = read_table(table, cells, folders)
@@ -56,7 +58,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         raise AlignAttnError(f"{len(failed)} of {len(result.runs)} runs failed, the first: {failed[0].title}: {reason}")
 
 
-def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
+def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
     """Run the runs that have not finished; those that another process runs are waited for."""
     missing = {folder.path: folder for folder in folders if folder.status().state != "done"}
     for folder in missing.values():

@@ -17,6 +17,11 @@ DIGEST_CHARACTERS = 16
 
 MODEL_OPTION, SEED_OPTION = "model", "seed"
 
+SYMBOLS: Mapping[str, str] = {"alignment_weight": "λ ", SEED_OPTION: "seed "}
+"""What stands before the value of an option that would not be known by it."""
+
+TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
+
 State = Literal["done", "missing", "failed"]
 """Of a run."""
 
@@ -55,14 +60,14 @@ class Experiment:
     def title(self) -> str:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
-        names = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope")
-        parts = [
-            short_path(str(whole[name])) if name == MODEL_OPTION else whole[name] for name in names if name in whole
-        ]
-        words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
-        words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
-        words += [f"seed {whole[SEED_OPTION]}"] if SEED_OPTION in whole else []
-        return f"{self.command} {', '.join(words)}"
+        return f"{self.command} {', '.join(option_text(name, whole[name]) for name in TITLE_OPTIONS if name in whole)}"
+
+
+def option_text(name: str, value: Any) -> str:
+    """Return the value of an option for eyes."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return SYMBOLS.get(name, "") + (short_path(value) if name == MODEL_OPTION else str(value))
 
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:

@@ -30,13 +30,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, experiments_of
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, experiments_of, option_text
 from alignattn.commands.reproduce.fillers import in_digests, option_for
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
 ATTENTION_OPTION = "attention"
@@ -167,7 +166,7 @@ class Table(Definition):
     def label(self, row: Row) -> str:
         """Return what a row is called: its options, without those that all rows share."""
         names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
-        return row.label or ", ".join(_label(name, row.options[name]) for name in names or row.options)
+        return row.label or ", ".join(option_text(name, row.options[name]) for name in names or row.options)
 
     def baseline(self, row: Row) -> Row | None:
         """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
@@ -256,11 +255,3 @@ def _is_among(name: str, wanted: Sequence[str] | None) -> bool:
 
 def _without(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
-
-
-def _label(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if name == MODEL_OPTION:
-        return short_path(str(value))
-    return f"λ {value}" if name == "alignment_weight" else str(value)

@@ -42,7 +42,7 @@ from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, write_json
-from alignattn.training.trainer import refuse_data_parallel
+from alignattn.training.arguments import refuse_data_parallel
 
 
 @dataclass(frozen=True)

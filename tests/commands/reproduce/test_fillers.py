@@ -73,7 +73,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The runs that were attacked stand beside the attacks.
     assert len(soft.digests) == 2
-    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 

@@ -208,6 +208,7 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
         (["table1", "--learning_rat", "1"], "did you mean '--learning_rate'"),
+        (["table1", "--model_config", "dropout", "--tasks", "rte"], "--model_config 'dropout' is not NAME=VALUE"),
         (["table1", "--learning_rate"], "--learning_rate: expected one argument"),
         (["table1", "--learning_rate", "1", "2"], "unrecognized arguments: 2"),
         (["table1", "--output_dir", "here", "--run_name", ""], "--run_name is empty"),

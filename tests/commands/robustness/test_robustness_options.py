@@ -85,6 +85,13 @@ def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, cap
     assert not list(empty_folder.iterdir())
 
 
+def test_attacks_are_counted_by_one_name(empty_folder, capsys) -> None:
+    line = refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
+    assert line == "--max_eval_samples is the rows of an evaluation; of the attacks it is called --num_examples"
+    words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
+    assert main(words.split()) == 0
+
+
 def test_the_throughput_comparison_is_said_to_have_moved(capsys) -> None:
     line = refusal(["robustness", "throughput", "--run", "missing"], capsys)
     script = line.rpartition(" ")[2]
