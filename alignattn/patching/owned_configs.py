@@ -26,7 +26,7 @@ def own_configs(model: nn.Module) -> ConfigPairs:
 
 def return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
     """Give a model back the configs that it had before `own_configs`, but for those that have changed since."""
-    before = {id(own): config for own, config in pairs if own.to_dict() == config.to_dict()}
+    before: dict[int, Any] = {id(own): config for own, config in pairs if own.to_dict() == config.to_dict()}
     for module in model.modules():
         config = vars(module).get("config")
         if id(config) in before:
