@@ -4,21 +4,18 @@ import dataclasses
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args
 
 from alignattn.attention.choices import SLOTS, HeadReduction
 from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.support.options import Option
 from alignattn.support.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
 
 GradientScope = Literal["projections", "all"]
-
-LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "num_layers", "head_reduction"})
-"""Arguments of a choice's class that the layer gives it: all others are its options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +79,20 @@ class AttentionConfig:
         _check_choice(slot, choice, SLOTS[slot])
         if not options:
             return
-        choice_class = SLOTS[slot].load(choice)
-        arguments, types = inspect.signature(choice_class).parameters, get_type_hints(choice_class.__init__)
-        known = sorted(set(arguments) - LAYER_ARGUMENTS)
+        known = {option.name: option for option in SLOTS[slot][choice].options}
         for name in options:
             if not known:
                 raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
             _check_choice(f"option of {slot} {choice!r}", name, known)
-            _check_option(f"{slot} {choice!r}: {name}", options[name], types[name])
-        # Building it once lets it judge the values of its own options.
-        choice_class(**{name: 1 for name in ("head_dim", "num_heads") if name in arguments}, **options)
-        object.__setattr__(self, f"{slot}_options", {name: _plain(value) for name, value in options.items()})
+        try:
+            options = {name: _checked(known[name], value) for name, value in options.items()}
+        except AlignAttnError as error:
+            raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
+        object.__setattr__(self, f"{slot}_options", options)
+        # Building it once lets it judge what hangs on several of its options.
+        choice_class = SLOTS[slot].load(choice)
+        sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
+        choice_class(**dict.fromkeys(sizes, 1), **options)
 
     @property
     def name(self) -> str:
@@ -184,19 +184,12 @@ def _check_choice(what: str, value: Any, choices: Any) -> None:
         raise unknown(what, value, choices)
 
 
-def _check_option(what: str, value: Any, wanted: Any) -> None:
-    """Refuse what is not of the type that a constructor names; whether it is in range, that one judges by itself.
-
-    All whole numbers among the options are sizes and counts, and no number may be infinite.
-    """
-    if wanted is int and not (_is_number(value, Integral) and value >= 1):
-        raise AlignAttnError(f"{what}={value!r} must be a whole number of 1 or more")
-    if wanted is float and not (_is_number(value) and isfinite(value)):
-        raise AlignAttnError(f"{what}={value!r} must be a finite number")
-    if wanted is bool and not isinstance(value, bool):
-        raise AlignAttnError(f"{what}={value!r} must be one of True, False")
-    if get_origin(wanted) is Literal and value not in get_args(wanted):
-        raise AlignAttnError(f"{what}={value!r} is unknown: choose one of {', '.join(get_args(wanted))}")
+def _checked(option: Option, value: Any) -> Any:
+    if isinstance(value, str) and str not in option.types:
+        # A command line has read its numbers before; in Python, or in a saved config, text for one is a mistake.
+        wanted = "True or False" if bool in option.types else "a number"
+        raise AlignAttnError(f"{option.name}={value!r} is text: give {wanted}")
+    return option.checked(_plain(value))
 
 
 def _is_number(value: Any, kind: type = Real) -> bool:

@@ -18,7 +18,8 @@ from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE
 from alignattn.support.errors import AlignAttnError
 
 ROWS = 60
