@@ -20,7 +20,8 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models.build import saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.slots import stack_alignments_before
+from alignattn.patching.adapter_files import adapter_description, adapter_fields, base_model_of, load_adapter
+from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -50,13 +51,15 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
         model = alignattn.from_pretrained("out", AutoModelForSequenceClassification)
 
     Args:
-        path: a folder written by `save_pretrained`, a Hub id, or the name of a packaged model.
+        path: a folder written by `save_pretrained`, a Hub id, or the name of a packaged model; of a model, or of an
+            adapter of peft, which names its model.
         auto_class: an `AutoModelFor…` class or a model class of transformers.
-        **kwargs: as for `auto_class.from_pretrained`.
+        **kwargs: as for `auto_class.from_pretrained`; of an adapter also `is_trainable`, whether it is to be trained
+            on (not by default).
 
     Returns:
         The patched model in evaluation mode; a plain one if the checkpoint names no patch. What of its head is new, and
-        what of the checkpoint is not used, is logged in one line.
+        what of the checkpoint is not used, is logged in one line. Of an adapter, a `peft.PeftModel` around it.
 
     Raises:
         AlignAttnError: if there is no whole checkpoint at `path`: weights of the encoder are not there, do not fit its
@@ -98,6 +101,9 @@ def load_checkpoint(
     source = model_source(name)
     hub = {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
     with loading(name, choices):
+        adapter = adapter_fields(source, hub)
+        if adapter is not None:
+            return _load_adapted(source, adapter, auto_class, hub, kwargs | {"lacking": lacking})
         fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
         model_class = saved_class(fields) or auto_class
         if fields.get("attn_implementation") == LOADING_HINT:
@@ -121,6 +127,20 @@ def load_checkpoint(
     if parts:
         logger.warning("%s: %s", name, "; ".join(parts))
     return model
+
+
+def _load_adapted(
+    path: str, fields: dict[str, Any], auto_class: Any, hub: dict[str, Any], kwargs: dict[str, Any]
+) -> PreTrainedModel:
+    base = base_model_of(path, fields)
+    description = adapter_description(path, hub)
+    # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
+    kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
+    kwargs_of_base = (description.get("labels", {}) if "config" not in kwargs else {}) | kept
+    model = load_checkpoint(base, auto_class, **kwargs_of_base)
+    options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
+    adapted: PreTrainedModel = load_adapter(model, path, fields, description, **options)
+    return adapted
 
 
 def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrainedTokenizerBase:
@@ -203,7 +223,7 @@ def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
 def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
     saved = dict(_saved_slots(path, hub)) if expected else {}
-    stack_alignments_before(model, saved, "")
+    convert_state_before(model, saved, "")
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
