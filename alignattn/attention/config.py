@@ -15,9 +15,6 @@ PLAIN_ATTENTION = "soft"
 
 GradientScope = Literal["projections", "all"]
 
-LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "num_layers", "head_reduction"})
-"""Arguments of a choice's class that the layer gives it: all others are its options."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
@@ -77,15 +74,20 @@ class AttentionConfig:
         _check_choice(slot, choice, SLOTS[slot])
         if not options:
             return
-        choice_class = SLOTS[slot].load(choice)
-        arguments = inspect.signature(choice_class).parameters
-        known = sorted(set(arguments) - LAYER_ARGUMENTS)
+        known = {option.name: option for option in SLOTS[slot][choice].options}
         for name in options:
             if not known:
                 raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
             _check_choice(f"option of {slot} {choice!r}", name, known)
-        # Building it once lets it judge the values of its own options.
-        choice_class(**{name: 1 for name in ("head_dim", "num_heads") if name in arguments}, **options)
+        try:
+            options = {name: known[name].checked(value) for name, value in options.items()}
+        except AlignAttnError as error:
+            raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
+        object.__setattr__(self, f"{slot}_options", options)
+        # Building it once lets it judge what hangs on several of its options.
+        choice_class = SLOTS[slot].load(choice)
+        sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
+        choice_class(**dict.fromkeys(sizes, 1), **options)
 
     @property
     def name(self) -> str:

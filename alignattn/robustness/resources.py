@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from alignattn.models.packaged import model_source
 from alignattn.robustness.nltk_data import PACKAGES
-from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 
@@ -63,17 +63,11 @@ class Resources:
     @property
     def encoder_folder(self) -> Path | None:
         """The folder of the sentence encoder; None for the Universal Sentence Encoder."""
-        return (
-            None
-            if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
-            else Path(model_source(str(self.sentence_encoder)))
-        )
+        is_original = self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
+        return None if is_original else Path(model_source(str(self.sentence_encoder)))
 
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched."""
-        _check_one_source(self)
-        if self.synonyms not in (None, WORDNET):
-            raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")
@@ -141,17 +135,6 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
     """
     table = pq.read_table(path, columns=list(NEIGHBOR_COLUMNS))
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
-
-
-def _check_one_source(resources: Resources) -> None:
-    options = {
-        "--word_vectors": resources.word_vectors,
-        "--neighbors": resources.neighbors,
-        "--synonyms": resources.synonyms,
-    }
-    given = [option for option, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise AlignAttnError(f"{' and '.join(given)} are given: the words to swap come from one of them")
 
 
 def _check_neighbors(path: Path) -> None:

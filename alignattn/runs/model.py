@@ -8,18 +8,17 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 
 from alignattn.attention.config import AttentionConfig
-from alignattn.models import MODELS, Traits, traits_of
+from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.checkpoints import unloadable
-from alignattn.runs.options import ModelOptions
+from alignattn.runs.options import ModelOptions, check_fits
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import did_you_mean
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task import MOST_TEXTS
 
 
 def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
@@ -32,7 +31,7 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
         skip_bad_rows: leave out bad lines of the embeddings' file.
     """
     traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config
-    _check_fits(arguments, traits, task, attention)
+    check_fits(arguments, task)
     if traits.is_pretrained:
         built = _load_pretrained(arguments, task)
     else:
@@ -46,23 +45,6 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
     if traits.has_attention:
         patch(built.model, attention)
     return built
-
-
-def _check_fits(arguments: ModelOptions, traits: Traits, task: Task, attention: AttentionConfig) -> None:
-    name = arguments.model
-    if traits.reads_pairs and len(getattr(task, "text_columns", ())) != MOST_TEXTS:
-        raise AlignAttnError(f"--model {name} compares the two texts of a pair, and task {task.name!r} has none")
-    if not isinstance(task, traits.tasks):
-        kinds = " and ".join(kind.kind for kind in traits.tasks)
-        raise AlignAttnError(f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}")
-    if not traits.has_attention and attention != AttentionConfig():
-        raise AlignAttnError(
-            f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
-            "--layers and what fills its slots"
-        )
-    if arguments.embeddings is not None and not traits.reads_embeddings:
-        readers = " and ".join(model for model in MODELS if traits_of(model).reads_embeddings)
-        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
 
 
 def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:

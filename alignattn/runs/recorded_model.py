@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
@@ -55,7 +56,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     try:
         fields, _ = PreTrainedConfig.get_config_dict(source)
         own_class = saved_class(fields)
-        if own_class is not None and not own_class.traits.has_attention:
+        if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
             raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
         model = from_pretrained(source, own_class or AutoModel, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)

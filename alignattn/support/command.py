@@ -69,8 +69,14 @@ class Command:
 
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
         """Return the parser of its options, whose help shows those in daily use, or everything."""
-        others = "".join(f"\n  {other.prog:<28}  {other.help}" for other in self.subcommands.values())
-        description = f"{self.help[0].upper()}{self.help[1:]}.{others and f'{chr(10)}Go with it:'}{others}"
+        width = max((len(other.prog) for other in self.subcommands.values()), default=0)
+        others = [f"  {other.prog:<{width}}  {other.help}" for other in self.subcommands.values()]
+        lines = [
+            f"{self.help[0].upper()}{self.help[1:]}.",
+            *(["", "commands that go with it:"] if others else []),
+            *others,
+        ]
+        description = "\n".join(lines)
         return build_parser(
             self.options, self.prog, description=description, examples=self.examples, everything=everything
         )

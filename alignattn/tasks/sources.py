@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.tasks.tags.conll import read_conll
-from alignattn.tasks.task import Task
+from alignattn.tasks.task import CONLL, Task
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
 
@@ -154,7 +154,6 @@ def _copies() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
 
 
-CONLL = ".conll"
 _PARQUET = ".parquet"
 _TEXT_READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json, CONLL: read_conll}
 _EXTENSIONS = (*_TEXT_READERS, _PARQUET)

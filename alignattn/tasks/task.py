@@ -17,6 +17,9 @@ CORRELATIONS = frozenset({"pearson", "spearmanr"})
 MOST_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
 
+CONLL = ".conll"
+"""The ending of a file of tagged words."""
+
 TRAIN = "train"
 VALIDATION = "validation"
 

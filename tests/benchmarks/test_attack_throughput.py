@@ -144,7 +144,7 @@ class TestCommand:
             ("--num_examples 0", "--num_examples 0 must be at least 1"),
             ("--min_words -1", "--min_words -1 must be at least 0"),
             ("--min_words 5000", "of --min_words 5000 right: there is nothing to attack"),
-            ("--recipes pwws", "unknown recipe 'pwws'"),
+            ("--recipes pwws", "argument --recipes: invalid choice: 'pwws'"),
             ("--shard 1/2", "unrecognized arguments: --shard"),
         ],
     )

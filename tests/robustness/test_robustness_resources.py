@@ -22,8 +22,6 @@ pytest_plugins = ["robustness_fixtures"]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"synonyms": "wordnet"}, "--neighbors and --synonyms are given"),
-        ({"neighbors": None, "synonyms": "thesaurus"}, "the only choice is wordnet"),
         ({"neighbors": Path("none.parquet")}, "no file none.parquet"),
         ({"neighbors": GLOVE}, "no Parquet file"),
         ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),

@@ -7,20 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
+from toy_kind import VectorClassification
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.attention.config import PRESETS
 from alignattn.cli import main
 from alignattn.commands.reproduce.table import parse_table
-from alignattn.models import MODELS
+from alignattn.models import MODELS, ModelEntry, Traits
 from alignattn.support.registry import Entry
+from alignattn.tasks import TextClassification
 from alignattn.tasks.kinds import TASK_KINDS
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
+TOY = Traits(tasks=(TextClassification,), has_attention=True, training={"learning_rate": 0.003, "num_train_epochs": 2})
+VECTORS = Traits(tasks=(VectorClassification,), training={"learning_rate": 0.5})
 LINES = (
-    (MODELS, "toy", Entry("toy_model:ToyClassifier", "a toy of the tests")),
-    (MODELS, "vectors", Entry("toy_kind:VectorModel", "a line between vectors")),
+    (MODELS, "toy", ModelEntry("toy_model:ToyClassifier", "a toy of the tests", traits=TOY)),
+    (MODELS, "vectors", ModelEntry("toy_kind:VectorModel", "a line between vectors", traits=VECTORS)),
     (TASK_KINDS, "vector-classification", Entry("toy_kind:VectorClassification", "a class of a vector")),
 )
 
@@ -74,8 +78,8 @@ def test_finetune_and_the_card(attention, finetune, tmp_path):
 @pytest.mark.parametrize("has_attention", [True, False])
 def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
-    toy = MODELS.load("toy")
-    monkeypatch.setattr(toy, "traits", replace(toy.traits, has_attention=has_attention))
+    toy = replace(MODELS["toy"], traits=replace(TOY, has_attention=has_attention))
+    monkeypatch.setitem(MODELS._entries, "toy", toy)
     words = [
         "inspect",
         "--validation_file",

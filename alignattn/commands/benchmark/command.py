@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions
+from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions, Shape
 from alignattn.commands.benchmark.report import (
     BENCHMARK_FILES,
     GROWTH_FILE,
@@ -31,7 +31,6 @@ from alignattn.commands.benchmark.step_timing import (
     PHASES,
     Measurement,
     Setting,
-    Shape,
     Subject,
     make_batch,
     measure,

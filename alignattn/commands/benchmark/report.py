@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase, Shape
+from alignattn.commands.benchmark import Shape
+from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
 from alignattn.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
 from alignattn.support.files import write_csv
 

@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.table import Table
 
-NUM_SEEDS = 5
+NUM_SEEDS, MOST_SEEDS = 5, 1000
+
+OTHERS_HELP = "Options of the commands that fill the table."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(
-        REQUIRED, f"One of {', '.join(TABLES)}, or a YAML file of your own.", positional=True, metavar="TABLE"
-    )
-    seeds: tuple[int, ...] | None = option(None, "Seeds of the runs of each cell.", low=0, distinct="seed")
-    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1)
+    table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
+    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=LARGEST_SEED, distinct="seed")
+    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1, high=MOST_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: int | None = option(
-        None, "Runs at once (default: one for each GPU, or one; with Ray as many as fit).", low=1
-    )
+    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
-    others: tuple[str, ...] = option((), "Options of the commands that fill the table.", rest=True)
+    others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,8 +45,8 @@ class ReproduceOptions(Options):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
         if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds {seeds[0]} is one seed: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]}, or "
-                "--num_seeds 1 beside it for this one alone"
+                f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
+                "--num_seeds 1 beside it)"
             )
         # What is wrong with it is to be said before anything heavy is imported.
         _ = self.asked_table

@@ -28,9 +28,9 @@ UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
 
-@dataclass(frozen=True)
-class TableRun:
-    """What a table tells of one of its runs.
+@dataclass(frozen=True, kw_only=True)
+class TableRun(RunReport):
+    """What a table tells of one of its runs: what it measured and how, and what it is.
 
     Attributes:
         digest: names it, the hash of its options.
@@ -39,7 +39,6 @@ class TableRun:
         reason: why it failed, one line.
         folder: where it is.
         command: that makes it again, ready to be pasted into a shell.
-        report: what it measured and how.
         pictures: SVG documents by title: training curves, reliability diagrams.
     """
 
@@ -49,7 +48,6 @@ class TableRun:
     folder: str
     command: str
     reason: str | None = None
-    report: RunReport = field(default_factory=RunReport)
     pictures: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -171,12 +169,12 @@ def _read_run(folder: RunFolder) -> TableRun:
         reason=None if reason is None else published(reason),
         folder=published(str(folder.path)),
         command=published(folder.command_line),
-        report=replace(
-            report,
-            facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
-            config=published(report.config),
-        ),
         pictures=_pictures(report),
+        **vars(report)
+        | {
+            "facts": {name: published(fact) for name, fact in {**report.facts, **took}.items()},
+            "config": published(report.config),
+        },
     )
 
 
@@ -202,7 +200,7 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
     state: State = "failed" if "failed" in states else "missing" if "missing" in states else "done"
     reason = next((run.reason for run in own if run.state == "failed"), None)
     try:
-        values = [_number_at(run.report.numbers, cell.path) if run.state == "done" else None for run in own]
+        values = [_number_at(run.numbers, cell.path) if run.state == "done" else None for run in own]
     except AlignAttnError as error:
         return replace(cell, state="failed", reason=str(error))
     return replace(cell, state=state, reason=reason, values=values)

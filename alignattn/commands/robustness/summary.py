@@ -9,7 +9,8 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from alignattn.robustness.records import OUTCOMES, AttackRun, AttackSettings
+from alignattn.robustness.recipe_names import OUTCOMES
+from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.support.files import write_csv, write_json, write_text
 from alignattn.support.text_tables import render_table
@@ -18,7 +19,7 @@ TABLE_NAME = "robustness"
 NO_SHARE = "-"
 """What stands in a table for the share of nothing."""
 
-HEADINGS: Mapping[str, str] = {
+SUMMARY_HEADINGS: Mapping[str, str] = {
     "recipe": "recipe",
     "task": "task",
     "attention": "attention",
@@ -160,8 +161,8 @@ class AttackTable:
 
     def render(self) -> str:
         """Return the caption and the table in lines, shares in percent."""
-        rows = [[_cell(name, line[name]) for name in HEADINGS] for line in map(_for_eyes, self.summaries)]
-        return f"{self.caption}\n{render_table(list(HEADINGS.values()), rows)}"
+        rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_for_eyes, self.summaries)]
+        return f"{self.caption}\n{render_table(list(SUMMARY_HEADINGS.values()), rows)}"
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:

@@ -100,16 +100,12 @@ def target_loaders(arguments: AttackOptions) -> list[Callable[[], Target]]:
     if arguments.half_precision and not torch.cuda.is_available():
         raise AlignAttnError("--half_precision is for CUDA, and there is no such GPU here: leave it out")
     if arguments.run:
-        if arguments.model is not None or arguments.task is not None:
-            raise AlignAttnError("--run names model and task: leave --model and --task out")
         folders = [Path(run) for run in arguments.run]
         for folder in folders:
             check_run_folder(folder, "--run")
         _check_distinct(folders)
         names = _record_folders(folders)
         return [partial(_target_of_run, folder, names[folder], arguments) for folder in folders]
-    if arguments.model is None or arguments.task is None:
-        raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
     return [partial(_target_of_model, arguments)]
 
 

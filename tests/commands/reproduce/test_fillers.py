@@ -18,7 +18,8 @@ from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE
 from alignattn.support.errors import AlignAttnError
 
 ROWS = 60
@@ -73,7 +74,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The runs that were attacked stand beside the attacks.
     assert len(soft.digests) == 2
-    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 

@@ -198,7 +198,7 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("--recipes pwws", "unknown recipe 'pwws': choose one of textfooler, textbugger, bae"),
+        ("--recipes pwws", "argument --recipes: invalid choice: 'pwws': choose one of textfooler, textbugger, bae"),
         ("--attack_columns sentence2", "--attack_columns sentence2: give one or more of the task's columns: sentence"),
         ("--neighbors missing.parquet", "there is no file missing.parquet: give another to --neighbors"),
         ("--synonyms wordnet", "the words to swap come from one of them"),

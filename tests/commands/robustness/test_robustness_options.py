@@ -115,5 +115,5 @@ def test_the_help_gives_defaults_that_are_values(capsys) -> None:
         main(["robustness", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "Seed of the attacks. (default: 42)" in text
-    assert "bae (default: all)." in text
+    assert "Attacks. (default: textfooler textbugger bae)" in text
     assert "Most tokens that the model reads of a row. (default: 512)" in text
