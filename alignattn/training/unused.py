@@ -1,6 +1,6 @@
 """DistributedDataParallel's search for parameters that no loss reaches, beside a loss that is no output."""
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class _Reach(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient, *[None] * ctx.number
 
 
@@ -39,16 +39,19 @@ def reach_alignment_from_output(model: nn.Module) -> RemovableHandle:
 
 
 def _with_first_replaced(output: Any, parameters: list[nn.Parameter]) -> Any:
+    def reaching(value: Tensor) -> Tensor:
+        return _Reach.apply(value, *parameters)  # type: ignore[no-untyped-call]
+
     if isinstance(output, Tensor):
-        return _Reach.apply(output, *parameters)
-    if isinstance(output, Mapping):
+        return reaching(output)
+    if isinstance(output, MutableMapping):
         name = next((name for name, value in output.items() if _has_gradient(value)), None)
         if name is not None:
-            output[name] = _Reach.apply(output[name], *parameters)  # type: ignore[index]
+            output[name] = reaching(output[name])
     elif isinstance(output, tuple):
         index = next((index for index, value in enumerate(output) if _has_gradient(value)), None)
         if index is not None:
-            return *output[:index], _Reach.apply(output[index], *parameters), *output[index + 1 :]
+            return *output[:index], reaching(output[index]), *output[index + 1 :]
     return output
 
 
