@@ -17,7 +17,8 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models.build import saved_class
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.slots import stack_alignments_before
+from alignattn.patching.adapter_files import adapter_description, adapter_fields, base_model_of, load_adapter
+from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -39,12 +40,15 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
         model = alignattn.from_pretrained("out", AutoModelForSequenceClassification)
 
     Args:
-        path: a folder written by `save_pretrained`, or a Hub id.
+        path: a folder written by `save_pretrained`, or a Hub id; of a model, or of an adapter of peft, which names
+            its model.
         auto_class: an `AutoModelFor…` class or a model class of transformers.
-        **kwargs: as for `auto_class.from_pretrained`.
+        **kwargs: as for `auto_class.from_pretrained`; of an adapter also `is_trainable`, whether it is to be trained
+            on (not by default).
 
     Returns:
-        The patched model in evaluation mode; a plain one if the checkpoint names no patch.
+        The patched model in evaluation mode; a plain one if the checkpoint names no patch. Of an adapter, a
+        `peft.PeftModel` around it.
 
     Raises:
         AlignAttnError: if there is no checkpoint at `path`, or the slots' parameters in it do not fit.
@@ -71,6 +75,9 @@ def load_with_missing(path: str | Path, auto_class: Any, **kwargs: Any) -> tuple
         AlignAttnError: if the slots' parameters in it do not fit.
     """
     hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
+    adapter = adapter_fields(str(path), hub)
+    if adapter is not None:
+        return _load_adapted(str(path), adapter, auto_class, hub, kwargs)
     fields, _ = PreTrainedConfig.get_config_dict(str(path), **hub)
     model_class = saved_class(fields) or auto_class
     if fields.get("attn_implementation") == LOADING_HINT:
@@ -82,6 +89,19 @@ def load_with_missing(path: str | Path, auto_class: Any, **kwargs: Any) -> tuple
         patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
         _load_slots(model, str(path), hub)
     return model, frozenset(report["missing_keys"])
+
+
+def _load_adapted(
+    path: str, fields: dict[str, Any], auto_class: Any, hub: dict[str, Any], kwargs: dict[str, Any]
+) -> tuple[PreTrainedModel, frozenset[str]]:
+    base = base_model_of(path, fields)
+    description = adapter_description(path, hub)
+    # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
+    kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
+    kwargs_of_base = (description.get("labels", {}) if "config" not in kwargs else {}) | kept
+    model, missing = load_with_missing(base, auto_class, **kwargs_of_base)
+    options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
+    return load_adapter(model, path, fields, description, **options), missing
 
 
 def unloadable(
@@ -103,7 +123,7 @@ def unloadable(
 def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
     expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
     saved = dict(_saved_slots(path, hub)) if expected else {}
-    stack_alignments_before(model, saved, "")
+    convert_state_before(model, saved, "")
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}

@@ -199,7 +199,7 @@ class TestPretrained:
         model(**batch).loss.backward()
         for layer in model.bert.encoder.layer:
             attention = layer.attention.self
-            ratio = attention.alignattn.value.weight.grad.norm() / attention.value.weight.grad.norm()
+            ratio = attention.alignattn.value_slot.weight.grad.norm() / attention.value.weight.grad.norm()
             assert 0.01 < ratio < 100
 
     def test_sentence_embeddings_of_qvi(self, minilm):
