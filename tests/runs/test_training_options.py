@@ -37,12 +37,13 @@ def test_what_is_declared_anew_has_the_default_and_the_range_of_the_table():
 
 def test_the_trainers_arguments_are_the_options():
     words = (
-        "--lr_scheduler_type cosine --debug underflow_overflow --use_cpu --seed 3 --warmup_steps 0.1 --report_to none"
+        "--lr_scheduler_type cosine --debug underflow_overflow --use_cpu --seed 3 --warmup_steps 0.1 --report_to none "
+        "--slot_learning_rate 0.01"
     )
     options = get_command("finetune").parse([*GIVEN, *words.split(), "--hub_token", "secret"]).training
     args = training_arguments(options, RunArguments)
     assert (args.lr_scheduler_type, args.seed, args.warmup_steps) == ("cosine", 3, 0.1)
-    assert (args.learning_rate, args.alignment_learning_rate) == (2e-5, 1e-3)
+    assert (args.learning_rate, args.alignment_learning_rate, args.slot_learning_rate) == (2e-5, 1e-3, 0.01)
     assert not args.dataloader_pin_memory
     assert args.hub_token == "secret"
     assert args.__getstate__()["hub_token"] is None
@@ -96,6 +97,7 @@ class TestSameRun:
         ("--gradient_accumulation_steps 0", "--gradient_accumulation_steps 0 must be at least 1"),
         ("--lr_scheduler_kwargs nonsense", "--lr_scheduler_kwargs 'nonsense' must be a JSON object"),
         ("--alignment_learning_rate 0", "--alignment_learning_rate 0.0 must be above 0"),
+        ("--slot_learning_rate 0", "--slot_learning_rate 0.0 must be above 0"),
         ("--optim adam", "invalid choice: 'adam'"),
     ],
 )
