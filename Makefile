@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := demo,lint,ray,test
+EXTRAS := demo,lint,peft,ray,test
 
 .PHONY: attack demo test lint clean
 

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.support.errors import AlignAttnError
-    from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments
+    from alignattn.training import (
+        AlignmentArguments,
+        AlignmentMixin,
+        AlignmentTrainer,
+        AlignmentTrainingArguments,
+        parameter_groups,
+    )
 
 __version__ = "0.1.0"
 
@@ -42,13 +48,21 @@ _NAMES = {
     "patching.checkpoints": ("from_pretrained",),
     "patching.recording": ("LayerRecord", "Recording"),
     "support.errors": ("AlignAttnError",),
-    "training": ("AlignmentTrainer", "AlignmentTrainingArguments"),
+    "training": (
+        "AlignmentArguments",
+        "AlignmentMixin",
+        "AlignmentTrainer",
+        "AlignmentTrainingArguments",
+        "parameter_groups",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "PRESETS",
     "AlignAttnError",
+    "AlignmentArguments",
+    "AlignmentMixin",
     "AlignmentTrainer",
     "AlignmentTrainingArguments",
     "AttentionConfig",
@@ -61,6 +75,7 @@ __all__ = [
     "collect",
     "from_pretrained",
     "is_patched",
+    "parameter_groups",
     "patch",
     "patch_alignment",
     "patch_qvi",

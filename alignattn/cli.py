@@ -13,7 +13,7 @@ INTERRUPTED_EXIT_CODE = 130
 """Of a shell's command that Ctrl-C ended: 128 and the number of SIGINT."""
 
 
-def usage() -> str:
+def overview() -> str:
     """Return the commands, one a line."""
     lines = (f"  {name:<13} {get_command(name).help}" for name in COMMANDS)
     return "\n".join(
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"alignattn {__version__}")
         return 0
     if not words or words[0] in ("-h", "--help"):
-        print(usage())
+        print(overview())
         return 0 if words else USER_ERROR_EXIT_CODE
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -58,7 +58,7 @@ PROG = "attack_throughput"
 class ThroughputOptions(AttackOptions):
     """The options of the comparison."""
 
-    max_eval_samples: int = option(
+    num_examples: int = option(
         20, "Examples that each recipe attacks twice; rows the model gets wrong are passed by.", low=1
     )
     min_words: int = option(0, "Attack rows of at least so many words alone.", low=0)
@@ -182,7 +182,7 @@ def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
 
 
 def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: ThroughputOptions) -> list[AttackRow]:
-    """Return the first rows that are long enough and that the model gets right, `max_eval_samples` of them at most.
+    """Return the first rows that are long enough and that the model gets right, `num_examples` of them at most.
 
     Raises:
         AlignAttnError: if there is none.
@@ -193,7 +193,7 @@ def rows_to_attack(wrapper: TaskModelWrapper, target: Target, arguments: Through
             continue
         if int(wrapper([tuple(row.texts.values())]).argmax()) == row.label:
             found.append(row)
-        if len(found) == arguments.max_eval_samples:
+        if len(found) == arguments.num_examples:
             break
     if not found:
         raise AlignAttnError(

@@ -48,7 +48,7 @@ def lines(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-RENAMED = {"robustness": {"--num_examples": "--max_eval_samples"}, "reproduce": {"--seeds": "--num_seeds"}}
+RENAMED = {"reproduce": {"--seeds": "--num_seeds"}}
 """Options that have another name by now, by their command."""
 
 

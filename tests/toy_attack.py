@@ -18,7 +18,8 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.record_files import header_path
-from alignattn.robustness.records import WHOLE, AttackRun, AttackSettings, Shard
+from alignattn.robustness.records import AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.robustness.wrapper import wrap_model
 
 skip_module_without(NLTK_DATA)

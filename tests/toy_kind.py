@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, default_data_collator
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.models import MODEL_TYPE_PREFIX, Traits
+from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel
 from alignattn.tasks.kind import name_classes
 from alignattn.tasks.labelled import LabelledKind
@@ -53,7 +53,6 @@ class VectorConfig(PreTrainedConfig):
 class VectorModel(PreTrainedModel):
     config_class, auto_class = VectorConfig, AutoModel
     main_input_name = "vectors"
-    traits = Traits(tasks=(VectorClassification,), training={"learning_rate": 0.5})
 
     def __init__(self, config):
         super().__init__(config)

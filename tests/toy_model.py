@@ -6,10 +6,9 @@ from own_encoder import OwnEncoder
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.models import MODEL_TYPE_PREFIX, Traits
+from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel
 from alignattn.models.words import build_tokenizer
-from alignattn.tasks import TextClassification
 
 
 class ToyConfig(PreTrainedConfig):
@@ -22,9 +21,6 @@ class ToyConfig(PreTrainedConfig):
 
 class ToyClassifier(PreTrainedModel):
     config_class, auto_class = ToyConfig, AutoModelForSequenceClassification
-    traits = Traits(
-        tasks=(TextClassification,), has_attention=True, training={"learning_rate": 0.003, "num_train_epochs": 2}
-    )
 
     def __init__(self, config):
         super().__init__(config)

@@ -1,12 +1,32 @@
 """The registry of the slots' choices: a line each, and its class is imported when a layer is built with it."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
+from alignattn.support.options import Option
 from alignattn.support.registry import Entry, Registry
 
 HeadReduction = Literal["sum", "mean"]
 """What an alignment loss does over the heads of a layer."""
+
+
+def _option(name: str, kind: type[Any], **limits: Any) -> Option:
+    return Option(name=name, types=(kind,), positional=True, metavar=name, **limits)
+
+
+_INIT = (_option("init", str, choices=("pretrained", "paper")),)
+_BOUND = (_option("bound", float, above=0, high=1),)
+_WEIGHT = (_option("weight", float, above=0),)
+_ENTMAX = (_option("alpha", float, above=1), _option("learned", bool))
+_LOCAL = (_option("kind", str, choices=("monotonic", "predictive")), _option("window", int, low=1))
+_GAN = (_option("hidden_dim", int, low=1),)
+_CT = (*_GAN, _option("feature_dim", int, low=1))
+_OT = (
+    _option("cost", str, choices=("cosine", "squared_euclidean")),
+    _option("epsilon", float, above=0),
+    _option("iterations", int, low=1),
+    _option("anneal_from", float, above=0),
+)
 
 
 def _slot(name: str, choices: Mapping[str, Entry]) -> Registry:
@@ -30,10 +50,16 @@ NORMALIZERS = _slot(
         "softmax": Entry(".normalizers.softmax:Softmax", "exp(s) over its sum", "vaswani2017attention", "eq. 1"),
         "sparsemax": Entry(".normalizers.sparse:Sparsemax", "projection to the simplex", "martins2016softmax", "eq. 2"),
         "entmax15": Entry(".normalizers.sparse:Entmax15", "entmax, α = 1.5, by sorting", "peters2019sparse"),
-        "entmax": Entry(".normalizers.sparse:Entmax", "entmax, α given or learned a head", "correia2019adaptively"),
-        "fusedmax": Entry(".normalizers.fusedmax:Fusedmax", "sparse, equal in segments", "niculae2017regularized"),
-        "csoftmax": Entry(".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse"),
-        "local": Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1"),
+        "entmax": Entry(
+            ".normalizers.sparse:Entmax", "entmax, α given or learned a head", "correia2019adaptively", options=_ENTMAX
+        ),
+        "fusedmax": Entry(
+            ".normalizers.fusedmax:Fusedmax", "sparse, equal in segments", "niculae2017regularized", options=_WEIGHT
+        ),
+        "csoftmax": Entry(
+            ".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse", options=_BOUND
+        ),
+        "local": Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1", _LOCAL),
         "hard": Entry(".normalizers.softmax:Hard", "weight 1 at one largest score", "xu2015show", "section 4.1"),
     },
 )
@@ -44,8 +70,8 @@ VALUES = _slot(
     {
         "identity": Entry(".values:Identity", "V", "vaswani2017attention", "eq. 1"),
         "interaction": Entry(".values:Interaction", "(attended Q) ∗ W V", "wu2020improving", "eq. 8"),
-        "sum": Entry(".values:Sum", "(attended Q) ∗ W V + V", "wu2020improving", "eq. 8"),
-        "qvi": Entry(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", "wu2020improving", "eqs. 7 to 10"),
+        "sum": Entry(".values:Sum", "(attended Q) ∗ W V + V", "wu2020improving", "eq. 8", _INIT),
+        "qvi": Entry(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", "wu2020improving", "eqs. 7 to 10", _INIT),
     },
 )
 """g: what is averaged."""
@@ -53,9 +79,11 @@ VALUES = _slot(
 ALIGNMENTS = _slot(
     "alignment",
     {
-        "gan": Entry(".alignment.gan:GANAlignment", "an adversary tells q from k", "zhang2021alignment", "eq. 2"),
-        "ot": Entry(".alignment.ot:OTAlignment", "optimal transport of q to k", "zhang2021alignment", "eq. 3"),
-        "ct": Entry(".alignment.ct:CTAlignment", "conditional transport, both ways", "zhang2021alignment", "eq. 4"),
+        "gan": Entry(".alignment.gan:GANAlignment", "an adversary tells q from k", "zhang2021alignment", "eq. 2", _GAN),
+        "ot": Entry(".alignment.ot:OTAlignment", "optimal transport of q to k", "zhang2021alignment", "eq. 3", _OT),
+        "ct": Entry(
+            ".alignment.ct:CTAlignment", "conditional transport, both ways", "zhang2021alignment", "eq. 4", _CT
+        ),
     },
 )
 """A: the distance between the key and query distributions."""

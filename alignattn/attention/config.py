@@ -2,21 +2,20 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from alignattn.attention.choices import SLOTS, HeadReduction
 from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.support.options import Option
 from alignattn.support.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
 
 GradientScope = Literal["projections", "all"]
-
-LAYER_ARGUMENTS = frozenset({"head_dim", "num_heads", "num_layers", "head_reduction"})
-"""Arguments of a choice's class that the layer gives it: all others are its options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +62,16 @@ class AttentionConfig:
             self._check_slot(slot)
         _check_choice("gradient_scope", self.gradient_scope, get_args(GradientScope))
         _check_choice("head_reduction", self.head_reduction, get_args(HeadReduction))
-        if not 0 <= self.alignment_weight < float("inf"):
-            raise AlignAttnError(f"alignment_weight={self.alignment_weight} must be a finite number of 0 or more")
+        if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
+            raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
+        object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
 
     def _check_slot(self, slot: str) -> None:
         choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
+        if not isinstance(options, Mapping):
+            raise AlignAttnError(f"{slot}_options={options!r} must name options and their values, as a dict does")
         if choice is None and slot == "alignment":
             if options:
                 raise AlignAttnError("alignment_options are given but no alignment: choose one or drop them")
@@ -77,15 +79,20 @@ class AttentionConfig:
         _check_choice(slot, choice, SLOTS[slot])
         if not options:
             return
-        choice_class = SLOTS[slot].load(choice)
-        arguments = inspect.signature(choice_class).parameters
-        known = sorted(set(arguments) - LAYER_ARGUMENTS)
+        known = {option.name: option for option in SLOTS[slot][choice].options}
         for name in options:
             if not known:
                 raise AlignAttnError(f"{slot} {choice!r} takes no options: drop {name!r}, or choose another {slot}")
             _check_choice(f"option of {slot} {choice!r}", name, known)
-        # Building it once lets it judge the values of its own options.
-        choice_class(**{name: 1 for name in ("head_dim", "num_heads") if name in arguments}, **options)
+        try:
+            options = {name: _checked(known[name], value) for name, value in options.items()}
+        except AlignAttnError as error:
+            raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
+        object.__setattr__(self, f"{slot}_options", options)
+        # Building it once lets it judge what hangs on several of its options.
+        choice_class = SLOTS[slot].load(choice)
+        sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
+        choice_class(**dict.fromkeys(sizes, 1), **options)
 
     @property
     def name(self) -> str:
@@ -114,6 +121,12 @@ class AttentionConfig:
     def changes_function(self) -> bool:
         """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
         return any(slot != "alignment" for slot in self.filled_slots)
+
+    def function_fields(self) -> dict[str, Any]:
+        """Return the fields that say what a patched model computes: all but those of the alignment."""
+        names = ("score", "normalizer", "value", "layers")
+        fields = {name: value for name, value in self.to_dict().items() if name.removesuffix("_options") in names}
+        return fields if self.changes_function else fields | {"layers": None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -144,6 +157,8 @@ class AttentionConfig:
         Raises:
             AlignAttnError: if a name or a field is unknown, two names fill one slot, or a value is invalid.
         """
+        if not isinstance(attention, (str, cls)):
+            raise AlignAttnError(f"attention={attention!r} must be a name, such as 'aa-ct', or an AttentionConfig")
         fields = _named_fields(attention) if isinstance(attention, str) else attention.to_dict()
         return cls.from_dict(fields | overrides)
 
@@ -165,16 +180,35 @@ def _named_fields(attention: str) -> dict[str, Any]:
 
 
 def _check_choice(what: str, value: Any, choices: Any) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise unknown(what, value, choices)
 
 
+def _checked(option: Option, value: Any) -> Any:
+    if isinstance(value, str) and str not in option.types:
+        # A command line has read its numbers before; in Python, or in a saved config, text for one is a mistake.
+        wanted = "True or False" if bool in option.types else "a number"
+        raise AlignAttnError(f"{option.name}={value!r} is text: give {wanted}")
+    return option.checked(_plain(value))
+
+
+def _is_number(value: Any, kind: type = Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of another library, such as NumPy, as one of Python, which JSON takes; others as they are."""
+    if not isinstance(value, Real) or isinstance(value, (int, float)):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def _checked_layers(layers: Any) -> tuple[int, ...]:
-    layers = tuple(layers)
-    valid = all(isinstance(layer, int) and layer >= 0 for layer in layers)
-    if not layers or not valid or len(set(layers)) != len(layers):
-        raise AlignAttnError(f"layers={list(layers)} must be distinct layer indices from 0")
-    return tuple(sorted(layers))
+    is_several = isinstance(layers, Collection) and not isinstance(layers, str)
+    valid = is_several and all(_is_number(layer, Integral) and layer >= 0 for layer in layers)
+    if not valid or not layers or len(set(layers)) != len(layers):
+        raise AlignAttnError(f"layers={layers!r} must be distinct layer indices from 0, such as (0, 1)")
+    return tuple(sorted(_plain(layer) for layer in layers))
 
 
 PLAIN = AttentionConfig()

@@ -61,13 +61,17 @@ def forked_linear(input: Tensor, weight: Tensor, bias: Tensor | None, *, reaches
             the bias it always flows.
 
     Returns:
-        Two tensors of equal values, `[..., out_features]`: for the attention and for the alignment loss. Under
-        autocast both have its type, as those of `torch.nn.functional.linear`.
+        Two tensors of equal values, `[..., out_features]`: for the attention and for the alignment loss, the second
+        without a gradient where nothing can follow it. Under autocast both have its type, as those of
+        `torch.nn.functional.linear`.
     """
     device = input.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         input, weight = input.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
+    if not (reaches_input or weight.requires_grad or (bias is not None and bias.requires_grad)):
+        output = F.linear(input, weight, bias)
+        return output, output.detach()
     outputs: tuple[Tensor, Tensor] = _ForkedLinear.apply(input, weight, bias, reaches_input)  # type: ignore[no-untyped-call]
     return outputs

@@ -22,10 +22,11 @@ class AttentionVariant(nn.Module):
 
     def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int) -> None:
         super().__init__()
-        self.score: Score = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
+        # No name of a child is one that adapters target (`value`) or save (`score`).
+        self.score_slot: Score = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
         build_normalizer = NORMALIZERS.load(config.normalizer)
-        self.normalizer: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
-        self.value: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
+        self.normalizer_slot: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
+        self.value_slot: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
         self.uses_softmax = config.normalizer == "softmax"
 
     def attend(
@@ -55,13 +56,13 @@ class AttentionVariant(nn.Module):
         """
         values_may_meet = None
         # Plain values meet no query: for them the mask would be made for nothing.
-        if mask is not None and not isinstance(self.value, Identity):
+        if mask is not None and not isinstance(self.value_slot, Identity):
             values_may_meet = values_mask(mask)
-        values = self.value(query, value, values_may_meet)
-        if self.uses_softmax and isinstance(self.score, DotProduct) and not wants_weights:
-            mapped, factor = self.score.map_query(query), self.score.factor(scale)
+        values = self.value_slot(query, value, values_may_meet)
+        if self.uses_softmax and isinstance(self.score_slot, DotProduct) and not wants_weights:
+            mapped, factor = self.score_slot.map_query(query), self.score_slot.factor(scale)
             return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None
-        weights = self.normalizer(self.score(query, key, scale), mask, query).to(values.dtype)
+        weights = self.normalizer_slot(self.score_slot(query, key, scale), mask, query).to(values.dtype)
         weights = F.dropout(weights, p=dropout, training=dropout > 0)
         return weights @ values, weights
 

@@ -20,7 +20,7 @@ from alignattn.statistics.intervals import FEWEST_ROWS, RESAMPLES, SEED, Interva
 
 
 @dataclass(frozen=True)
-class Figure:
+class CalibrationFigure:
     """How a figure is computed from the scores of rows.
 
     Attributes:
@@ -49,13 +49,13 @@ def _mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 _BINNED: Mapping[str, Any] = {"of": ("confidence", "is_right"), "is_binned": True, "is_share": True}
 
-FIGURES: Mapping[str, Figure] = {
-    "accuracy": Figure("accuracy %", ("is_right",), _mean, is_share=True),
-    "expected_calibration_error": Figure("ECE %", statistic=equal_width_error, **_BINNED),
-    "adaptive_calibration_error": Figure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
-    "maximum_calibration_error": Figure("MCE %", statistic=largest_error, **_BINNED),
-    "brier_score": Figure("Brier", ("squared_error",), _mean),
-    "negative_log_likelihood": Figure("NLL", ("log_loss",), _mean),
+FIGURES: Mapping[str, CalibrationFigure] = {
+    "accuracy": CalibrationFigure("accuracy %", ("is_right",), _mean, is_share=True),
+    "expected_calibration_error": CalibrationFigure("ECE %", statistic=equal_width_error, **_BINNED),
+    "adaptive_calibration_error": CalibrationFigure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
+    "maximum_calibration_error": CalibrationFigure("MCE %", statistic=largest_error, **_BINNED),
+    "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
+    "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
 }
 """By the name in results; the functions of the same names tell definitions and units."""
 

@@ -4,14 +4,12 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from alignattn.models import Traits
 from alignattn.models.sentence_pair import (
     SentencePairClassifier,
     SentencePairConfig,
     Sentences,
     attend_both_ways,
 )
-from alignattn.tasks import TextClassification
 
 
 @strict
@@ -33,23 +31,6 @@ class DecomposableAttentionForSequenceClassification(SentencePairClassifier):
     """
 
     config_class = DecomposableAttentionConfig
-    # Optimizer, learning rate and batch size are those of AllenNLP's `decomposable_attention.jsonnet`
-    # (allenai/allennlp-models, training_config/pair_classification): its Adagrad runs at PyTorch's learning rate. Ours
-    # are the number of epochs (theirs 140, stopped early) and the clipping by norm (theirs clips each number at 5).
-    traits = Traits(
-        tasks=(TextClassification,),
-        reads_pairs=True,
-        reads_embeddings=True,
-        training={
-            "optim": "adagrad",
-            "learning_rate": 0.01,
-            "lr_scheduler_type": "constant",
-            "weight_decay": 0.0,
-            "max_grad_norm": 5.0,
-            "per_device_train_batch_size": 64,
-            "num_train_epochs": 30,
-        },
-    )
 
     def __init__(self, config: DecomposableAttentionConfig) -> None:
         super().__init__(config)

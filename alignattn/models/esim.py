@@ -6,14 +6,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 
-from alignattn.models import Traits
 from alignattn.models.sentence_pair import (
     SentencePairClassifier,
     SentencePairConfig,
     Sentences,
     attend_both_ways,
 )
-from alignattn.tasks import TextClassification
 
 
 @strict
@@ -35,23 +33,6 @@ class EsimForSequenceClassification(SentencePairClassifier):
     """
 
     config_class = EsimConfig
-    # Optimizer, learning rate, clipping and batch size are those of AllenNLP's `esim.jsonnet` (allenai/allennlp-models,
-    # training_config/pair_classification): its Adam is AdamW without decay. Ours are the number of epochs (theirs 75,
-    # stopped early) and the schedule (theirs halves the rate when the development set stalls).
-    traits = Traits(
-        tasks=(TextClassification,),
-        reads_pairs=True,
-        reads_embeddings=True,
-        training={
-            "optim": "adamw_torch",
-            "learning_rate": 4e-4,
-            "lr_scheduler_type": "linear",
-            "weight_decay": 0.0,
-            "max_grad_norm": 10.0,
-            "per_device_train_batch_size": 64,
-            "num_train_epochs": 10,
-        },
-    )
 
     def __init__(self, config: EsimConfig) -> None:
         super().__init__(config)

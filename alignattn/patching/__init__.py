@@ -1,10 +1,12 @@
 """Slots in models: patch and unpatch them, record what their attention does, save and load them."""
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.patching.attach import LOADING_HINT, attach, unpatch
+from alignattn.patching.attach import attach, unpatch
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
+    LOADING_HINT,
     Patch,
+    aligned_patches,
     alignment_loss,
     alignment_parameters,
     collect,
@@ -19,6 +21,7 @@ __all__ = [
     "CHILD_NAME",
     "LOADING_HINT",
     "Patch",
+    "aligned_patches",
     "alignment_loss",
     "alignment_parameters",
     "attach",

@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
-from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, ProjectionTap, TappedLinear
-from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of, stack_alignments_before
+from alignattn.patching.owned_configs import own_configs, return_configs
+from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, features_of
+from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
+from alignattn.patching.state_dicts import convert_state_before
+from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
 from alignattn.support.errors import AlignAttnError
-
-LOADING_HINT = "load_with_alignattn_from_pretrained"
-"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
-plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
-parameters."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -32,7 +31,8 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     its state dict: to load it again, attach the same config (`AttentionConfig.to_dict`) to a new one first.
 
     Args:
-        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`.
+        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`. One that names a part
+            of what an `AttentionLayer` does is refused by its name; where none calls `attend`, the first loss is.
         attention: as for `patch`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
 
@@ -65,12 +65,14 @@ def unpatch(model: M) -> M:
     Raises:
         AlignAttnError: if the model is not patched.
     """
+    if not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model"):
+        unpatch(_untyped(model).get_base_model())
+        return model
     state, encoder = patch_of(model), _untyped(model)
     if state.base_implementation is not None:
         encoder.set_attn_implementation(state.base_implementation)
     for module in model.modules():
-        if isinstance(module, TappedLinear):
-            module.remove_tap()
+        remove_tap(module)
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
     state.loading.remove()
@@ -79,6 +81,7 @@ def unpatch(model: M) -> M:
         delattr(encoder.config, CHILD_NAME)
         if state.config.changes_function:
             del encoder.config.attn_implementation
+        return_configs(model, state.configs)
     return model
 
 
@@ -118,24 +121,30 @@ def fill_slots(
         base_implementation: as in `Patch`.
 
     Raises:
-        AlignAttnError: if an alignment does not fit the projections.
+        AlignAttnError: if a projection is no linear layer.
     """
-    projections = [child for layer in layers for child in layer.projections.values()]
-    if config.alignment is not None and any(type(child) is not nn.Linear for child in projections):
-        raise AlignAttnError(
-            f"{type(model).__name__} projects queries or keys by something else than torch.nn.Linear (an adapter, a "
-            "quantised layer): patch it before adding adapters, or merge them"
-        )
+    for layer in layers:
+        if not all(features_of(child) for child in layer.projections.values()):
+            raise AlignAttnError(
+                f"{type(model).__name__} projects queries or keys by something that does not say how many features it "
+                "gives (out_features): this is no linear layer and no adapter of one"
+            )
     path_of = {id(module): path for path, module in model.named_modules()}
     # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
-        state = Patch(config, {path_of[id(layer.module)]: layer for layer in layers}, base_implementation)
+        state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, base_implementation)
         for layer in layers:
             _add_slots(layer, state, path_of[id(layer.module)])
     state.to(next(model.parameters()).device).train(model.training)
     setattr(model, CHILD_NAME, state)
-    state.loading = model.register_load_state_dict_pre_hook(stack_alignments_before)
+    if is_peft_available():
+        # Here, for it takes half a second: a patch without peft at hand has no adapters to care for.
+        from alignattn.patching.adapters import carry
+
+        carry(model)
+    state.loading = model.register_load_state_dict_pre_hook(convert_state_before)
     if _is_of_transformers(model):
+        state.configs = own_configs(model)
         encoder = _untyped(model)
         setattr(encoder.config, CHILD_NAME, config.to_dict())
         if config.changes_function:
@@ -149,7 +158,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     layer.module.add_module(CHILD_NAME, slots)
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():
-            TappedLinear.add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
+            add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
@@ -171,7 +180,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
         if module is model:
             raise AlignAttnError(f"{type(model).__name__} is an attention module: give the model that it is a part of")
         layer = declared[id(module)]
-        sizes = [getattr(projection, "out_features", 0) for projection in layer.projections.values()]
+        sizes = [features_of(projection) for projection in layer.projections.values()]
         if len(set(sizes)) > 1 or sizes[0] == 0 or sizes[0] % layer.num_heads:
             raise AlignAttnError(
                 f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for both"

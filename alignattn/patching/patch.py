@@ -36,7 +36,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     Args:
         model: a bidirectional encoder that uses transformers' attention interface: ALBERT, BERT, RoBERTa,
             DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others; or one whose attention modules call
-            `alignattn.attend`, as for `attach`.
+            `alignattn.attend`, as for `attach`. It may have adapters, or be in a `peft.PeftModel`.
         attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
             `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
@@ -48,6 +48,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         AlignAttnError: if the model is patched already, is not such an encoder, or the config does not fit it.
     """
     config = AttentionConfig.resolve(attention, **overrides)
+    if not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model"):
+        patch(model.get_base_model(), config)
+        return model
     if not isinstance(model, PreTrainedModel):
         raise AlignAttnError(
             f"{type(model).__name__} is no model of transformers: only those can be patched (alignattn.attach serves "

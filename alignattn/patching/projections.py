@@ -1,13 +1,9 @@
-"""Where models keep the projections of queries and keys, and how a patch taps them."""
+"""Where models keep the projections of queries and keys."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from alignattn.attention.config import GradientScope
-from alignattn.attention.projection import forked_linear
-from alignattn.patching.recording import Collector
+from torch import nn
 
 FUSED = "fused"
 
@@ -55,46 +51,19 @@ class AttentionModule:
     @property
     def head_dim(self) -> int:
         """Size d of a head's query and key."""
-        projection: Any = next(iter(self.projections.values()))
-        return int(projection.out_features) // self.names.parts // self.num_heads
+        return features_of(next(iter(self.projections.values()))) // self.names.parts // self.num_heads
 
 
-@dataclass(frozen=True)
-class ProjectionTap:
-    """What a tapped projection needs to know of the attention that it serves."""
+def features_of(projection: nn.Module) -> int:
+    """Return how many features a projection gives, or 0 if it does not say; an adapter's layer knows that it is around.
 
-    collector: Collector
-    role: str
-    gradient_scope: GradientScope
-
-
-class TappedLinear(nn.Linear):
-    """A projection that also hands its output to the alignment loss in training, or while `collect` records.
-
-    A patch changes the class of a `torch.nn.Linear` in place, so parameters and state-dict keys stay as they are.
+    Args:
+        projection: a linear layer, quantised or adapted or not.
     """
-
-    tap: ProjectionTap
-
-    @classmethod
-    def add_tap(cls, projection: nn.Module, tap: ProjectionTap) -> None:
-        """Turn a `torch.nn.Linear` into a tapped one, in place."""
-        projection.__class__ = cls
-        object.__setattr__(projection, "tap", tap)
-
-    def remove_tap(self) -> None:
-        """Turn this projection into the `torch.nn.Linear` it was, in place."""
-        del self.tap
-        object.__setattr__(self, "__class__", nn.Linear)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Project `[..., in_features]` to `[..., out_features]`."""
-        collector = self.tap.collector
-        if not collector.is_tapped(self.training):
-            return super().forward(input)
-        output, recorded = forked_linear(input, self.weight, self.bias, reaches_input=self.tap.gradient_scope == "all")
-        collector.keep(self.tap.role, recorded)
-        return output
+    layer: Any = projection
+    while not hasattr(layer, "out_features") and hasattr(layer, "base_layer"):
+        layer = layer.base_layer
+    return int(getattr(layer, "out_features", 0))
 
 
 def attention_modules(model: nn.Module, num_heads: int) -> list[AttentionModule]:

@@ -87,26 +87,45 @@ def _end_of_list() -> RecordedCall:
 
 
 class Collector:
-    """Where the attention modules of one model leave what a step needs. A copy of it is empty.
+    """Where the attention modules of one model leave what a step needs.
+
+    A copy of the model has an empty one of its own. A copy of a part of it, such as adapters train in the place of a
+    module, has that of the model: what attends in place of the part is recorded as the part is.
+
+    Args:
+        owner: the model; None if copies of parts are of no model.
 
     Attributes:
         recording: that of `collect`, or None.
         projected: by role, what the projections of the call under way gave.
+        around: the call under way of what stands in the place of a projection.
         newest: the last recorded call.
         saw_no_gradient: whether a forward in training mode had none to record.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: nn.Module | None = None) -> None:
+        self._owner = None if owner is None else weakref.ref(owner)
         self.recording: Recording | None = None
         self.projected: dict[str, Tensor] = {}
+        self.around: Any = None
         self.newest = _end_of_list()
         self._taken: set[int] = set()
         self._has_warned = False
         self.saw_no_gradient = False
         _COLLECTORS.add(self)
 
+    @property
+    def owner(self) -> nn.Module | None:
+        """The model; None if it is gone, or not known."""
+        return None if self._owner is None else self._owner()
+
     def __reduce__(self) -> tuple[type["Collector"], tuple[()]]:
         return Collector, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Collector":
+        owner = self.owner
+        # A model is noted as copied before its parts are.
+        return self if owner is not None and id(owner) not in memo else Collector(memo.get(id(owner)))
 
     def is_tapped(self, training: bool) -> bool:
         """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""

@@ -1,10 +1,10 @@
 """What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -13,15 +13,22 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.variant import AttentionVariant, attention_with_weights
+from alignattn.patching.owned_configs import ConfigPairs
 from alignattn.patching.projections import FUSED, AttentionModule
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
+plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
+parameters."""
 
 
 class Patch(nn.Module):
     """What was done to a model, which `unpatch` reads, and the alignment of its layers.
 
     Args:
+        model: that is patched.
         config: the choices of its slots.
         layers: the modules that get slots.
         base_implementation: transformers' attention implementation that the model had; None where its modules call
@@ -31,20 +38,28 @@ class Patch(nn.Module):
         collector: of its layers.
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
+        configs: of the model, each with the one that it had before.
+        task_types: by adapter, what its config says it is for.
         loading: of the hook by which the model loads checkpoints that hold an alignment a layer.
     """
 
     loading: RemovableHandle
 
     def __init__(
-        self, config: AttentionConfig, layers: Mapping[str, AttentionModule], base_implementation: str | None
+        self,
+        model: nn.Module,
+        config: AttentionConfig,
+        layers: Mapping[str, AttentionModule],
+        base_implementation: str | None,
     ) -> None:
         super().__init__()
         self.config = config
         self.base_implementation = base_implementation
-        self.collector = Collector()
+        self.collector = Collector(model)
+        self.configs: ConfigPairs = []
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
+        self.task_types: dict[str, str | None] = {}
         for path, layer in layers.items():
             self.paths.setdefault(str(layer.head_dim), []).append(path)
         if config.alignment is None:
@@ -54,6 +69,18 @@ class Patch(nn.Module):
             self.alignments[size] = alignment_class(
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
             )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Patch":
+        owner = self.collector.owner
+        if owner is not None and id(owner) not in memo:
+            raise AlignAttnError(
+                "the alignment is copied without its model (modules_to_save of an adapter does so): leave it out, its "
+                "parameters are trained and saved with every adapter"
+            )
+        twin = self.__class__.__new__(self.__class__)
+        memo[id(self)] = twin
+        vars(twin).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return twin
 
 
 class LayerSlots(AttentionVariant):
@@ -74,6 +101,8 @@ class LayerSlots(AttentionVariant):
         self.num_heads = layer.num_heads
         self.parts = layer.names.parts
         self.layer = index
+        self.gradient_scope = state.config.gradient_scope
+        self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
 
     def forward(
         self,
@@ -144,6 +173,11 @@ def has_alignment(model: Any) -> bool:
     return isinstance(model, nn.Module) and is_patched(model) and bool(patch_of(model).alignments)
 
 
+def aligned_patches(model: nn.Module) -> list[Patch]:
+    """Return the patches with an alignment of a model and of its parts."""
+    return [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+
+
 def patch_of(model: nn.Module) -> Patch:
     """Return the patch that `model` carries.
 
@@ -201,7 +235,7 @@ def alignment_loss(model: nn.Module) -> Tensor:
 
 def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Tensor]]]:
     """Return A(Q, K) of a step and its diagnostics for each patched part of a model, and forget what it recorded."""
-    states = [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+    states = aligned_patches(model)
     if not states:
         raise AlignAttnError(
             f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
@@ -211,14 +245,19 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     recorded = [(state, calls) for state, calls in taken if calls]
     if not recorded and lacked_gradient:
         raise AlignAttnError(
-            "gradients were off in the forward, as in reentrant checkpointing, and the alignment loss would be lost: "
-            'set activation_checkpointing_kwargs={"use_reentrant": False}'
+            "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
+            '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
         )
     if not recorded:
         raise AlignAttnError(
             f"no attention layer of this {type(model).__name__} recorded queries and keys since the last alignment "
             "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
             "attention interface or through alignattn.attend"
+        )
+    if not any(part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)):
+        raise AlignAttnError(
+            f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
+            "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
         )
     return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
 
@@ -235,33 +274,6 @@ def function_parameters(model: nn.Module) -> list[nn.Parameter]:
         parameter
         for slots in model.modules()
         if isinstance(slots, LayerSlots)
-        for slot in (slots.score, slots.normalizer, slots.value)
+        for slot in (slots.score_slot, slots.normalizer_slot, slots.value_slot)
         for parameter in slot.parameters()
     ]
-
-
-def stack_alignments_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
-    """Stack the alignment parameters of a state dict made when each layer had an alignment of its own, in place.
-
-    Args:
-        model: patched.
-        state_dict: with `<layer>.alignattn.alignment.<parameter>` in place of `alignattn.alignments.<d>.<parameter>`.
-            An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
-            differ by a prefix.
-        prefix: of the model's own names.
-    """
-    marker = f".{CHILD_NAME}.alignment."
-    before: dict[str, dict[str, Tensor]] = {}
-    for name in [name for name in state_dict if marker in name]:
-        path, _, parameter = name.partition(marker)
-        before.setdefault(path, {})[parameter] = state_dict.pop(name)
-    for size, paths in patch_of(model).paths.items():
-        layers = [before[name] for path in paths for name in before if _is_same(name, path)]
-        if len(layers) == len(paths):
-            for parameter in layers[0]:
-                stacked = torch.stack([layer[parameter] for layer in layers])
-                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
-
-
-def _is_same(name: str, path: str) -> bool:
-    return f".{name}".endswith(f".{path}") or f".{path}".endswith(f".{name}")

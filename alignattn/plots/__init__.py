@@ -1,12 +1,12 @@
 """Pictures of results: what is drawn is given as numbers by name, and a path's ending chooses the format."""
 
-from alignattn.plots.bars import BarPanel, Spread, plot_bars, plot_comparison
+from alignattn.plots.bars import BarPanel, Spread, draw_bars, draw_comparison
 from alignattn.plots.curves import CurvePanel, draw_curves
 from alignattn.plots.drawing import COLOURS, MARKERS, svg_text, write_figure
-from alignattn.plots.growth import LinePanel, plot_growth
-from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps, plot_heat_maps
+from alignattn.plots.growth import LinePanel, draw_lines
+from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps
 from alignattn.plots.points import PointPanel, draw_points
-from alignattn.plots.reliability import ReliabilityPanel, draw_reliability, plot_reliability
+from alignattn.plots.reliability import ReliabilityPanel, draw_reliability
 from alignattn.plots.token_maps import TokenMapPanel, draw_token_maps
 
 __all__ = [
@@ -20,16 +20,14 @@ __all__ = [
     "ReliabilityPanel",
     "Spread",
     "TokenMapPanel",
+    "draw_bars",
+    "draw_comparison",
     "draw_curves",
     "draw_heat_maps",
+    "draw_lines",
     "draw_points",
     "draw_reliability",
     "draw_token_maps",
-    "plot_bars",
-    "plot_comparison",
-    "plot_growth",
-    "plot_heat_maps",
-    "plot_reliability",
     "svg_text",
     "write_figure",
 ]

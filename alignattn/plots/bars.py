@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
+from alignattn.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
 
 MIN_WIDTH = 6.0
 """In inches, so the next."""
@@ -43,23 +42,14 @@ class BarPanel:
     series: Mapping[str, Sequence[Spread]]
 
 
-def plot_bars(
-    path: Path,
-    panels: Sequence[BarPanel],
-    *,
-    names: Sequence[str],
-    y_label: str,
-    reference: float,
-    title: str,
-) -> None:
-    """Draw panels of grouped bars with their spread, one above the other, and a dashed line at `reference`.
+def draw_bars(panels: Sequence[BarPanel], *, names: Sequence[str], y_label: str, reference: float, title: str) -> Any:
+    """Return the `matplotlib` figure of grouped bars with their spread, panels one above the other.
 
     Args:
-        path: the picture, written in one step.
         panels: one or more.
         names: of series, in the order that gives them their colours; some may not be drawn here.
         y_label: quantity and unit.
-        reference: the height that the bars are compared with.
+        reference: the height that the bars are compared with, a dashed line.
         title: of the whole picture.
     """
     width = max(MIN_WIDTH, *(BAR_INCHES * len(panel.groups) * (len(panel.series) + 1) for panel in panels))
@@ -68,22 +58,21 @@ def plot_bars(
         _draw_groups(axes, panel, names)
         axes.axhline(reference, color="black", linestyle="--", linewidth=0.8)
         axes.set_ylabel(y_label)
-    save_figure(figure, all_axes, path)
+    return finished(figure, all_axes)
 
 
-def plot_comparison(path: Path, panels: Sequence[BarPanel], *, names: Sequence[str], title: str) -> None:
-    """Draw panels of grouped bars side by side, each with a scale of its own; the titles give quantity and unit.
+def draw_comparison(panels: Sequence[BarPanel], *, names: Sequence[str], title: str) -> Any:
+    """Return the `matplotlib` figure of grouped bars, panels side by side, each with a scale of its own.
 
     Args:
-        path: the picture, written in one step.
-        panels: one or more.
+        panels: one or more, whose titles give quantity and unit.
         names: of series, in the order that gives them their colours.
         title: of the whole picture.
     """
     figure, all_axes = new_figure(1, len(panels), PANEL_WIDTH * len(panels), PANEL_HEIGHT, title)
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_groups(axes, panel, names)
-    save_figure(figure, all_axes, path)
+    return finished(figure, all_axes)
 
 
 def _draw_groups(axes: Any, panel: BarPanel, names: Sequence[str]) -> None:

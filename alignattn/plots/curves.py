@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finish_axes, new_figure
+from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
 
 CURVE_PANELS_ABREAST = 3
 MARKER_POINTS = 3.5
@@ -53,7 +53,7 @@ def draw_curves(panels: Sequence[CurvePanel], *, names: Sequence[str], x_label: 
     for axes, panel in zip(drawn, panels, strict=True):
         _draw_panel(axes, panel, names)
         axes.set_xlabel(x_label)
-    finish_axes(figure, drawn)
+    finished(figure, drawn)
     return figure
 
 
@@ -69,5 +69,5 @@ def _draw_panel(axes: Any, panel: CurvePanel, names: Sequence[str]) -> None:
         axes.plot(x, y, label=label, linewidth=LINE_POINTS, **style)
     axes.locator_params(nbins=MOST_TICKS)
     axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.title, fontsize="medium", parse_math=False)
+    axes.set_title(panel.title, fontsize="medium")
     axes.grid(alpha=0.3)

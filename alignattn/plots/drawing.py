@@ -57,47 +57,47 @@ def new_figure(
 
     figure = Figure(figsize=(width, height), layout="constrained")
     lines = (textwrap.fill(line, int(width * TITLE_CHARACTERS)) for line in title.splitlines())
-    figure.suptitle("\n".join(lines), fontsize="medium", parse_math=False)
+    figure.suptitle("\n".join(lines), fontsize="medium")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
 
 
-def save_figure(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
-    """Finish the axes and write the picture."""
-    finish_axes(figure, all_axes)
-    write_figure(figure, path)
-
-
-def finish_axes(figure: Any, all_axes: Sequence[Any]) -> None:
-    """Take away needless spines, and put the legend of the first axes, if it has one, below the picture."""
+def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
+    """Return a figure without needless spines, with the legend of the first axes, if it has one, below the picture."""
     for axes in all_axes:
         axes.spines[["top", "right"]].set_visible(False)
     handles, labels = all_axes[0].get_legend_handles_labels()
-    if not handles:
-        return
-    inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
-    abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
-    )
+    if handles:
+        inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
+        abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
+        )
+    return figure
 
 
 def write_figure(figure: Any, path: Path) -> None:
     """Write a picture in one step, in the format that the file's name ends in."""
-    from matplotlib import rc_context
-
-    with replacing(path) as temporary, rc_context(FILE_SETTINGS):
-        figure.savefig(temporary, dpi=DOTS_PER_INCH)
+    with replacing(path) as temporary:
+        _save(figure, temporary, dpi=DOTS_PER_INCH)
 
 
 def svg_text(figure: Any) -> str:
     """Return a picture as an `<svg>` element to be put into a page, the same text for the same picture."""
-    from matplotlib import rc_context
-
     file = io.StringIO()
-    with rc_context(FILE_SETTINGS):
-        figure.savefig(file, format="svg", metadata=WITHOUT_DATE)
+    _save(figure, file, format="svg", metadata=WITHOUT_DATE)
     text = file.getvalue()
     return _compact(text[text.index("<svg") :])
+
+
+def _save(figure: Any, target: Any, **options: Any) -> None:
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        # A name or a token with dollars in it is no formula.
+        text.set_parse_math(False)
+    with rc_context(FILE_SETTINGS):
+        figure.savefig(target, **options)
 
 
 def _compact(svg: str) -> str:

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, new_figure, save_figure
+from alignattn.plots.drawing import COLOURS, MARKERS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
 
 SMALLEST_SHOWN = 2**-14
 """Share of a panel's largest value below which a logarithmic axis ends."""
@@ -31,11 +30,10 @@ class LinePanel:
     has_guide: bool = False
 
 
-def plot_growth(path: Path, panels: Sequence[LinePanel], *, names: Sequence[str], x_label: str, title: str) -> None:
-    """Draw panels of lines side by side on logarithmic axes.
+def draw_lines(panels: Sequence[LinePanel], *, names: Sequence[str], x_label: str, title: str) -> Any:
+    """Return the `matplotlib` figure of lines on logarithmic axes, panels side by side.
 
     Args:
-        path: the picture, written in one step.
         panels: one or more; the series of the first are in the legend.
         names: of series, in the order that gives them their colours and markers.
         x_label: quantity and unit.
@@ -59,7 +57,7 @@ def plot_growth(path: Path, panels: Sequence[LinePanel], *, names: Sequence[str]
         axes.set_ylabel(panel.y_label)
         axes.set_title(panel.title)
         axes.grid(alpha=0.3)
-    save_figure(figure, all_axes, path)
+    return finished(figure, all_axes)
 
 
 def _draw_guide(axes: Any, panel: LinePanel) -> None:

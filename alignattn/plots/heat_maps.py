@@ -3,10 +3,9 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from alignattn.plots.drawing import HEAT_COLOURS, new_figure, write_figure
+from alignattn.plots.drawing import HEAT_COLOURS, new_figure
 
 HEAT_PANELS_ABREAST = 4
 CELL_INCHES = 0.2
@@ -33,23 +32,14 @@ class HeatMapPanel:
     marked: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
 
 
-def plot_heat_maps(path: Path, panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> None:
-    """Draw heat maps, as `draw_heat_maps` arranges them.
+def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
+    """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
 
     Args:
-        path: the picture, written in one step.
         panels: one or more, of the same series.
         x_label: what the columns are, numbered from 0.
         y_label: what the rows are.
         title: of the whole picture.
-    """
-    write_figure(draw_heat_maps(panels, x_label=x_label, y_label=y_label, title=title), path)
-
-
-def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
-    """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
-
-    Arguments as for `plot_heat_maps`.
     """
     names = list(panels[0].series)
     blocks = math.ceil(len(panels) / HEAT_PANELS_ABREAST)

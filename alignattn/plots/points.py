@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, cycled, finish_axes, new_figure
+from alignattn.plots.drawing import COLOURS, cycled, finished, new_figure
 
 POINT_PANEL_INCHES = (4.2, 4.4)
 """Width and height."""
@@ -49,6 +49,5 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
         axes.set_yticks([])
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        axes.set_title(panel.title, fontsize="medium", parse_math=False)
-    finish_axes(figure, all_axes)
-    return figure
+        axes.set_title(panel.title, fontsize="medium")
+    return finished(figure, all_axes)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, finish_axes, new_figure, write_figure
+from alignattn.plots.drawing import COLOURS, finished, new_figure
 
 RELIABILITY_HEIGHTS = (3.0, 1.0)
 """Of a reliability diagram and of the counts below it, in proportion."""
@@ -33,21 +32,14 @@ class ReliabilityPanel:
     counts: Sequence[int]
 
 
-def plot_reliability(path: Path, panels: Sequence[ReliabilityPanel], *, title: str) -> None:
-    """Draw reliability diagrams, as `draw_reliability` arranges them.
-
-    Args:
-        path: the picture, written in one step.
-        panels: one or more.
-        title: of the whole picture.
-    """
-    write_figure(draw_reliability(panels, title=title), path)
-
-
 def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
     """Return the `matplotlib` figure of reliability diagrams side by side.
 
-    A bar is a bin's accuracy; hatched is the gap to its mean confidence. Arguments as for `plot_reliability`.
+    A bar is a bin's accuracy; hatched is the gap to its mean confidence.
+
+    Args:
+        panels: one or more.
+        title: of the whole picture.
     """
     width, height = RELIABILITY_INCHES
     figure, all_axes = new_figure(
@@ -58,8 +50,7 @@ def draw_reliability(panels: Sequence[ReliabilityPanel], *, title: str) -> Any:
         _draw_counts(strip, panel)
     all_axes[0].set_ylabel("accuracy")
     all_axes[len(panels)].set_ylabel("rows")
-    finish_axes(figure, all_axes)
-    return figure
+    return finished(figure, all_axes)
 
 
 def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
@@ -75,7 +66,7 @@ def _draw_gaps(axes: Any, panel: ReliabilityPanel) -> None:
     axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="perfect calibration")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.set_title(panel.title, fontsize="medium", parse_math=False)
+    axes.set_title(panel.title, fontsize="medium")
 
 
 def _draw_counts(axes: Any, panel: ReliabilityPanel) -> None:

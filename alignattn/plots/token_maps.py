@@ -55,11 +55,11 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
         image = axes.imshow(panel.weights, cmap=HEAT_COLOURS, vmin=0, vmax=top)
         places = range(len(panel.tokens))
         # A dollar sign in a text is no formula.
-        axes.set_xticks(places, panel.tokens, rotation=90, fontsize=label_size, parse_math=False)
-        axes.set_yticks(places, panel.tokens, fontsize=label_size, parse_math=False)
+        axes.set_xticks(places, panel.tokens, rotation=90, fontsize=label_size)
+        axes.set_yticks(places, panel.tokens, fontsize=label_size)
         axes.set_xlabel("key (token attended to)")
         axes.set_ylabel("query (token that attends)")
-        axes.set_title(panel.title, fontsize="medium", parse_math=False)
+        axes.set_title(panel.title, fontsize="medium")
     figure.colorbar(image, ax=list(all_axes), label="attention weight", shrink=0.8, aspect=COLOUR_BAR_ASPECT)
     # Maps are square: without this the room that they leave over would stand between them and the title.
     figure.set_layout_engine("compressed")

@@ -20,8 +20,10 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from alignattn.robustness.library import load_textattack
+from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings, Outcome, Shard
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import write_text
 

@@ -1,6 +1,7 @@
-"""The names of recipes and of what they may be made of, for options that are read before anything heavy is imported."""
+"""The names of recipes, of what they are made of and of how attacks end, which need no heavy import."""
 
 from collections.abc import Mapping
+from typing import Literal, get_args
 
 from alignattn.support.errors import unknown
 
@@ -10,6 +11,11 @@ RECIPES: Mapping[str, str] = {
     "bae": "BAEGarg2019",
 }
 """The recipes, each with the class of TextAttack that builds it."""
+
+Outcome = Literal["failed", "succeeded", "skipped"]
+"""The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"

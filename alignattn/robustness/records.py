@@ -5,58 +5,19 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationError
 
+from alignattn.robustness.recipe_names import Outcome
+from alignattn.robustness.shard import Shard
 from alignattn.support.bad_rows import numbers_without
-from alignattn.support.errors import AlignAttnError
-
-Outcome = Literal["failed", "succeeded", "skipped"]
-"""The model withstood; it did not; there was nothing to attack, or the attack broke off with an error."""
-
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+from alignattn.support.json_records import parse_json
 
 NO_VALUE = ("missing", "unexpected_keyword_argument")
 """pydantic's errors in which it is a name that is wrong, and no value."""
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A part of the rows, which are dealt round: row i goes to shard i mod `count` + 1.
-
-    Attributes:
-        number: which, from 1.
-        count: how many there are.
-    """
-
-    number: StrictInt = 1
-    count: StrictInt = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.count:
-            raise AlignAttnError(f"there is no shard {self}: give one from 1/{self.count} to {self.count}/{self.count}")
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `3/8`."""
-        number, slash, count = text.partition("/")
-        if not (slash and number.isdecimal() and count.isdecimal() and int(count) > 0):
-            raise AlignAttnError(f"{text!r} is no shard: give its number and their count, such as 3/8")
-        return cls(int(number), int(count))
-
-    def deal(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Return the rows that are its own."""
-        return rows[self.number - 1 :: self.count]
-
-
-WHOLE = Shard()
-"""All rows."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +29,7 @@ class AttackSettings:
         model: what tells it from others: the start of its SHA-256, or its Hub id.
         task: the task's name.
         split: the split that the rows are of.
-        attention: the preset's name.
+        attention: the preset's name, or that of a model that has none: what it is, `model` tells.
         recipe: the attack's name.
         attack_columns: the columns that may be changed.
         max_length: the most tokens that the model reads of a row.
@@ -82,7 +43,7 @@ class AttackSettings:
     model: StrictStr
     task: StrictStr
     split: StrictStr
-    attention: StrictStr
+    attention: StrictStr = field(compare=False)
     recipe: StrictStr
     attack_columns: tuple[StrictStr, ...]
     max_length: StrictInt
@@ -181,7 +142,7 @@ class AttackRecord:
     @classmethod
     def from_line(cls, line: str) -> "AttackRecord":
         """Read what `to_line` wrote."""
-        return _validated(_RECORD, json.loads(line))
+        return _validated(_RECORD, parse_json(line))
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alignattn.models.packaged import model_source
+from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
-from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 
@@ -63,17 +63,11 @@ class Resources:
     @property
     def encoder_folder(self) -> Path | None:
         """The folder of the sentence encoder; None for the Universal Sentence Encoder."""
-        return (
-            None
-            if self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
-            else Path(model_source(str(self.sentence_encoder)))
-        )
+        is_original = self.sentence_encoder == UNIVERSAL_SENTENCE_ENCODER
+        return None if is_original else Path(model_source(str(self.sentence_encoder)))
 
     def check(self) -> None:
         """Check what is given, before anything is loaded or fetched."""
-        _check_one_source(self)
-        if self.synonyms not in (None, WORDNET):
-            raise AlignAttnError(f"--synonyms {self.synonyms!r} is unknown: the only choice is {WORDNET}")
         for option, file in (("--word_vectors", self.word_vectors), ("--neighbors", self.neighbors)):
             if file is not None:
                 check_file(file, f"give another to {option}")
@@ -143,17 +137,6 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
 
 
-def _check_one_source(resources: Resources) -> None:
-    options = {
-        "--word_vectors": resources.word_vectors,
-        "--neighbors": resources.neighbors,
-        "--synonyms": resources.synonyms,
-    }
-    given = [option for option, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise AlignAttnError(f"{' and '.join(given)} are given: the words to swap come from one of them")
-
-
 def _check_neighbors(path: Path) -> None:
     try:
         table = pq.read_table(path)
@@ -195,7 +178,8 @@ def label_model(folder: Path, digest: str) -> str:
 
     The last part of its path alone says little: `model`, or the `seed-1` of a run.
     """
-    return f"{Path(*folder.resolve().parts[-2:]).as_posix()} (sha256 {digest})"
+    place = Path(*folder.resolve().parts[-2:]).as_posix()
+    return f"{NAMES.get(place, place)} (sha256 {digest})"
 
 
 def _named_file(path: Path) -> str:

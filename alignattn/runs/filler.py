@@ -1,15 +1,16 @@
-"""What a command is as a filler of tables: which options its runs take, and what a finished one measured."""
+"""What a command is as a filler of tables: how its folders are read, and what a finished one measured."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from alignattn.statistics.example_scores import ExampleScores
+if TYPE_CHECKING:
+    from alignattn.statistics.example_scores import ExampleScores
 
-OUTPUT_DIR = "output_dir"
-"""The option that says where a command writes."""
+OUTPUT_DIR, NEEDED_RUN = "output_dir", "run"
+"""The options that say where a command writes, and on the result of which run it works."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +35,7 @@ class RunReport:
 
 
 class Filler(ABC):
-    """A command of `alignattn` as a filler of tables.
-
-    Attributes:
-        needs: the command on whose result it works, or None.
-        withheld: its options that no table gives: those that say what it works on and how it goes on.
-        in_tables: what tables, and so the digests of runs, call an option by another name: a former one.
-        has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
-    """
-
-    needs: ClassVar[str | None] = None
-    withheld: ClassVar[frozenset[str]] = frozenset()
-    in_tables: ClassVar[Mapping[str, str]] = {}
-    has_seeds: ClassVar[bool] = True
-
-    def values(self, options: Mapping[str, Any], folder: Path, needed: Path | None) -> dict[str, Any]:
-        """Return all options of a run.
-
-        Args:
-            options: those of a table.
-            folder: where it writes.
-            needed: where the run on whose result it works has written.
-        """
-        return {**options, OUTPUT_DIR: str(folder)}
+    """A command of `alignattn` as a filler of tables."""
 
     @abstractmethod
     def is_finished(self, folder: Path) -> bool:
@@ -65,14 +44,14 @@ class Filler(ABC):
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove what an unfinished run left, where the command would not go on from it."""
 
-    def check_same(self, values: Mapping[str, Any]) -> None:  # noqa: B027  # most commands see to it by themselves
-        """Check that the folder which the options name holds a run of theirs, or none."""
+    def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
+        """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
 
-    def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
+    def examples(self, folder: Path, path: Sequence[str]) -> "ExampleScores | None":
         """Return what a number of a finished run is made of, row by row; None where that is not kept."""
         return None
 

@@ -9,10 +9,9 @@ from alignattn.runs.options import RunOptions, is_seed_folder
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.json_records import read_record
+from alignattn.support.json_records import read_json, read_record
 from alignattn.support.options import read_options_file, resolve
 from alignattn.support.publishing import distinct_ends
-from alignattn.tasks import get_task
 from alignattn.tasks.rows import Rows
 
 STATE_FILE = "trainer_state.json"
@@ -39,6 +38,14 @@ def check_run_folder(folder: Path, option: str) -> None:
         raise AlignAttnError(
             f"{option} {folder} is no run folder of alignattn finetune, it holds no {CONFIG_FILE}{choice}"
         )
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a checkpoint to resume from that is not there, or whose records are damaged."""
+    if not folder.is_dir():
+        raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
+    for name in (STATE_FILE, "config.json"):
+        read_json(folder / name)
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
@@ -71,12 +78,12 @@ def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Row
         options: of the run.
         data_dir: folder of Parquet files in place of the run's own source of its task.
     """
-    model, data = options.model, replace(options.data, max_eval_samples=None)
-    if data.task is None or data.train_file is not None:
+    data = replace(options.data, max_eval_samples=None)
+    if options.task is None or data.train_file is not None:
         # The training file says what the classes of the others are.
-        return load_run_rows(model, data)
+        return load_run_rows(replace(options, data=data))
     origin = data.data_dir if data_dir is None else data_dir
-    return load_evaluation_rows(get_task(data.task), model, replace(data, data_dir=origin))
+    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
 
 
 def read_log_history(folder: Path) -> list[dict[str, Any]]:

@@ -16,9 +16,10 @@ from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
+from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
 from alignattn.runs.model import load_run_model
-from alignattn.runs.options import RunOptions
+from alignattn.runs.options import TASK_FILE, RunOptions
 from alignattn.runs.results import (
     CONFIG_FILE,
     PREDICTIONS_FILE,
@@ -29,15 +30,16 @@ from alignattn.runs.results import (
     read_result,
     render_metrics,
 )
-from alignattn.runs.rows import EncodedData, encode_rows, load_run_rows
+from alignattn.runs.rows import EncodedData, encode_splits, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
-from alignattn.runs.training_options import HUB_OPTIONS
+from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import replacing, write_json, write_text
+from alignattn.support.files import read_yaml, replacing, write_json, write_text
 from alignattn.support.publishing import publishable
-from alignattn.tasks import Task
+from alignattn.tasks import Task, get_task
+from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
@@ -50,29 +52,36 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
         "disable_tqdm",
         "report_to",
         "log_query_key_distance",
-        *HUB_OPTIONS,
+        *PUSH_OPTIONS,
     }
 )
 """Options that do not make another run of the same folder."""
 
 
-def finetune_one(options: RunOptions) -> RunResult:
-    """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again."""
+def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
+    """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again.
+
+    Args:
+        options: of the run.
+        args: what the Trainer takes, where it is made of the options already.
+    """
     finished = read_result(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
         if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
-    data_options, args = options.data, training_arguments(options.training, RunArguments)
-    rows = load_run_rows(options.model, data_options)
+    data_options, args = options.data, args or training_arguments(options.training, RunArguments)
+    rows = load_run_rows(options)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
-    data = encode_rows(rows, loaded.processor, data_options)
+    data = encode_splits(rows, loaded.processor, data_options)
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
+    if options.task is not None and options.keeps_task:
+        write_definition(options.output_dir / TASK_FILE, options.task)
     trainer = _build_trainer(loaded, task, data, args)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
@@ -131,13 +140,16 @@ def check_output_dir(options: RunOptions) -> None:
     folder = options.output_dir
     if not folder.exists():
         return
+    task = options.data.task
+    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
+        raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
     # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
-    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG_FILE}:
+    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG_FILE, TASK_FILE}:
         return
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    differing = sorted(set(options.differences(config.read_text(encoding="utf-8"))) - OPTIONS_THAT_MAY_DIFFER)
+    differing = sorted(set(options.differences(read_yaml(config))) - OPTIONS_THAT_MAY_DIFFER)
     if differing:
         raise AlignAttnError(
             f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"
@@ -146,13 +158,13 @@ def check_output_dir(options: RunOptions) -> None:
 
 def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
     if args.resume_from_checkpoint not in (None, "True", "true", "last"):
-        if not Path(args.resume_from_checkpoint).is_dir():
-            raise AlignAttnError(f"--resume_from_checkpoint: there is no folder {args.resume_from_checkpoint}")
-        return str(args.resume_from_checkpoint)
-    checkpoint = last_whole_checkpoint(options.output_dir)
-    if checkpoint is None:
+        checkpoint = Path(args.resume_from_checkpoint)
+    elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
+        checkpoint = newest
+        print(f"resuming from {checkpoint}")
+    else:
         return None
-    print(f"resuming from {checkpoint}")
+    check_checkpoint(checkpoint)
     return str(checkpoint)
 
 

@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
 
 TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.runs.training_table`, and held to the installed transformers by a test."""
 
-RUN, TRAINING, ALIGNMENT, OTHERS = "run", "training", "alignment", "transformers' other options"
+RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
 """Groups in the help."""
 
-LARGEST_SEED = 2**32 - 1
-"""NumPy takes no larger one."""
+ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
+ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
+"""Names by which options are asked for."""
+
+SLOT_RATE = "Of parameters that scores, normalizers and values add (default: the model's)."
+LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
+
+STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
+"""Options that are a share of all steps below 1, and steps above."""
 
 SCORING_OPTIONS: Mapping[str, Any] = {
     "eval_do_concat_batches": True,
@@ -29,14 +36,9 @@ SCORING_OPTIONS: Mapping[str, Any] = {
 UNWRITTEN_OPTION = "hub_token"
 """A secret: a run's folder is made to be passed on."""
 
-HUB_OPTIONS = (
-    "push_to_hub",
-    "hub_model_id",
-    "hub_strategy",
-    UNWRITTEN_OPTION,
-    "hub_private_repo",
-    "hub_always_push",
-    "hub_revision",
+PUSH_OPTIONS = (
+    *("push_to_hub", "hub_model_id", "hub_strategy", UNWRITTEN_OPTION),
+    *("hub_private_repo", "hub_always_push", "hub_revision"),
 )
 """Options of where a run is pushed to."""
 
@@ -75,54 +77,30 @@ class TrainingOptions(TransformersOptions):
     """transformers' training options with the defaults of a fine-tuning run, and our own."""
 
     output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR")
+    seed: int = option(42, "Seed of the run.", group=RUN)
     seeds: tuple[int, ...] | None = option(
-        None,
-        "Several seeds, one run each in <output_dir>/seed-<seed>.",
-        group=RUN,
-        low=0,
-        high=LARGEST_SEED,
-        distinct="seed",
+        None, "Several: a run each in DIR/seed-N.", group=RUN, low=0, high=LARGEST_SEED, distinct="seed"
     )
-    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=LARGEST_SEED)
-    save_strategy: str = option(
-        "epoch", "When checkpoints to resume from are saved.", group=RUN, choices=("no", "steps", "epoch", "best")
-    )
-    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, low=1, rare=True)
+    save_strategy: str = option("epoch", "When checkpoints to resume from are saved.", group=RUN)
+    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
     hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
-    learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING, low=0)
-    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING, low=0)
-    max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
-    per_device_train_batch_size: int = option(
-        8,
-        "Rows of a step on each device.",
-        group=TRAINING,
-        low=1,
-        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
-    )
-    per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING, low=1)
-    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING, low=1)
-    warmup_steps: float = option(
-        0,
-        "Steps of warm-up; below 1 a share of all.",
-        group=TRAINING,
-        low=0,
-        asked_as={"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"},
-    )
-    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING, low=0)
+    learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING)
+    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
+    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
+    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
+    per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING)
+    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, asked_as=ASKED_WARMUP)
+    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING, rare=True)
-    logging_nan_inf_filter: bool = option(
-        False, "Leave losses that are not finite out of the logs; here they end the run.", group=OTHERS, rare=True
-    )
-    log_query_key_distance: bool = option(
-        False, "Log the distance of queries and keys, for `alignattn figure distance`.", group=ALIGNMENT
-    )
-    alignment_learning_rate: float = option(
-        1e-3, "Learning rate of the alignment losses' own networks.", group=ALIGNMENT, above=0
-    )
+    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
+    log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
+    alignment_learning_rate: float = option(1e-3, "Learning rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
+    slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(
-        0.0, "Share of the steps over which λ rises from 0.", group=ALIGNMENT, low=0, high=1
+        0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )
 
     def __post_init__(self) -> None:
@@ -130,6 +108,10 @@ class TrainingOptions(TransformersOptions):
         for name, needed in SCORING_OPTIONS.items():
             if getattr(self, name) != needed:
                 raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
+        for name in STEPS_OR_SHARES:
+            value = getattr(self, name) or 0
+            if value > 1 and value != int(value):
+                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all below 1")
         if not str(self.lr_scheduler_kwargs or "{").lstrip().startswith("{"):
             raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
         if self.push_to_hub and len(self.seeds or ()) > 1:

@@ -10,34 +10,23 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from alignattn.runs.training_options import LARGEST_SEED, TABLE_FILE
+from alignattn.runs.training_options import TABLE_FILE
 from alignattn.support.files import write_text
-from alignattn.support.options import PLACEHOLDERS
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, PLACEHOLDERS
 
-SHARE: Mapping[str, float] = {"low": 0, "high": 1}
-COUNT: Mapping[str, float] = {"low": 0}
-AT_LEAST_ONE: Mapping[str, float] = {"low": 1}
+NOT_NEGATIVE = ("adam_epsilon", "eval_delay", "learning_rate", "local_rank", "max_grad_norm", "neftune_noise_alpha")
+POSITIVE = ("eval_steps", "logging_steps", "num_train_epochs", "save_steps")
+AT_LEAST_ONE = ("max_steps", "gradient_accumulation_steps", "per_device_eval_batch_size", "per_device_train_batch_size")
+COUNTS = ("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout", "eval_accumulation_steps")
 
 RANGES: Mapping[str, Mapping[str, float]] = {
-    "adam_beta1": {"low": 0, "below": 1},
-    "adam_beta2": {"low": 0, "below": 1},
-    "adam_epsilon": COUNT,
-    "data_seed": {"low": 0, "high": LARGEST_SEED},
-    "dataloader_num_workers": COUNT,
-    "dataloader_prefetch_factor": AT_LEAST_ONE,
-    "ddp_timeout": AT_LEAST_ONE,
-    "eval_accumulation_steps": AT_LEAST_ONE,
-    "eval_delay": COUNT,
-    "gradient_accumulation_steps": AT_LEAST_ONE,
-    "label_smoothing_factor": SHARE,
-    "learning_rate": COUNT,
-    "num_train_epochs": COUNT,
-    "per_device_eval_batch_size": AT_LEAST_ONE,
-    "per_device_train_batch_size": AT_LEAST_ONE,
-    "seed": {"low": 0, "high": LARGEST_SEED},
-    "torch_empty_cache_steps": AT_LEAST_ONE,
-    "warmup_steps": COUNT,
-    "weight_decay": COUNT,
+    **{name: {"low": 0} for name in (*NOT_NEGATIVE, "warmup_steps", "weight_decay")},
+    **{name: {"above": 0} for name in POSITIVE},
+    **{name: {"low": 1} for name in (*AT_LEAST_ONE, *COUNTS, "save_total_limit", "torch_empty_cache_steps")},
+    **{name: {"low": 0, "below": 1} for name in ("adam_beta1", "adam_beta2")},
+    **{name: {"low": 0, "high": LARGEST_SEED} for name in ("data_seed", "seed")},
+    "dataloader_num_workers": {"low": 0, "high": MOST_PROCESSES},
+    "label_smoothing_factor": {"low": 0, "high": 1},
 }
 """The ranges of numbers, which transformers does not declare."""
 

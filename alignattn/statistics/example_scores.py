@@ -116,7 +116,7 @@ def ratio_of_sums(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArr
     return _ratio(numerators.sum(axis=-1), denominators.sum(axis=-1))
 
 
-def f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
+def binary_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
     """Return the harmonic mean of precision and recall for class 1; 0 where that class is nowhere."""
     is_positive, is_found = labels == POSITIVE_CLASS, predictions == POSITIVE_CLASS
     return _f1_of_counts(_count(is_positive & is_found), _count(is_positive), _count(is_found))
@@ -217,7 +217,7 @@ def _is_right(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[
 
 _OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[..., tuple[NDArray[Any], ...]]]] = {
     "accuracy": (mean, _is_right),
-    "f1": (f1, _as_they_are),
+    "f1": (binary_f1, _as_they_are),
     "macro_f1": (macro_f1, _as_they_are),
     "matthews_correlation": (matthews_correlation, _as_they_are),
     "pearson": (pearson, _as_they_are),

@@ -1,6 +1,6 @@
 """What a command is: its name, its options, and where the function is that runs it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -8,6 +8,21 @@ from typing import Any
 from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Options, did_you_mean, resolve
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """How the runs of a command fill tables.
+
+    Attributes:
+        needs: the command on whose result it works, or None.
+        withheld: its options that no table gives: those that say what it works on and how it goes on.
+        has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
+    """
+
+    needs: str | None = None
+    withheld: Collection[str] = ()
+    has_seeds: bool = True
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,7 @@ class Command:
         run: "module:function" of what takes them.
         examples: whole command lines.
         subcommands: those that go with it, by their own word.
+        in_tables: how its runs fill tables, if they do; the `FILLER` in the module `filler` of its room reads them.
         moved: words that were subcommands once, and where to find now what they did.
     """
 
@@ -32,6 +48,7 @@ class Command:
     run: str
     examples: Sequence[str] = ()
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
+    in_tables: TableUse | None = None
     moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -52,8 +69,14 @@ class Command:
 
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
         """Return the parser of its options, whose help shows those in daily use, or everything."""
-        others = "".join(f"\n  {other.prog:<28}  {other.help}" for other in self.subcommands.values())
-        description = f"{self.help[0].upper()}{self.help[1:]}.{others and f'{chr(10)}Go with it:'}{others}"
+        width = max((len(other.prog) for other in self.subcommands.values()), default=0)
+        others = [f"  {other.prog:<{width}}  {other.help}" for other in self.subcommands.values()]
+        lines = [
+            f"{self.help[0].upper()}{self.help[1:]}.",
+            *(["", "commands that go with it:"] if others else []),
+            *others,
+        ]
+        description = "\n".join(lines)
         return build_parser(
             self.options, self.prog, description=description, examples=self.examples, everything=everything
         )

@@ -21,19 +21,12 @@ from alignattn.support.options import (
     read_options_file,
 )
 
-HELP_COLUMN = 36
-HELP_WIDTH = 110
+HELP_COLUMN = 30
+HELP_WIDTH = 80
 """Of a help that no terminal shows."""
 
-CONFIG = Option(
-    name="config",
-    types=(str,),
-    default=None,
-    is_list=False,
-    takes_none=True,
-    help="YAML file of options; the command line overrides it.",
-    metavar="FILE",
-)
+CONFIG_HELP = "YAML file of options; the command line overrides it."
+CONFIG = Option(name="config", types=(str,), takes_none=True, metavar="FILE", help=CONFIG_HELP)
 
 
 def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErrorParser") -> dict[str, Any]:
@@ -62,12 +55,15 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
 
 def _normalised(known: Mapping[str, Option], words: Sequence[str], parser: "OneLineErrorParser") -> Iterator[str]:
     """Yield the words with underscores in the names of options, and a value for each yes or no that stands alone."""
+    takes_others = any(option.positional or option.rest for option in known.values())
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         plain = name.removeprefix("--").replace("-", "_")
         if not name.startswith("--") or not parser.knows(f"--{plain}"):
             yield word
         elif plain in known and known[plain].is_flag and not equals and following.lower() not in BOOLEANS:
+            if following and not following.startswith("-") and not takes_others:
+                known[plain].checked(following)
             yield f"--{plain}=true"
         else:
             yield f"--{plain}{equals}{value}"
@@ -95,7 +91,8 @@ class OneLineErrorParser(argparse.ArgumentParser):
         if unknown and message.startswith("unrecognized arguments"):
             hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
             message = f"unrecognized arguments: {'; '.join(hints)}"
-        raise AlignAttnError(f"{message} (see --help)")
+        flag = "--help-all" if "--help-all" in self._option_string_actions else "--help"
+        raise AlignAttnError(f"{message} (see {self.prog} {flag})")
 
     def knows(self, word: str) -> bool:
         """Return whether a word is an option, with or without a value."""
@@ -145,7 +142,14 @@ def build_parser(
     width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join([prog, *(option.usage for option in known if option.is_required), "[options]"]),
+        usage=" ".join(
+            [
+                prog,
+                *(option.usage for option in known if option.is_required),
+                "[options]",
+                *(option.metavar for option in known if option.rest),
+            ]
+        ),
         description=description,
         epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
@@ -158,7 +162,7 @@ def build_parser(
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         if not option.rest:
-            _add(groups[option.group], option, is_hidden=option.rare and not everything)
+            _add(groups[option.group], option, options_of(options), is_hidden=option.rare and not everything)
     shown = groups[CONFIG.group]
     shown.add_argument("-h", "--help", action="help", help="Show this help.")
     if any(option.rare for option in known):
@@ -167,7 +171,7 @@ def build_parser(
     return parser
 
 
-def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
+def _add(group: Any, option: Option, known: Mapping[str, Option], *, is_hidden: bool) -> None:
     details = {
         "metavar": option.placeholder,
         "nargs": "+" if option.is_list else None,
@@ -179,8 +183,8 @@ def _add(group: Any, option: Option, *, is_hidden: bool) -> None:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
     answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
-    for name, answer in answers.items():
-        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
+    for name in answers.keys() - known.keys():
+        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answers[name], help=argparse.SUPPRESS)
 
 
 def _help(option: Option) -> str:

@@ -13,17 +13,24 @@ import dataclasses
 import difflib
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, shown
 from alignattn.support.files import read_yaml
 
 REQUIRED: Any = MISSING
 """The default of an option that must be given."""
+
+LARGEST_SEED = 2**32 - 1
+"""NumPy takes no larger one."""
+
+MOST_PROCESSES = 1024
+"""Of one kind, or threads: more is a slip of the finger."""
 
 OPTION = "option"
 """Key of an option's own description in the metadata of its field."""
@@ -35,6 +42,15 @@ BOOLEANS: Mapping[str, bool] = dict.fromkeys(("true", "yes", "t", "y", "1"), Tru
 
 PLACEHOLDERS: Mapping[type[Any], str] = {int: "N", float: "X", str: "NAME", bool: "[true|false]", dict: "JSON"}
 """What stands for a value of each type in the help."""
+
+WANTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", bool: "true or false", dict: "JSON"}
+"""What a value of each type is, for messages."""
+
+LIMITS = ("low", "high", "above", "below", "choices")
+"""What a dataclass need not say again of an option that it declares anew."""
+
+PATHS = ("FILE", "DIR")
+"""What stands there for the path of a file, and of a folder."""
 
 S = TypeVar("S", bound="Options")
 
@@ -51,7 +67,7 @@ class Option:
         takes_none: whether it may be None.
         help: one sentence.
         group: heading in the help.
-        low: the least value.
+        low: the least value, but for the default, which may lie anywhere.
         high: the largest.
         above: a number below all values.
         below: a number above all values.
@@ -67,10 +83,10 @@ class Option:
 
     name: str
     types: Sequence[type[Any]]
-    default: Any
-    is_list: bool
-    takes_none: bool
-    help: str
+    default: Any = None
+    is_list: bool = False
+    takes_none: bool = False
+    help: str = ""
     group: str = "options"
     low: float = -math.inf
     high: float = math.inf
@@ -106,6 +122,11 @@ class Option:
         return self.default is REQUIRED
 
     @property
+    def is_path(self) -> bool:
+        """Whether it names a file or folder."""
+        return self.metavar in PATHS
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is a yes or no that needs no value."""
         return self.types[0] is bool and not self.is_list
@@ -117,6 +138,8 @@ class Option:
         if not self.is_list:
             return self._checked_one(value, self.label)
         values = value if isinstance(value, list | tuple) else [value]
+        if not values and self.default != ():
+            raise AlignAttnError(f"{self.label} is an empty list: name one at least, or leave it out")
         label = self.label if len(values) == 1 else f"a value of {self.label}"
         checked = tuple(self._checked_one(item, label) for item in values)
         if self.distinct and len(set(checked)) < len(checked):
@@ -130,7 +153,7 @@ class Option:
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
             raise AlignAttnError(f"argument {self.label}: invalid choice: {value!r}: choose one of {choices}")
-        if isinstance(converted, int | float) and not isinstance(converted, bool):
+        if isinstance(converted, int | float) and not isinstance(converted, bool) and converted != self.default:
             self._check_range(converted)
         return converted
 
@@ -147,16 +170,19 @@ class Option:
                     return BOOLEANS[with_text.lower()] if kind is bool else kind(with_text)
             except (ValueError, KeyError, TypeError):
                 continue
-        raise AlignAttnError(f"argument {self.label}: invalid {self.types[0].__name__} value: {value!r}")
+        wanted = f": give {WANTED[self.types[0]]}" if self.types[0] in WANTED else ""
+        raise AlignAttnError(f"argument {self.label}: invalid {self.types[0].__name__} value: {shown(value)}{wanted}")
 
     def _check_range(self, value: float) -> None:
-        if self.low <= value <= self.high and self.above < value < self.below:
+        is_finite = math.isfinite(value) if isinstance(value, float) else abs(value) <= sys.maxsize
+        if is_finite and self.low <= value <= self.high and self.above < value < self.below:
             return
         if math.isfinite(self.below):
             raise AlignAttnError(f"{self.label} {value} must lie between {max(self.low, self.above)} and {self.below}")
         limits = {"above": self.above, "at least": self.low, "at most": self.high}
         words = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
-        raise AlignAttnError(f"{self.label} {value} must be {words or 'a number'}")
+        finite = "" if is_finite else "a finite number" if isinstance(value, float) else "a number of 64 bits"
+        raise AlignAttnError(f"{self.label} {shown(value)} must be {', '.join(filter(None, (finite, words)))}")
 
 
 def _as_text(value: Any, kind: type[Any]) -> str | None:
@@ -199,8 +225,16 @@ def _own_options(options: type[Options]) -> list[Option]:
 def _fields_of(options: type[Options]) -> list[Option]:
     hints = get_type_hints(options)
     described = [field for field in dataclasses.fields(options) if OPTION in field.metadata]
+    parents = (base for base in options.__bases__ if issubclass(base, Options))
+    inherited = {known.name: known for parent in parents for known in _own_options(parent)}
     return [
-        Option(name=field.name, default=field.default, **_read_type(hints[field.name]), **field.metadata[OPTION])
+        Option(
+            name=field.name,
+            default=field.default,
+            **_read_type(hints[field.name]),
+            **{limit: getattr(inherited[field.name], limit) for limit in LIMITS if field.name in inherited}
+            | field.metadata[OPTION],
+        )
         for field in described
     ]
 
@@ -227,7 +261,7 @@ def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
 
 
 def options_of(options: type[Options]) -> Mapping[str, Option]:
-    """Return all options of a dataclass, those of its groups among them, by name."""
+    """Return all options of a dataclass by name, those of its groups among them but where one of its own answers."""
     return _options_of(options)  # type: ignore[arg-type]  # mypy takes the class of a dataclass for unhashable
 
 
@@ -235,7 +269,9 @@ def options_of(options: type[Options]) -> Mapping[str, Option]:
 def _options_of(options: type[Options]) -> Mapping[str, Option]:
     own = {known.name: known for known in _own_options(options)}
     groups = {name: known for group in _groups_of(options).values() for name, known in options_of(group).items()}
-    return groups | own
+    # What another option answers for is no option.
+    answered = {name for known in own.values() for name in known.asked_as}
+    return {name: known for name, known in (groups | own).items() if name not in answered}
 
 
 def renamed(options: type[Options]) -> Mapping[str, str]:

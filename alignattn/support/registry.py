@@ -1,11 +1,12 @@
 """Registries: a line for each name, and what the name stands for, imported only when it is asked for."""
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from alignattn.support.errors import unknown
+from alignattn.support.options import Option
 from alignattn.support.references import Reference, references
 
 
@@ -18,12 +19,14 @@ class Entry:
         description: a few words on it.
         work: the paper it is of, by its key in `references.bib`.
         place: where in the paper it stands, such as `eq. 2`.
+        options: keyword arguments of what the name stands for.
     """
 
     target: str
     description: str
     work: str | None = None
     place: str | None = None
+    options: Sequence[Option] = ()
 
     @property
     def reference(self) -> Reference | None:

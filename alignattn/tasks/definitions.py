@@ -1,11 +1,11 @@
 """Tasks as data: the YAML file of a task, shipped or a user's own, and what can be wrong with one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from alignattn.support.errors import AlignAttnError, unknown
-from alignattn.support.files import read_yaml
+from alignattn.support.files import read_yaml, write_json
 from alignattn.tasks.kinds import TASK_KINDS
 from alignattn.tasks.task import Task
 
@@ -36,8 +36,13 @@ def read_definition(path: Path) -> Task:
     problem = task.problem()
     if problem is not None:
         raise AlignAttnError(f"{path}: {problem}")
-    files = {split: str(path.parent / file) for split, file in task.sources.files.items()}
+    files = {split: str(path.resolve().parent / file) for split, file in task.sources.files.items()}
     return replace(task, sources=replace(task.sources, files=files))
+
+
+def write_definition(path: Path, task: Task) -> None:
+    """Write a file that defines the task wherever it lies."""
+    write_json(path, {"kind": task.kind, **asdict(task)})
 
 
 def _described(error: Any) -> str:

@@ -1,5 +1,15 @@
-"""Training with an alignment loss: the Trainer, its arguments, and resuming."""
+"""Training with an alignment loss: the mixin of trainers and ours, arguments, parameter groups, and resuming."""
 
-from alignattn.training.trainer import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
+from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
+from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.training.parameter_groups import parameter_groups
+from alignattn.training.trainer import AlignmentMixin, AlignmentTrainer
 
-__all__ = ["AlignmentTrainer", "AlignmentTrainingArguments", "last_whole_checkpoint"]
+__all__ = [
+    "AlignmentArguments",
+    "AlignmentMixin",
+    "AlignmentTrainer",
+    "AlignmentTrainingArguments",
+    "last_whole_checkpoint",
+    "parameter_groups",
+]

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from alignattn.attention.config import PRESETS, AttentionConfig
@@ -31,11 +32,55 @@ def test_overrides_replace_fields_of_presets_and_configs():
         ({"alignment": "ct", "alignment_options": {"epsilon": 1.0}}, "option.*'epsilon'.*hidden_dim"),
         ({"alignment": "ot", "alignment_options": {"epsilon": -1.0}}, "epsilon"),
         ({"layers": ("0",)}, "layers="),
+        ({"layers": 3}, r"layers=3 must be.*such as"),
+        ({"layers": "01"}, "layers='01'"),
+        ({"layers": (True,)}, r"layers=\(True,\)"),
+        ({"layers": ()}, "layers="),
+        ({"layers": (1.0,)}, "layers="),
+        ({"alignment_weight": "0.01"}, "alignment_weight='0.01' must be a finite number"),
+        ({"alignment_weight": True}, "alignment_weight=True"),
+        ({"alignment_weight": None}, "alignment_weight=None"),
+        ({"alignment": ["ct"]}, r"alignment \['ct'\]"),
+        ({"score": None}, "unknown score None"),
+        ({"normalizer_options": None}, "normalizer_options=None must name options"),
+        ({"alignment": "ot", "alignment_options": [("epsilon", 1)]}, "alignment_options=.*must name options"),
+        (
+            {"alignment": "ot", "alignment_options": {"epsilon": "0.1"}},
+            "alignment 'ot': epsilon='0.1' is text: give a number",
+        ),
+        ({"alignment": "ot", "alignment_options": {"epsilon": float("inf")}}, "epsilon inf must be a finite number"),
+        ({"alignment": "ot", "alignment_options": {"epsilon": True}}, "epsilon.*True"),
+        ({"alignment": "ot", "alignment_options": {"iterations": 2.5}}, "iterations.*2.5.*whole number"),
+        ({"alignment": "ot", "alignment_options": {"iterations": True}}, "iterations.*True"),
+        ({"alignment": "ot", "alignment_options": {"cost": ["cosine"]}}, "cost"),
+        ({"alignment": "gan", "alignment_options": {"hidden_dim": 0}}, "hidden_dim 0 must be at least 1"),
+        ({"alignment": "ct", "alignment_options": {"feature_dim": -1}}, "feature_dim -1"),
+        ({"normalizer": "entmax", "normalizer_options": {"alpha": "1.3"}}, "alpha='1.3'"),
+        (
+            {"normalizer": "entmax", "normalizer_options": {"learned": "yes"}},
+            "learned='yes' is text: give True or False",
+        ),
+        ({"normalizer": "local", "normalizer_options": {"window": 1.5}}, "window.*1.5"),
+        ({"value": "qvi", "value_options": {"init": None}}, "init"),
     ],
 )
 def test_refuses(fields, words):
     with pytest.raises(AlignAttnError, match=words):
         AttentionConfig(**fields)
+
+
+def test_numbers_of_any_kind_are_numbers():
+    odd = {"alignment_options": {"epsilon": np.float32(0.5), "iterations": np.int64(3)}, "layers": list(np.arange(2))}
+    plain = {"alignment_options": {"epsilon": 0.5, "iterations": 3}, "layers": (0, 1)}
+    config = AttentionConfig.resolve("aa-ot", alignment_weight=np.float32(0.25), **odd)
+    assert config == AttentionConfig.resolve("aa-ot", alignment_weight=0.25, **plain)
+    assert AttentionConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_an_attention_is_a_name_or_a_config():
+    for odd in (3, None, {"alignment": "ct"}):
+        with pytest.raises(AlignAttnError, match="must be a name, such as 'aa-ct'"):
+            AttentionConfig.resolve(odd)
 
 
 def test_unknown_names_list_the_choices():

@@ -63,7 +63,7 @@ def options(letters: Path, shared_data: Path) -> list[str]:
     return (
         f"--model {letters} --task sst2 --data_dir {shared_data} --recipes textfooler textbugger "
         f"--neighbors {NEIGHBORS} --sentence_encoder {letters} "
-        f"--nltk_data {NLTK_DATA} --max_eval_samples {EXAMPLES} --max_length {MAX_LENGTH}"
+        f"--nltk_data {NLTK_DATA} --num_examples {EXAMPLES} --max_length {MAX_LENGTH}"
     ).split()
 
 
@@ -109,7 +109,7 @@ class TestCommand:
             return forward(self, input_ids=input_ids, **kwargs)
 
         monkeypatch.setattr(BertForSequenceClassification, "forward", spy)
-        words = [*options, "--max_eval_samples", "1", "--recipes", "textfooler"]
+        words = [*options, "--num_examples", "1", "--recipes", "textfooler"]
         assert attack_throughput.main([*words, "--output_dir", str(tmp_path)]) == 0
         padded = [rows for rows, width in shapes if width == MAX_LENGTH]
         (line,) = lines_of(tmp_path)
@@ -118,7 +118,7 @@ class TestCommand:
         assert max(width for _, width in shapes if width < MAX_LENGTH) < MAX_LENGTH // 2
 
     def test_rows_of_enough_words_alone(self, options, tmp_path) -> None:
-        words = [*options, "--max_eval_samples", "2", "--recipes", "textbugger", "--min_words", "30"]
+        words = [*options, "--num_examples", "2", "--recipes", "textbugger", "--min_words", "30"]
         assert attack_throughput.main([*words, "--output_dir", str(tmp_path)]) == 0
         lines = lines_of(tmp_path)
         assert len(lines) == 2
@@ -141,10 +141,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ("--max_eval_samples 0", "--max_eval_samples 0 must be at least 1"),
+            ("--num_examples 0", "--num_examples 0 must be at least 1"),
             ("--min_words -1", "--min_words -1 must be at least 0"),
             ("--min_words 5000", "of --min_words 5000 right: there is nothing to attack"),
-            ("--recipes pwws", "unknown recipe 'pwws'"),
+            ("--recipes pwws", "argument --recipes: invalid choice: 'pwws'"),
             ("--shard 1/2", "unrecognized arguments: --shard"),
         ],
     )
@@ -161,7 +161,7 @@ class TestCommand:
             return found[-1]
 
         monkeypatch.setattr(attack_throughput.ThroughputOptions, "resources", count)
-        words = [*options, "--max_eval_samples", "1", "--output_dir", str(tmp_path)]
+        words = [*options, "--num_examples", "1", "--output_dir", str(tmp_path)]
         assert attack_throughput.main(words) == 0
         assert len(lines_of(tmp_path)) == 2  # one by each recipe
         assert len(found) == 1

@@ -5,20 +5,80 @@ import re
 import shlex
 import subprocess
 import sys
+from math import inf, isfinite, nan
 from pathlib import Path
 
 import pytest
+import yaml
 
 from alignattn import __version__
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command import Command
 from alignattn.support.command_line import read_words
-from alignattn.support.options import options_of
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import Option, options_of
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MOST_LINES = 80
 ROOT = Path(__file__).parents[2]
+
+RUN = "finetune --model x --output_dir o"
+MISTAKES = f"""
+{RUN}
+{RUN} --task bogus
+{RUN} --task mrpc --bogus
+{RUN} --task mrpc --fp16 maybe
+{RUN} --task mrpc --text_columns a
+{RUN} --task mrpc --lr_scheduler_kwargs x
+{RUN} --task mrpc --logging_steps 1.5
+{RUN} --task mrpc --alignment foo
+{RUN} --task mrpc --gradient_scope foo
+{RUN} --task mrpc --attention foo
+{RUN} --task mrpc --model_config foo
+{RUN} --task mrpc --model_config a=[
+{RUN} --task mrpc --model_config num_labels=7
+{RUN} --task mrpc --embeddings vectors.txt
+{RUN} --task mrpc --normalizer entmax --normalizer_options alpha=x
+{RUN} --task mrpc --normalizer entmax --normalizer_options alpha=0.5
+{RUN} --task mrpc --normalizer entmax --normalizer_options beta=2
+{RUN} --task mrpc --attention aa-ot --alignment_options epsilon=x
+{RUN} --train_file rows.csv
+finetune --model da --output_dir o --task snli --attention aa-ct
+finetune --model esim --output_dir o --task bogus
+domain-shift --pair foo --model x --output_dir o
+domain-shift --pair snli-mnli --model x --output_dir o --task mrpc
+domain-shift --pair snli-mnli --model x --output_dir o --label_column y
+domain-shift --pair snli-mnli --model da --output_dir o --attention aa-ct
+inspect --model x --task foo
+inspect --model x --task swag
+inspect --model x --task mrpc --text_columns a
+inspect --model x --validation_file texts.pdf
+inspect --model x --validation_file texts.txt --text_columns a
+benchmark --output_dir o --shapes 0x5
+benchmark --output_dir o --attentions foo
+robustness
+robustness --model x
+robustness --model x --task foo
+robustness --run x --model y
+robustness --runs x
+robustness --run x --recipes foo
+robustness --run x --synonyms foo
+robustness --run x --neighbors a --word_vectors b
+robustness --shard 9/8
+robustness show x --outcome foo
+figure tsn --run x --output x.png
+figure tsne --run x --output x.gif
+reproduce tabel1
+reproduce table1 --bogus 1
+reproduce table1 --seeds 4
+reproduce table1 --learning_rate -1
+reproduce table1 --max_eval_samples -4 --dry_run
+reproduce table1 --tasks foo
+list foo
+completion foo
+"""
+"""Mistakes that each command knows: told before anything heavy is imported."""
 
 PROBE = """
 import contextlib, io, json, sys
@@ -46,10 +106,45 @@ def mistakes(command: Command) -> list[list[str]]:
     words, known = command.name.split(), options_of(command.options).values()
     named = [entry.name for entry in known if not (entry.positional or entry.rest or entry.is_flag)]
     wrong = [[*words, f"--{name}", *value] for name in named[:1] for value in ((), ("",))]
-    if not any(entry.rest for entry in known):
-        wrong.append([*words, "--no_such_option", "1"])
-    ranged = [entry for entry in known if entry.low > float("-inf") and not entry.rare]
-    return wrong + [[*words, f"--{entry.name}", "-7"] for entry in ranged[:1]]
+    table = ["table1"] if any(entry.rest for entry in known) else []
+    wrong.append([*words, *table, "--no_such_option", "1"])
+    for line in filter(None, map(shlex.split, MISTAKES.splitlines())):
+        selected, _ = get_command(line[0]).select(line[1:])
+        wrong += [line] if selected is command else []
+    return wrong + [[*words, f"--{entry.name}", str(value)] for entry in numeric(command) for value in outside(entry)]
+
+
+def numeric(command: Command) -> list[Option]:
+    known = options_of(command.options).values()
+    return [entry for entry in known if {int, float} & set(entry.types) and not entry.choices]
+
+
+def outside(entry: Option) -> list[float]:
+    """Numbers that an option does not take: beyond each of its limits, and what is no number or no finite one."""
+    step = 1 if int in entry.types else 0.5
+    beyond = [entry.low - step, entry.low - 3 * step, entry.high + step, entry.above, entry.below]
+    values = [number for number in beyond if isfinite(number) and number != entry.default]
+    return [*values, nan, inf, -inf, 10**400]
+
+
+NUMERIC = [
+    pytest.param(command, entry, id=f"{command.name} {entry.name}")
+    for command in commands()
+    for entry in numeric(command)
+]
+
+
+@pytest.mark.parametrize(("command", "entry"), NUMERIC)
+def test_a_number_has_a_range_which_holds_in_words_files_and_programs(command: Command, entry: Option, tmp_path: Path):
+    assert any(map(isfinite, (entry.low, entry.high, entry.above, entry.below)))
+    path = tmp_path / "options.yaml"
+    for value in [*outside(entry), True, {}, *([] if entry.takes_none else [None])]:
+        given = [value] if entry.is_list else value
+        path.write_text(yaml.safe_dump({entry.name: given}))
+        for give in (lambda: command.resolve({entry.name: given}), lambda: command.parse(["--config", str(path)])):  # noqa: B023
+            with pytest.raises(AlignAttnError, match=f"--{entry.name}") as raised:
+                give()
+            assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
@@ -74,7 +169,7 @@ def test_help_and_mistakes_import_nothing_heavy(command: Command):
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
 def test_the_help_is_short_and_shows_examples(command: Command, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("COLUMNS", "80")
     text = command.parser().format_help()
     assert len(text.splitlines()) < MOST_LINES
     assert command.help[1:] in text
@@ -156,9 +251,26 @@ def test_values_of_a_program_go_the_same_way_as_words():
     assert command.resolve(values).attention.alignment == "ct"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_options_and_choices(shell, capsys):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("domain-shift", "train-mlm", "learning_rate", "cosine_with_restarts"):
-        assert word in script
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("finetune --bogus", "unrecognized arguments: --bogus (see alignattn finetune --help-all)"),
+        ("finetune --fp16 maybe", "argument --fp16: invalid bool value: 'maybe': give true or false"),
+        ("robustness --runs x", "--runs is called --run now"),
+        ("robustness --run x --neighbors a --synonyms wordnet", "--neighbors and --synonyms are given"),
+        ("robustness --run x --synonyms thesaurus", "invalid choice: 'thesaurus': choose one of wordnet"),
+        ("reproduce table1 --seeds 4", "--seeds lists seeds: give --num_seeds 4 for the seeds 1 to 4"),
+        ("finetune --max_steps -7", "--max_steps -7 must be at least 1"),
+        ("finetune --max_grad_norm nan", "--max_grad_norm nan must be a finite number, at least 0"),
+        ("domain-shift --task mrpc", "--task is said by --pair: leave it out"),
+    ],
+)
+def test_an_answer_says_what_to_do(words: str, answer: str, capsys):
+    assert main(words.split()) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_the_commands_that_go_with_one_stand_below_one_another():
+    lines = get_command("robustness").parser().format_help().splitlines()
+    told = [other.help for other in get_command("robustness").subcommands.values()]
+    assert len({line.index(help) for line in lines for help in told if help in line}) == 1

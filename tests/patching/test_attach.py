@@ -267,6 +267,6 @@ class TestRefusals:
     def test_queries_of_other_projections(self):
         model = alignattn.attach(own_encoder(), "aa-ct")
         attention = model.layers[0].attention
-        attention.query_projection = attention.value_projection
+        attention.query_projection.forward = attention.value_projection.forward
         with alignattn.collect(model), pytest.raises(AlignAttnError, match="without queries or keys of its module"):
             model(**tiny_batch())

@@ -59,6 +59,41 @@ def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, 
     alignattn.patch(model, variant)
 
 
+@pytest.mark.parametrize("attention", ["aa-ct", "sparsemax"])
+@pytest.mark.parametrize("patches_the_whole", [True, False])
+def test_models_that_share_a_config_are_left_as_they_are(attention, patches_the_whole, tmp_path):
+    model = tiny_model("bert")
+    config = model.config
+    twin = transformers.BertForSequenceClassification(config)
+    twin.load_state_dict(model.state_dict())
+    twin.eval()
+    assert twin.config is model.config is model.bert.encoder.layer[0].attention.self.config
+    expected, before = logits_of(twin, tiny_batch()), config.to_dict()
+    part = model if patches_the_whole else model.bert
+    alignattn.patch(part, attention)
+    assert part.config is not config
+    assert part.config is part.base_model.encoder.layer[0].attention.self.config
+    assert config.to_dict() == before
+    assert config._attn_implementation == twin.config._attn_implementation == "sdpa"
+    assert torch.equal(logits_of(twin, tiny_batch()), expected)
+    alignattn.unpatch(part)
+    assert part.config is config
+    alignattn.patch(part, attention)
+    twin.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(logits_of(loaded, tiny_batch()), expected)
+
+
+def test_unpatch_keeps_what_became_of_the_config():
+    model = alignattn.patch(tiny_model("bert"), "sparsemax")
+    model.resize_token_embeddings(60)
+    model.config.id2label = {0: "no", 1: "yes", 2: "maybe"}
+    alignattn.unpatch(model)
+    assert (model.config.vocab_size, model.config.id2label[2]) == (60, "maybe")
+    assert not hasattr(model.config, "alignattn")
+    assert model.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_eager_models_stay_bitwise_eager(family):
     model = tiny_model(family)
@@ -342,15 +377,11 @@ class TestRefusals:
         with pytest.raises(AlignAttnError, match="attn_implementation="):
             alignattn.patch(model, "aa-ct")
 
-    def test_adapters_in_place_of_projections(self):
-        class Adapter(nn.Linear):
-            pass
-
+    def test_projections_that_are_no_linear_layers(self):
         model = tiny_model("bert")
-        model.bert.encoder.layer[1].attention.self.query.__class__ = Adapter
-        with pytest.raises(AlignAttnError, match="adapter"):
+        model.bert.encoder.layer[1].attention.self.query = nn.Identity()
+        with pytest.raises(AlignAttnError, match="does not say how many features"):
             alignattn.patch(model, "aa-ct")
-        alignattn.patch(model, "soft")
 
     def test_modules_that_are_no_model_of_transformers(self):
         with pytest.raises(AlignAttnError, match="Linear is no model of transformers"):

@@ -16,7 +16,8 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_byte
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path, read_run
-from alignattn.robustness.records import WHOLE, AttackRun, Shard
+from alignattn.robustness.records import AttackRun
+from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]

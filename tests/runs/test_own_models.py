@@ -7,20 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
+from toy_kind import VectorClassification
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.attention.config import PRESETS
 from alignattn.cli import main
 from alignattn.commands.reproduce.table import parse_table
-from alignattn.models import MODELS
+from alignattn.models import MODELS, ModelEntry, Traits
 from alignattn.support.registry import Entry
+from alignattn.tasks import TextClassification
 from alignattn.tasks.kinds import TASK_KINDS
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
+TOY = Traits(tasks=(TextClassification,), has_attention=True, training={"learning_rate": 0.003, "num_train_epochs": 2})
+VECTORS = Traits(tasks=(VectorClassification,), training={"learning_rate": 0.5})
 LINES = (
-    (MODELS, "toy", Entry("toy_model:ToyClassifier", "a toy of the tests")),
-    (MODELS, "vectors", Entry("toy_kind:VectorModel", "a line between vectors")),
+    (MODELS, "toy", ModelEntry("toy_model:ToyClassifier", "a toy of the tests", traits=TOY)),
+    (MODELS, "vectors", ModelEntry("toy_kind:VectorModel", "a line between vectors", traits=VECTORS)),
     (TASK_KINDS, "vector-classification", Entry("toy_kind:VectorClassification", "a class of a vector")),
 )
 
@@ -46,7 +50,7 @@ def finetune(tmp_path):
 
 
 @pytest.mark.parametrize("attention", [*PRESETS, None])
-def test_finetune_and_the_card(attention, finetune, tmp_path):
+def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
     assert finetune(*(() if attention is None else ("--attention", attention))) == 0
     attention = attention or "aa-ct"
     folder = tmp_path / "run"
@@ -63,6 +67,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path):
     assert "base model" not in card
     assert "word vectors" not in card
     assert "It needs the package `alignattn`:" in card
+    monkeypatch.chdir(tmp_path)
     loaded = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
@@ -74,8 +79,8 @@ def test_finetune_and_the_card(attention, finetune, tmp_path):
 @pytest.mark.parametrize("has_attention", [True, False])
 def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
-    toy = MODELS.load("toy")
-    monkeypatch.setattr(toy, "traits", replace(toy.traits, has_attention=has_attention))
+    toy = replace(MODELS["toy"], traits=replace(TOY, has_attention=has_attention))
+    monkeypatch.setitem(MODELS._entries, "toy", toy)
     words = [
         "inspect",
         "--validation_file",
@@ -129,7 +134,7 @@ def test_a_table_compares_the_attentions_of_a_model_and_gives_it_what_it_takes()
     assert ["embeddings" in run for run in runs] == [False, False, True, False]
 
 
-def test_rows_that_need_no_tokenizer(tmp_path):
+def test_rows_that_need_no_tokenizer(tmp_path, monkeypatch):
     rows = [{"point": [x / 3, y / 3], "side": int(x > y)} for x in range(-4, 5) for y in range(-4, 5) if x != y]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"kind": "vector-classification", "vector_column": "point", "label_column": "side"}
@@ -144,6 +149,7 @@ def test_rows_that_need_no_tokenizer(tmp_path):
     assert "`vectors`, a line between vectors, not pretrained, trained on sides." in card
     assert "okenizer" not in card
     assert "max_length" not in card
+    monkeypatch.chdir(tmp_path)
     loaded = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
     model = alignattn.from_pretrained(tmp_path / "run", AutoModel)

@@ -148,29 +148,6 @@ def test_gradient_is_that_of_task_plus_weighted_alignment(tmp_path):
     assert not torch.equal(slots_before[0], alignment_parameters(model)[0])
 
 
-@pytest.mark.parametrize("family", ["albert", "bert", "roberta", "modernbert"])
-@pytest.mark.parametrize("variant", ["soft", "aa-ct"])
-def test_accumulation_leaves_the_gradient_alone(family, variant, tmp_path):
-    def weights_after(batch_size, accumulation):
-        model = alignattn.patch(without_dropout(tiny_model(family)), variant, alignment_weight=0.3)
-        train(
-            model,
-            tmp_path,
-            rows=8,
-            max_steps=1,
-            optim="sgd",
-            max_grad_norm=0.0,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-        )
-        return model.state_dict()
-
-    whole = weights_after(8, 1)
-    for batch_size, accumulation in ((2, 4), (4, 2)):
-        for name, tensor in weights_after(batch_size, accumulation).items():
-            torch.testing.assert_close(tensor, whole[name], msg=name)
-
-
 def test_own_parameter_group(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-gan")
     trainer = AlignmentTrainer(
@@ -187,6 +164,97 @@ def test_own_parameter_group(tmp_path):
         assert not own & {id(parameter) for parameter in group["params"]}
     counted = sum(len(group["params"]) for group in groups)
     assert counted == len(list(model.parameters()))
+
+
+def steepened(trainer, factor):
+    """The trainer, whose alignment's own networks get gradients that much larger."""
+    for parameter in alignment_parameters(trainer.model):
+        parameter.register_hook(lambda gradient: gradient * factor)
+    return trainer
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.1, 0.0])
+def test_a_huge_gradient_of_an_adversary_leaves_the_models_step(max_grad_norm, tmp_path):
+    """And its own networks are clipped by themselves."""
+
+    def one_step(factor):
+        model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-gan", alignment_weight=0.3).double()
+        args = arguments(
+            tmp_path,
+            max_steps=1,
+            optim="sgd",
+            learning_rate=1.0,
+            alignment_learning_rate=1.0,
+            max_grad_norm=max_grad_norm,
+        )
+        before = [parameter.detach().clone() for parameter in alignment_parameters(model)]
+        trainer = steepened(AlignmentTrainer(model=model, args=args, train_dataset=TinyRows()), factor)
+        trainer.train()
+        moved = torch.stack([(a - b).norm() for a, b in zip(before, alignment_parameters(model), strict=True)]).norm()
+        own = {id(parameter) for parameter in alignment_parameters(model)}
+        weights = {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in own}
+        return weights, moved.item(), logged(trainer, "grad_norm")
+
+    weights, moved, norms = one_step(1.0)
+    steep_weights, steep_moved, steep_norms = one_step(1e4)
+    for name, parameter in weights.items():
+        assert torch.equal(steep_weights[name], parameter), name
+    assert steep_norms == norms
+    if max_grad_norm:
+        assert steep_moved == pytest.approx(max_grad_norm, rel=1e-3)
+    else:
+        assert steep_moved == pytest.approx(1e4 * moved)
+
+
+@pytest.mark.parametrize("variant", ["aa-ct", "aa-ct+qvi"])
+def test_a_model_is_made_and_patched_by_model_init(variant, tmp_path):
+    def make():
+        return alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+
+    settings = {"per_device_train_batch_size": ROWS, "optim": "sgd", "learning_rate": 0.1}  # in any order
+    expected = train(make(), tmp_path, **settings)
+    trainer = AlignmentTrainer(model_init=make, args=arguments(tmp_path, **settings), train_dataset=TinyRows())
+    for _ in range(2):  # the second begins anew
+        trainer.train()
+        assert logged(trainer, "loss") == pytest.approx(logged(expected, "loss"), rel=1e-5)
+        for name, tensor in expected.model.state_dict().items():
+            torch.testing.assert_close(trainer.model.state_dict()[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+    assert trainer.args.ddp_find_unused_parameters is False
+    assert trainer.accelerator.ddp_handler.find_unused_parameters is False
+
+
+def test_a_search_of_hyperparameters_patches_each_model(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.disable_default_handler()
+    weights = [0.0, 0.7]
+
+    def make(trial):
+        weight = 0.1 if trial is None else trial.suggest_categorical("alignment_weight", weights)
+        return alignattn.patch(without_dropout(tiny_model("bert")), "aa-gan", alignment_weight=weight)
+
+    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+    trainer = AlignmentTrainer(
+        model_init=make, args=args, train_dataset=TinyRows(), eval_dataset=TinyRows(), compute_metrics=None
+    )
+    seen = []
+
+    def objective(metrics):
+        seen.append((logged(trainer, "alignment_weight")[-1], trainer.args.alignment_learning_rate))
+        return metrics["eval_loss"]
+
+    best = trainer.hyperparameter_search(
+        hp_space=lambda trial: {
+            "alignment_learning_rate": trial.suggest_categorical("alignment_learning_rate", [0.02])
+        },
+        compute_objective=objective,
+        n_trials=2,
+        direction="minimize",
+        backend="optuna",
+        sampler=optuna.samplers.GridSampler({"alignment_weight": weights, "alignment_learning_rate": [0.02]}),
+    )
+    assert {weight for weight, _ in seen} == set(weights)
+    assert {rate for _, rate in seen} == {0.02}
+    assert best.hyperparameters["alignment_weight"] in weights
 
 
 def test_plain_training_arguments_take_the_default_rate(tmp_path):
@@ -314,7 +382,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(tmp_pa
     assert all(math.isfinite(value) for value in logged(trainer, "loss"))
 
 
-@pytest.mark.parametrize(("field", "value"), [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("alignment_warmup_ratio", 1.5), ("alignment_learning_rate", 0.0), ("slot_learning_rate", -1.0)],
+)
 def test_arguments_out_of_range(field, value, tmp_path):
     with pytest.raises(AlignAttnError, match=field):
         arguments(tmp_path, **{field: value})
@@ -382,27 +453,3 @@ class TestLastWholeCheckpoint:
     def test_none(self, tmp_path):
         assert last_whole_checkpoint(tmp_path) is None
         assert last_whole_checkpoint(tmp_path / "missing") is None
-
-
-@pytest.mark.parametrize("variant", ["soft", *ALIGNED])
-def test_two_processes_equal_one(variant, tmp_path):
-    """Two processes of four rows each against one of eight, by SGD; the world's size is asserted in them."""
-    script = ROOT / "tests" / "training" / "train_distributed.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    for launcher, name in (
-        ([*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], "two"),
-        ([sys.executable], "one"),
-    ):
-        done = subprocess.run(
-            [*launcher, str(script), variant, str(tmp_path / name)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-    one, two = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("one", "two"))
-    assert int(two.pop("world_size")) == 2
-    assert int(one.pop("world_size")) == 1
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6, msg=name)

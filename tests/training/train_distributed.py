@@ -1,28 +1,71 @@
-"""Train a tiny model by SGD in this process or, under torchrun, in several. Run by test_trainer."""
+"""Train a tiny model of each kind by SGD in this process or, under torchrun, in several. Run by test_accumulation."""
 
+import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
-from conftest import tiny_model
-from test_trainer import TinyRows, arguments, without_dropout
+from conftest import ALIGNED
+from rows_of_kinds import MODELS, KindRows, kind_model
+from sentence_transformers.sentence_transformer import losses
+from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
+from test_trainer import arguments
 
-import alignattn
 from alignattn.training import AlignmentTrainer
 
-TOTAL_BATCH = 8
+ROWS = 12
+"""Two steps of 8: the last is but half as large."""
+
+CASES = [(kind, "aa-ct") for kind in MODELS] + [
+    ("texts", variant) for variant in ("soft", *ALIGNED) if variant != "aa-ct"
+]
+
+
+def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=AlignmentTrainer, **changes):
+    args = arguments(
+        folder,
+        num_train_epochs=1,
+        optim="sgd",
+        learning_rate=0.1,
+        alignment_learning_rate=0.1,
+        max_grad_norm=0.0,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        **changes,
+    )
+    trainer = trainer_class(model=kind_model(kind, variant), args=args, train_dataset=KindRows(kind, ROWS))
+    trainer.train()
+    return trainer
+
+
+def train_sentences(checkpoint, folder, batch_size, accumulation):
+    """By a loss that is a mean over pairs, with a pooler that no loss reaches."""
+    model = embedder(checkpoint)
+    settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    trainer = Trainer(
+        model=model,
+        args=Arguments(str(folder), **(SETTINGS | {"learning_rate": 0.1} | settings)),
+        train_dataset=pairs(3).add_column("label", [row / ROWS for row in range(ROWS)]),
+        loss=losses.CosineSimilarityLoss(model),
+    )
+    trainer.train()
+    return trainer
+
 
 if __name__ == "__main__":
-    variant, folder = sys.argv[1], Path(sys.argv[2])
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
-    args = arguments(folder, optim="sgd", max_grad_norm=0.0, per_device_train_batch_size=TOTAL_BATCH // world_size)
-    trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows())
-    assert trainer.accelerator.num_processes == world_size
-    trainer.train()
-    if trainer.is_world_process_zero():
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(model.state_dict() | {"world_size": torch.tensor(world_size)}, folder / "weights.pt")
+    checkpoint, folder, batch_size, accumulation = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    trainers = {
+        f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
+        for kind, variant in CASES
+    }
+    trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
+    for name, train in trainers.items():
+        trainer = train()
+        assert trainer.accelerator.num_processes == int(os.environ["WORLD_SIZE"]) == 2
+        if trainer.is_world_process_zero():
+            torch.save(trainer.model.state_dict(), folder / f"{name}.pt")
+            (folder / f"{name}.json").write_text(json.dumps(trainer.state.log_history))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.state.destroy_process_group()

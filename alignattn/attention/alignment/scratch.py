@@ -10,7 +10,7 @@ from torch import Tensor
 
 KEPT_BYTES = 2**25
 """Kept at most; what a call needs beyond it is allocated for that call."""
-ALIGNMENT = 64
+CACHE_LINE = 64
 """Bytes of a cache line: every tensor starts on one."""
 
 
@@ -37,7 +37,7 @@ class Scratch(threading.local):
         """Return a tensor of any content, valid until the frame around the call ends."""
         size = math.prod(shape) * dtype.itemsize
         start = self._used
-        self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        self._used += -(-size // CACHE_LINE) * CACHE_LINE
         self._peak = max(self._peak, self._used)
         if self._used > len(self._memory):
             return torch.empty(shape, dtype=dtype)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.packaged import PACKAGED
-from alignattn.support.command import Command
+from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
 
 
 class BareSize(NamedTuple):
@@ -28,46 +28,56 @@ BARE_MODELS: Mapping[str, BareSize] = {
 
 DEFAULT_SHAPES = ("16x128", "4x512")
 
+MODEL_HELP = f"Folder, Hub id, {', '.join(PACKAGED)}; or without weights {', '.join(BARE_MODELS)}."
+SHAPES_HELP = f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths)."
+DROPOUT_HELP = "All dropouts (default: the model's). On a CPU, PyTorch forms n × n weights in training unless it is 0."
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a batch, and tokens of its longest row."""
+
+    batch: int
+    length: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shape":
+        """Read `16x128`: 16 rows of 128 tokens."""
+        batch, _, length = text.partition("x")
+        if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
+            raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
+        return cls(int(batch), int(length))
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.length}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions(Options):
     """The options of `alignattn benchmark`."""
 
     output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR")
-    model: str = option(
-        "bare-minilm",
-        f"Folder, Hub id, {', '.join(PACKAGED)}; or {', '.join(BARE_MODELS)}: BERT with random weights.",
-    )
-    attentions: tuple[str, ...] = option(
-        tuple(PRESETS), f"What is measured beside {PLAIN_ATTENTION} (no patch) (default: {' '.join(PRESETS)})."
-    )
-    shapes: tuple[str, ...] | None = option(
-        None, f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths).", metavar="ROWSxTOKENS"
-    )
-    lengths: tuple[int, ...] | None = option(
-        None, "Lengths in tokens to draw the growth over, of --rows or --tokens.", low=1
-    )
+    model: str = option("bare-minilm", MODEL_HELP)
+    attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
+    shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
+    lengths: tuple[int, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.", low=1)
     rows: int | None = option(None, "Rows of a batch at each of --lengths (default: 1).", low=1)
-    tokens: int | None = option(None, "Instead of --rows: tokens of a batch at each of --lengths.")
+    tokens: int | None = option(None, "Instead of --rows: tokens of a batch at each of --lengths.", low=1)
     repeats: int = option(20, "Timed steps of each attention.", low=1)
     warmup: int = option(3, "Steps before them that do not count; one at least.", low=0)
     device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
     compile: bool = option(False, "Run the model through torch.compile.")
-    dropout: float | None = option(
-        None,
-        "Probability of every dropout (default: the model's). On a CPU, PyTorch forms n × n attention weights in "
-        "training unless it is 0.",
-        low=0,
-        below=1,
-    )
-    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1)
-    seed: int = option(42, "Seed of random weights, token ids and dropout.")
+    dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)
+    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1, high=MOST_PROCESSES)
+    seed: int = option(42, "Seed of random weights, token ids and dropout.", low=0, high=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for attention in self.attentions:
             AttentionConfig.resolve(attention)
+        for shape in self.shapes or ():
+            Shape.parse(shape)
         sizes = [f"--{name}" for name in ("rows", "tokens") if getattr(self, name) is not None]
         if sizes and self.lengths is None:
             raise AlignAttnError(f"{sizes[0]} needs --lengths: name the lengths, or give --shapes")
@@ -87,5 +97,7 @@ COMMAND = Command(
     "time and memory of a training and an evaluation step, as ratios to plain attention",
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
+    # One run measures all attentions, so nothing is repeated with another seed.
+    in_tables=TableUse(has_seeds=False),
     examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
 )

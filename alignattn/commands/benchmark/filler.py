@@ -14,9 +14,7 @@ COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
 
 
 class BenchmarkFiller(Filler):
-    """`alignattn benchmark`: one run measures all attentions, so nothing is repeated with another seed."""
-
-    has_seeds = False
+    """`alignattn benchmark`."""
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase, Shape
-from alignattn.plots import BarPanel, LinePanel, Spread, plot_bars, plot_growth
+from alignattn.commands.benchmark import Shape
+from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
+from alignattn.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
 from alignattn.support.files import write_csv
 
 BYTES_A_MEBIBYTE = 2**20
@@ -165,14 +166,9 @@ def draw_ratios(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
             if cost.phase == phase and cost.attention != PLAIN_ATTENTION:
                 series.setdefault(cost.attention, []).append(cost.ratio)
         panels.append(BarPanel(phase, [str(shape) for shape in shapes], series))
-    plot_bars(
-        path,
-        panels,
-        names=_attentions(costs),
-        y_label=f"time of a step / {PLAIN_ATTENTION}",
-        reference=1.0,
-        title=str(conditions),
-    )
+    y_label = f"time of a step / {PLAIN_ATTENTION}"
+    figure = draw_bars(panels, names=_attentions(costs), y_label=y_label, reference=1.0, title=str(conditions))
+    write_figure(figure, path)
 
 
 def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -> None:
@@ -209,7 +205,7 @@ def draw_growth(path: Path, costs: Sequence[StepCost], conditions: Conditions) -
         ),
     ]
     x_label = f"length in tokens (batch: {batch})"
-    plot_growth(path, panels, names=names, x_label=x_label, title=f"Training step: {conditions}")
+    write_figure(draw_lines(panels, names=names, x_label=x_label, title=f"Training step: {conditions}"), path)
 
 
 def _attentions(costs: Iterable[StepCost]) -> list[str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.benchmark import Shape
 from alignattn.patching import has_alignment, patch, step_alignments
 from alignattn.support.errors import AlignAttnError
 
@@ -28,25 +29,6 @@ MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cu
 
 GRAPHS_A_MODEL = 4
 """Graphs of one model that `torch.compile` may hold in one measurement; past that, compiling has gone wrong."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Rows of a batch, and tokens of its longest row."""
-
-    batch: int
-    length: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Shape":
-        """Read `16x128`: 16 rows of 128 tokens."""
-        batch, _, length = text.partition("x")
-        if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0 and int(length) > 0):
-            raise AlignAttnError(f"shape {text!r} is not ROWSxTOKENS, such as 16x128")
-        return cls(int(batch), int(length))
-
-    def __str__(self) -> str:
-        return f"{self.batch}x{self.length}"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from alignattn.support.command import Command
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
 
 CALIBRATION_FILE = "calibration.json"
+
+MOST_BINS, MOST_RESAMPLES = 1000, 100_000
+"""More take minutes, and tell nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,16 +16,12 @@ class CalibrateOptions(Options):
     """The options of `alignattn calibrate`."""
 
     files: tuple[str, ...] = option(REQUIRED, "Parquet files of predictions.", positional=True, metavar="PREDICTIONS")
-    output_dir: str = option(
-        "calibration", f"Folder for {CALIBRATION_FILE} and one reliability diagram a split.", metavar="DIR"
-    )
-    num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1)
+    output_dir: str = option("calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR")
+    num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
-    fit_on: str | None = option(
-        None, "Split on one half of which a temperature is fitted; the other half is reported.", metavar="SPLIT"
-    )
-    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1)
-    seed: int = option(42, "Seed of the halves and of the resamples.", low=0)
+    fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
+    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MOST_RESAMPLES)
+    seed: int = option(42, "Seed of the halves and of the resamples.", low=0, high=LARGEST_SEED)
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")

@@ -22,7 +22,7 @@ from alignattn.calibration.diagrams import reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
-from alignattn.plots import plot_reliability
+from alignattn.plots import draw_reliability, write_figure
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_json
@@ -122,7 +122,7 @@ def draw_split(path: Path, part: ReportedSplit, num_bins: int) -> None:
     """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
     temperature = part.temperature.value if part.temperature else None
     panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
-    plot_reliability(path, panels, title=f"{part.name}, {len(part.labels)} rows")
+    write_figure(draw_reliability(panels, title=f"{part.name}, {len(part.labels)} rows"), path)
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from alignattn.support.command import Command
 from alignattn.support.options import REQUIRED, Options, option
 
+SHELLS = ("bash", "zsh", "tcsh", "fish")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionOptions(Options):
     """The options of `alignattn completion`."""
 
-    shell: str = option(
-        REQUIRED, "The shell.", choices=("bash", "zsh", "tcsh", "fish"), positional=True, metavar="SHELL"
-    )
+    shell: str = option(REQUIRED, "The shell.", choices=SHELLS, positional=True, metavar="SHELL")
 
 
 COMMAND = Command(

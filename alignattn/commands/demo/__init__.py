@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from alignattn.runs.training_options import LARGEST_SEED
 from alignattn.support.command import Command
-from alignattn.support.options import Options, option
+from alignattn.support.options import LARGEST_SEED, Options, option
+
+MOST_ROWS = 20_000
+"""No pair is there twice, and the grammar runs out of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +15,11 @@ class DemoOptions(Options):
 
     output_dir: str = option("demo", "Folder of the data, the two runs and the picture.", metavar="DIR")
     model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.")
-    train_rows: int = option(900, "Generated rows to train on.")
-    validation_rows: int = option(300, "Generated rows of each genre to evaluate on.")
-    num_train_epochs: float = option(4.0, "Passes over the training rows.", low=0)
+    train_rows: int = option(900, "Generated rows to train on.", low=1, high=MOST_ROWS)
+    validation_rows: int = option(300, "Generated rows of each genre to evaluate on.", low=1, high=MOST_ROWS)
+    num_train_epochs: float = option(4.0, "Passes over the training rows.", above=0)
     learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
-    alignment_weight: float = option(0.01, "λ of the aligned run.")
+    alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
     seed: int = option(1, "Seed of the data and of both runs.", low=0, high=LARGEST_SEED)
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN, write_demo_data
+from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
-from alignattn.patching.checkpoints import from_pretrained
-from alignattn.plots import BarPanel, Spread, plot_comparison
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.plots import BarPanel, Spread, draw_comparison, write_figure
 from alignattn.runs.distance import distance_batch, query_key_distance
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
@@ -33,8 +33,8 @@ from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 
 ATTENTIONS = ("soft", "aa-ct")
-DOMAINS = (IN_DOMAIN, OUT_OF_DOMAIN)
-DOMAIN_TITLES = (f"{IN_DOMAIN}\n(in domain)", f"{OUT_OF_DOMAIN}\n(out of domain)")
+DOMAINS = (GENRE, OTHER_GENRE)
+DOMAIN_TITLES = (f"{GENRE}\n(in domain)", f"{OTHER_GENRE}\n(out of domain)")
 DATA_FOLDER = "data"
 DEMO_TABLE = "table.txt"
 DEMO_PICTURE = "demo.png"
@@ -92,10 +92,8 @@ def run_demo(arguments: DemoOptions) -> None:
 def _distance_of(path: str, data_dir: Path) -> float:
     """The distance in the model at `path` on the first in-domain validation rows."""
     task = get_task("demo")
-    source = model_source(path)
-    model = from_pretrained(source, AutoModelForSequenceClassification)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{IN_DOMAIN}"]
+    model, tokenizer = load_pretrained(path, AutoModelForSequenceClassification)
+    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{GENRE}"]
     options = TaskOptions(max_length=LONGEST_PAIR)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
     batch = distance_batch(task, split, tokenizer)
@@ -157,8 +155,8 @@ def _table(rows: Sequence[DemoRow]) -> str:
         for row in rows
     ]
     caption = (
-        f"Generated sentence pairs: trained on {IN_DOMAIN}, evaluated on unseen {IN_DOMAIN} (in domain) and on "
-        f"{OUT_OF_DOMAIN} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
+        f"Generated sentence pairs: trained on {GENRE}, evaluated on unseen {GENRE} (in domain) and on "
+        f"{OTHER_GENRE} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
         "differences of a few points are noise."
     )
     return f"{render_table(header, body)}\n\n{caption}"
@@ -168,8 +166,7 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
     def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
         return BarPanel(title, groups, {row.attention: [Spread.exact(value) for value in values(row)] for row in rows})
 
-    plot_comparison(
-        path,
+    figure = draw_comparison(
         [
             panel("accuracy (%)", DOMAIN_TITLES, lambda row: [100 * row.accuracy[genre] for genre in DOMAINS]),
             panel(
@@ -182,3 +179,4 @@ def _draw(rows: Sequence[DemoRow], path: Path) -> None:
         names=ATTENTIONS,
         title="MiniLM fine-tuned on generated sentence pairs, one seed",
     )
+    write_figure(figure, path)

@@ -26,7 +26,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import replacing
 
 LABEL_NAMES = {ENTAILMENT: "entailment", NEUTRAL: "neutral", CONTRADICTION: "contradiction"}
-IN_DOMAIN, OUT_OF_DOMAIN = "fiction", "business"
+GENRE, OTHER_GENRE = "fiction", "business"
 TASK_FOLDER = "demo"
 
 # How many premises are tried before a hypothesis is given up: enough for each label to turn up nearly always.
@@ -80,11 +80,11 @@ def write_demo_data(folder: Path, *, train_rows: int, validation_rows: int, seed
     """
     if min(train_rows, validation_rows) < 1:
         raise AlignAttnError(f"demo rows: {train_rows} train, {validation_rows} validation: give at least 1")
-    in_domain = generate(train_rows + validation_rows, IN_DOMAIN, seed)
+    in_domain = generate(train_rows + validation_rows, GENRE, seed)
     splits = {
         "train": in_domain[:train_rows],
-        f"validation_{IN_DOMAIN}": in_domain[train_rows:],
-        f"validation_{OUT_OF_DOMAIN}": generate(validation_rows, OUT_OF_DOMAIN, seed),
+        f"validation_{GENRE}": in_domain[train_rows:],
+        f"validation_{OTHER_GENRE}": generate(validation_rows, OTHER_GENRE, seed),
     }
     task_folder = folder / TASK_FOLDER
     for split, rows in splits.items():

@@ -1,14 +1,15 @@
 """`alignattn domain-shift`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.runs.options import RunOptions
-from alignattn.support.command import Command
+from alignattn.runs.training_options import PUSH_OPTIONS
+from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import REQUIRED, option
 from alignattn.tasks import LabelledTask
@@ -19,46 +20,34 @@ SHIFT = "shift"
 OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
 """Options of `finetune` that say what the pair says."""
 
+LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {
-        "learning_rate": 2e-5,
-        "per_device_train_batch_size": 16,
-        "weight_decay": 0.0,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
-    "roberta-base": {
-        "learning_rate": 1e-5,
-        "per_device_train_batch_size": 32,
-        "weight_decay": 0.1,
-        "num_train_epochs": 3.0,
-        "max_length": 256,
-    },
+    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **LENGTHS},
+    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **LENGTHS},
 }
 """The training settings of Desai & Durrett 2020, by base model."""
+
+PAIR_HELP = f"Two tasks of the same labels; {' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did."
+ASKED_OF_THE_PAIR: Mapping[str, str] = dict.fromkeys(OPTIONS_OF_THE_PAIR, "said by --pair: leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DomainShiftOptions(RunOptions):
     """The options of `alignattn domain-shift`: those of `finetune`, and the pair."""
 
-    pair: str = option(
-        REQUIRED,
-        "Two tasks of the same labels, trained on and shifted to: snli-mnli, qqp-twitterppdb, swag-hellaswag, …; "
-        f"{' and '.join(PUBLISHED_TRAINING)} train as Desai and Durrett (2020) did unless told otherwise.",
-        group=SHIFT,
-        metavar="TASK-TASK",
-    )
+    pair: str = option(REQUIRED, PAIR_HELP, group=SHIFT, metavar="TASK-TASK", asked_as=ASKED_OF_THE_PAIR)
     stratify: bool = option(False, "Halve the development sets class by class.", group=SHIFT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in OPTIONS_OF_THE_PAIR:
-            if self.values[name] is not None:
-                raise AlignAttnError(f"--{name}: --pair says what is trained and evaluated on: drop --{name}")
         if self.training.load_best_model_at_end:
             raise AlignAttnError("--load_best_model_at_end would choose by rows that are held out: leave it out")
-        _ = self.tasks
+
+    @cached_property
+    def task(self) -> LabelledTask:
+        """The task that is trained on."""
+        _ = replace(self.data, task=self.pair).source
+        return self.tasks[0]
 
     @cached_property
     def tasks(self) -> tuple[LabelledTask, LabelledTask]:
@@ -77,5 +66,6 @@ COMMAND = Command(
     "fine-tune on one task, report accuracy and calibration on it and on another task",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
+    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS)),
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
 )

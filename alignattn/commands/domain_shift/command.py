@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
-from transformers import AutoTokenizer
 
 from alignattn.calibration import (
     ECE_BINS,
@@ -35,8 +34,8 @@ from alignattn.commands.domain_shift.report import (
     render_domain_shift,
     write_seed_table,
 )
-from alignattn.patching.checkpoints import from_pretrained
-from alignattn.plots import plot_reliability
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.plots import draw_reliability, write_figure
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows
@@ -142,9 +141,10 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
     ]
     training = training_options(options)
-    run = finetune_one(training)
-    judged = _predict(training, sides)
-    result = _result(options, run, judged)
+    args = training_arguments(training.training, RunArguments)
+    run = finetune_one(training, args)
+    judged = _predict(training, args, sides)
+    result = _result(options, run, judged, args)
     if PartialState().is_main_process:
         _write(options, judged, result)
         print(f"{render_domain_shift(result)}\nwritten to {options.output_dir}")
@@ -181,17 +181,17 @@ def check_folder(options: DomainShiftOptions) -> None:
     check_output_dir(training_options(options))
 
 
-def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
+def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
     """What the run's saved model makes of the development set of each side."""
     folder, data = training.output_dir, training.data
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     kind = kind_of(sides[0].task)
+    model, tokenizer = load_pretrained(str(folder), kind.auto_class)
+    splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     trainer = TaskTrainer(
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
-        model=from_pretrained(folder, kind.auto_class),
-        args=training_arguments(training.training, RunArguments),
+        model=model,
+        args=args,
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )
@@ -199,7 +199,9 @@ def _predict(training: RunOptions, sides: Sequence[DevelopmentSet]) -> list[Judg
     return list(map(JudgedSide, sides, predictions))
 
 
-def _result(options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide]) -> DomainShiftResult:
+def _result(
+    options: DomainShiftOptions, run: RunResult, judged: Sequence[JudgedSide], args: RunArguments
+) -> DomainShiftResult:
     known, labels = judged[0].half(DEVELOPMENT)
     temperature = fit_temperature(log_probabilities(known), labels)
     return DomainShiftResult(
@@ -217,7 +219,7 @@ def _result(options: DomainShiftOptions, run: RunResult, judged: Sequence[Judged
         },
         sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
-        device=device_name(training_arguments(options.training, RunArguments).device),
+        device=device_name(args.device),
     )
 
 
@@ -250,7 +252,7 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
         states = _states(probabilities, result.temperature)
         panels = reliability_panels(states, labels, result.temperature, result.num_bins)
         title = f"{side.task.name} ({side.side}), {len(labels)} rows"
-        plot_reliability(folder / f"reliability-{side.side}.png", panels, title=title)
+        write_figure(draw_reliability(panels, title=title), folder / f"reliability-{side.side}.png")
     write_json(folder / RESULTS_FILE, asdict(result))
 
 

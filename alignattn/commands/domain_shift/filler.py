@@ -1,35 +1,32 @@
 """`alignattn domain-shift` as a filler of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from alignattn.calibration.measures import calibration_scores
-from alignattn.commands.domain_shift import COMMAND, OPTIONS_OF_THE_PAIR
+from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.command import HELD_OUT, RUN_FOLDER, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.results import CONFIG_FILE
-from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.files import read_text
 
 
 class DomainShiftFiller(Filler):
     """`alignattn domain-shift`."""
 
-    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS, *OPTIONS_OF_THE_PAIR})
-
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
         return read_domain_shift(folder) is not None
 
-    def check_same(self, values: Mapping[str, Any]) -> None:
+    def check_same(self, options: DomainShiftOptions) -> None:
         """Raise as `domain-shift` does of a folder of another run."""
-        check_folder(COMMAND.resolve(values))
+        check_folder(options)
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -53,7 +50,7 @@ class DomainShiftFiller(Filler):
             numbers=asdict(result),
             facts=facts,
             scores=scores,
-            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder / RUN_FOLDER),
             probabilities=read_probabilities(folder, f"{OUT_OF_DOMAIN}-{HELD_OUT}"),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, did_you_mean, option, options_of
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
 from alignattn.tasks.task import MOST_TEXTS
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -25,38 +25,28 @@ PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
 }
 """The kinds of pictures: what each shows, and the options that it reads beside those that all do."""
 
+KINDS_HELP = "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items()) + "."
+
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(Options):
     """The options of `alignattn figure`."""
 
-    kind: str = option(
-        REQUIRED,
-        "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items()),
-        positional=True,
-        metavar="KIND",
-    )
-    run: tuple[str, ...] = option(
-        REQUIRED, "Run folders of alignattn finetune, one panel or line each.", metavar="DIR", formerly=("runs",)
-    )
+    kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
+    run: tuple[str, ...] = option(REQUIRED, "Run folders, a panel or line each.", metavar="DIR", formerly=("runs",))
     output: str = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.", metavar="FILE")
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
-    layer: int | None = option(None, "Layer of the head, from 0 (default: the last).")
-    head: int = option(0, "The head, from 0.")
-    text: tuple[str, ...] | None = option(
-        None, "A text or a pair to show (default: the first evaluation rows).", metavar="TEXT"
-    )
+    layer: int | None = option(None, "Layer of the head, from 0 (default: the last).", low=0)
+    head: int = option(0, "The head, from 0.", low=0)
+    text: tuple[str, ...] | None = option(None, "A text or a pair (default: first rows).", metavar="TEXT")
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
     max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
-    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0)
+    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
     split: str | None = option(None, "Split of the predictions (default: the first of each run).")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in PICTURES:
-            hint = did_you_mean(self.kind, PICTURES)
-            raise AlignAttnError(f"unknown figure {self.kind!r}: choose one of {', '.join(PICTURES)}{hint}")
         if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
             raise AlignAttnError("--text takes one text or two, none of them empty")
         if Path(self.output).suffix.lower() not in ENDINGS:

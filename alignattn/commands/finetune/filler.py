@@ -1,30 +1,27 @@
 """`alignattn finetune` as a filler of tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from alignattn.commands.finetune import COMMAND
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed, percent
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
-from alignattn.runs.training_options import HUB_OPTIONS
 from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.files import read_text
 
 
 class FinetuneFiller(Filler):
     """`alignattn finetune`."""
 
-    withheld = frozenset({"seeds", "resume_from_checkpoint", *HUB_OPTIONS})
-
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
         return read_result(folder) is not None
 
-    def check_same(self, values: Mapping[str, Any]) -> None:
+    def check_same(self, options: RunOptions) -> None:
         """Raise as `finetune` does of a folder of another run."""
-        check_output_dir(COMMAND.resolve(values))
+        check_output_dir(options)
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -45,7 +42,7 @@ class FinetuneFiller(Filler):
             scores={
                 f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
             },
-            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder),
             probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
         )

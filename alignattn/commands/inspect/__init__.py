@@ -1,13 +1,20 @@
 """`alignattn inspect`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
-from alignattn.tasks import TASKS, Task
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.tasks import MultipleChoice, Task, get_task
 
 TEXT_FILE = ".txt"
+DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
+
+TASK_HELP = "One of `alignattn list tasks`: its first development split is read."
+DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file (a file of texts) now"}
+"""A name by which the texts are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,30 +22,40 @@ class InspectOptions(Options):
     """The options of `alignattn inspect`."""
 
     model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.")
-    task: str | None = option(
-        None,
-        f"One of {', '.join(TASKS)}: its (first) development split is read.",
-        metavar="TASK",
-        asked_as={"data": "called --task (a task) or --validation_file (a file of texts) now"},
-    )
-    validation_file: str | None = option(
-        None, f"In its place a {TEXT_FILE} file, one text a line; or CSV, JSON, JSON lines, Parquet.", metavar="FILE"
-    )
+    task: str | None = option(None, TASK_HELP, metavar="TASK", asked_as=DATA)
+    validation_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
     compare: str | None = option(None, "Another model, shown beside the first.")
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
     output_dir: str = option("inspection", "Folder for the table and the heat maps.", metavar="DIR")
     max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1, formerly=("max_samples",))
-    max_length: int | None = option(None, "Most tokens of a row (default: the task's).")
+    max_length: int | None = option(None, "Most tokens of a row (default: the task's).", low=1)
     batch_size: int = option(8, "Rows of a forward pass.", low=1)
-    seed: int = option(42, "Seed that draws the rows.", low=0)
+    seed: int = option(42, "Seed that draws the rows.", low=0, high=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.task is None) == (self.validation_file is None):
             raise AlignAttnError("give the texts to look at: either --task NAME or --validation_file FILE")
+        if self.task is None:
+            self._check_file(Path(str(self.validation_file)).suffix.lower())
+        else:
+            task = get_task(self.task)
+            if self.text_columns:
+                raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
+            if isinstance(task, MultipleChoice):
+                raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
         if self.compare == self.model:
             raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
+
+    def _check_file(self, ending: str) -> None:
+        file, columns = self.validation_file, self.text_columns or ()
+        if self.data_dir is not None:
+            raise AlignAttnError("--data_dir is for tasks, and --validation_file is a file: drop it")
+        if ending not in DATA_FILES:
+            raise AlignAttnError(f"--validation_file {file}: its name must end in {', '.join(DATA_FILES)}")
+        if ending == TEXT_FILE and columns:
+            raise AlignAttnError(f"--text_columns: {file} has no columns, every line is a text: drop it")
 
     def max_length_of(self, task: Task) -> int:
         """Return the most tokens of a row of `task`."""

@@ -27,13 +27,11 @@ from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, read_text
 from alignattn.support.publishing import publishable, published_names
-from alignattn.tasks import MultipleChoice, Task, TextClassification, get_task
+from alignattn.tasks import Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import MOST_TEXTS, TaskOptions
-
-DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
 
 UNREAD_LABEL = "_label"
 """Label column of texts without labels: a task has labels, and nothing here reads them."""
@@ -115,24 +113,14 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
-    if arguments.text_columns:
-        raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
-    if isinstance(task, MultipleChoice):
-        raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
 
 
 def _file_texts(path: Path, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
-    if arguments.data_dir is not None:
-        raise AlignAttnError("--data_dir is for tasks, and --validation_file is a file: drop it")
     rows: dict[str, list[Any]]
     if path.suffix.lower() == TEXT_FILE:
-        if arguments.text_columns:
-            raise AlignAttnError(f"--text_columns: {path} has no columns, every line is a text: drop it")
         rows = {"text": _lines(path)}
-    elif path.suffix.lower() not in DATA_FILES:
-        raise AlignAttnError(f"--validation_file {path}: its name must end in {', '.join(DATA_FILES)}")
     else:
         dataset = read_file(path)
         columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.inspect.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
-from alignattn.plots import HeatMapPanel, plot_heat_maps
+from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.support.files import write_csv
 from alignattn.support.text_tables import render_table
 
@@ -98,7 +98,8 @@ def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTex
 
 def draw_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
     """Draw each measure as a heat map of layers and heads, one a model; dots tell the heads that have a role."""
-    plot_heat_maps(path, heat_map_panels(studies), x_label="head", y_label="layer", title=_title(studies, studied))
+    panels, title = heat_map_panels(studies), _title(studies, studied)
+    write_figure(draw_heat_maps(panels, x_label="head", y_label="layer", title=title), path)
 
 
 def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:

@@ -13,7 +13,7 @@ class ListOptions(Options):
     """The options of `alignattn list`."""
 
     what: tuple[str, ...] = option(
-        WHAT, f"Of {', '.join(WHAT)} (default: all).", choices=WHAT, positional=True, metavar="WHAT"
+        WHAT, f"{', '.join(WHAT)} (default: all).", choices=WHAT, positional=True, metavar="WHAT"
     )
 
 

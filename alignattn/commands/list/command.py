@@ -14,7 +14,7 @@ from alignattn.support.registry import Entry
 from alignattn.support.text_tables import render_table
 from alignattn.tasks import TASKS
 
-Row = tuple[Sequence[str], Sequence[tuple[str, str]]]
+Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
 """The cells of a line, and its sources, each with the place in it."""
 
 
@@ -37,24 +37,24 @@ def _source(entry: Entry) -> tuple[str, str]:
     return str(entry.reference or ""), entry.place or ""
 
 
-def _slots() -> Iterator[Row]:
+def _slots() -> Iterator[Listing]:
     for slot, choices in SLOTS.items():
         for name, entry in choices.items():
             yield (slot, name, entry.description), [_source(entry)]
 
 
-def _presets() -> Iterator[Row]:
+def _presets() -> Iterator[Listing]:
     for name, config in PRESETS.items():
         entries = [SLOTS[slot][getattr(config, slot)] for slot in config.filled_slots or ("normalizer",)]
         yield (name, config.describe_slots() or "plain attention"), list(map(_source, entries))
 
 
-def _tasks() -> Iterator[Row]:
+def _tasks() -> Iterator[Listing]:
     for name, task in TASKS.items():
         yield (name, task.kind, task.description), [(f"{task.citation}; licence: {task.licence}", "")]
 
 
-def _models() -> Iterator[Row]:
+def _models() -> Iterator[Listing]:
     for name, entry in MODELS.items():
         yield (name, entry.description), [_source(entry)]
     for name, packaged in PACKAGED.items():
@@ -62,13 +62,13 @@ def _models() -> Iterator[Row]:
     yield ("any other name", "a pretrained encoder: a folder, or an id on the Hub"), []
 
 
-def _tables() -> Iterator[Row]:
+def _tables() -> Iterator[Listing]:
     for name, path in TABLES.items():
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
         yield (name, table["title"]), [(table.get("published_source", ""), "")]
 
 
-LISTS: Mapping[str, tuple[Sequence[str], Callable[[], Iterator[Row]]]] = {
+LISTS: Mapping[str, tuple[Sequence[str], Callable[[], Iterator[Listing]]]] = {
     "slots": (("slot", "choice", "what it is"), _slots),
     "presets": (("preset", "choices"), _presets),
     "tasks": (("task", "kind", "description"), _tasks),

@@ -2,51 +2,65 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
 
-NUM_SEEDS = 5
+if TYPE_CHECKING:
+    from alignattn.commands.reproduce.table import Table
+
+NUM_SEEDS, MOST_SEEDS = 5, 1000
+
+OTHERS_HELP = "Options of the commands that fill the table."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
-    table: str = option(
-        REQUIRED, f"One of {', '.join(TABLES)}, or a YAML file of your own.", positional=True, metavar="TABLE"
-    )
-    seeds: tuple[int, ...] | None = option(None, "Seeds of the runs of each cell.", low=0, distinct="seed")
-    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1)
+    table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
+    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=LARGEST_SEED, distinct="seed")
+    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1, high=MOST_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: int | None = option(
-        None, "Runs at once (default: one for each GPU, or one; with Ray as many as fit).", low=1
-    )
+    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
-    others: tuple[str, ...] = option((), "Options of the commands that fill the table.", rest=True)
+    others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ray_address is not None and self.launcher != "ray":
             raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
-        if self.seeds is None:
-            return
-        if len(self.seeds) != (self.num_seeds or len(self.seeds)):
+        seeds = self.seeds or ()
+        if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
-        if len(self.seeds) == 1 and self.num_seeds is None:
-            (seed,) = self.seeds
+        if len(seeds) == 1 and self.num_seeds is None:
             raise AlignAttnError(
-                f"--seeds {seed} is one seed: give --num_seeds {seed} for the seeds 1 to {seed}, or --num_seeds 1 "
-                "beside it for this one alone"
+                f"--seeds lists seeds: give --num_seeds {seeds[0]} for the seeds 1 to {seeds[0]} (for this one alone, "
+                "--num_seeds 1 beside it)"
             )
+        # What is wrong with it is to be said before anything heavy is imported.
+        _ = self.asked_table
+
+    @cached_property
+    def asked_table(self) -> "Table":
+        """The table with the options that are given, and the rows and columns that are asked for."""
+        # It reads files, which a help does not need.
+        from alignattn.commands.reproduce.fillers import read_given
+        from alignattn.commands.reproduce.table import load_table
+
+        table = load_table(self.table)
+        table = table.with_given(read_given(table.command, self.others))
+        return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
 
     @property
     def cell_seeds(self) -> Sequence[int]:

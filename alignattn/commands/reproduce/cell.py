@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from alignattn.commands.reproduce.experiment import Experiment, State
-from alignattn.statistics.comparison import Comparison
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+
+if TYPE_CHECKING:
+    from alignattn.statistics.comparison import Comparison
 
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
 
 NOTHING = "–"
-FAILED = "failed"
 WORSE_MARK = "†"
 NO_REASON = "no reason is recorded"
 SMALLEST_P = 0.001
@@ -149,7 +150,7 @@ class Cell:
     state: State = "missing"
     reason: str | None = None
     values: Sequence[float | None] = ()
-    comparison: Comparison | None = None
+    comparison: "Comparison | None" = None
 
     @property
     def path(self) -> list[str]:
@@ -212,7 +213,7 @@ class Cell:
         """
         reference = "" if self.failure is None else f" [{failures[self.failure]}]"
         if self.number is None:
-            return f"{FAILED}{reference}" if reference else NOTHING
+            return f"failed{reference}" if reference else NOTHING
         mark = WORSE_MARK if self.verdict == "worse" else ""
         finished = "" if self.state == "done" else f", {len(self.numbers)} of {len(self.experiments)}"
         return f"{self.number}{mark}{finished}{reference}"

@@ -1,27 +1,23 @@
 """A table of a paper with one command: what is missing of it is run, and it is written beside the published figures."""
 
 import math
-import os
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from alignattn.commands.reproduce import COMMAND, ReproduceOptions
+from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder
+from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text, write_table
-from alignattn.commands.reproduce.launchers import Launcher
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
-from alignattn.commands.reproduce.table import load_table
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
 
@@ -30,51 +26,28 @@ POLL_SECONDS = 2.0
 
 SECONDS_A_MINUTE = 60
 
-PATH_OPTIONS = frozenset(
-    {"data_dir", "embeddings", "mlm", "neighbors", "nltk_data", "sentence_encoder", "word_vectors"}
-)
-"""Options that may name a file or folder; a model's may also be an id of the Hub."""
-
-
-def parse_given(words: Sequence[str]) -> dict[str, Any]:
-    """Return options that are for other commands, by name, in the one form that equal values have."""
-    given: dict[str, list[str]] = {}
-    name = None
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            given[name] = [value] if equals else []
-        elif name is None:
-            raise AlignAttnError(f"{word!r} is no option: {COMMAND.prog} takes the name of one table (see --help)")
-        else:
-            given[name].append(word)
-    for name, values in given.items():
-        if "" in values:
-            raise AlignAttnError(f"--{name} is empty: give a value, or leave it out")
-    return {name: _value(name, words) for name, words in given.items()}
-
 
 def reproduce(arguments: ReproduceOptions) -> None:
     """List the runs of a table, run those that are missing, and write the table."""
-    table = (
-        load_table(arguments.table)
-        .with_given(parse_given(arguments.others))
-        .narrowed(tasks=arguments.tasks, models=arguments.models, attentions=arguments.attentions)
-    )
+    table = arguments.asked_table
     results = Path(arguments.output_dir)
     cells = list(table.cells(arguments.cell_seeds))
-    waves = _waves(results, [experiment for cell in cells for experiment in cell.experiments])
+    folders = folders_of(results, cells)
+    for folder in folders.values():
+        # What no run of them could be made with is to be said before the first is made.
+        _ = folder.options
+    waves = _waves(folders)
     print(list_runs(waves))
     if arguments.dry_run:
         return
-    launcher: Launcher
-    if arguments.launcher == "ray":
-        launcher = RayLauncher(arguments.processes, arguments.ray_address)
-    else:
-        launcher = LocalLauncher(arguments.processes)
+    launcher: LocalLauncher | RayLauncher = (
+        RayLauncher(arguments.processes, arguments.ray_address)
+        if arguments.launcher == "ray"
+        else LocalLauncher(arguments.processes)
+    )
     for wave in waves:
         run_missing(launcher, wave)
-    result = read_table(table, cells, results)
+    result = read_table(table, cells, folders)
     if arguments.note is not None:
         result = replace(result, notes=[*result.notes, arguments.note])
     written = write_table(results / table.name, result)
@@ -85,7 +58,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         raise AlignAttnError(f"{len(failed)} of {len(result.runs)} runs failed, the first: {failed[0].title}: {reason}")
 
 
-def run_missing(launcher: Launcher, folders: Iterable[RunFolder]) -> None:
+def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
     """Run the runs that have not finished; those that another process runs are waited for."""
     missing = {folder.path: folder for folder in folders if folder.status().state != "done"}
     for folder in missing.values():
@@ -129,15 +102,10 @@ def list_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
     return f"{render_table(['run', 'folder', 'state', 'time'], lines)}\n{summary}"
 
 
-def _waves(results: Path, experiments: Iterable[Experiment]) -> list[list[RunFolder]]:
-    """The folders of the runs, each once: first those that others work on, then the others."""
-    needed: dict[str, Experiment] = {}
-    last: dict[str, Experiment] = {}
-    for experiment in experiments:
-        last[experiment.digest] = experiment
-        if experiment.needs is not None:
-            needed[experiment.needs.digest] = experiment.needs
-    waves = [[RunFolder(results, experiment) for experiment in wave.values()] for wave in (needed, last)]
+def _waves(folders: Mapping[str, RunFolder]) -> list[list[RunFolder]]:
+    """The folders of the runs: first those that others work on, then the others."""
+    needed = {folder.experiment.needs.digest for folder in folders.values() if folder.experiment.needs is not None}
+    waves = [[folder for digest, folder in folders.items() if (digest in needed) is first] for first in (True, False)]
     return [wave for wave in waves if wave]
 
 
@@ -168,28 +136,3 @@ def _seconds_by_kind(folders: Iterable[RunFolder]) -> dict[tuple[str, ...], list
 
 def _estimate(experiment: Experiment, known: Mapping[tuple[str, ...], Sequence[float]]) -> float:
     return next((statistics.median(known[kind]) for kind in _kinds(experiment) if kind in known), math.nan)
-
-
-def _value(name: str, words: Sequence[str]) -> Any:
-    """The value of an option: a flag's, one, or a list."""
-    if not words:
-        return True
-    values = [_scalar(name, word) for word in words]
-    return values[0] if len(values) == 1 else values
-
-
-def _scalar(name: str, word: str) -> Any:
-    """A word in the form of a table's file, so that equal options have equal digests however they are written.
-
-    A folder or file has its whole path, for equal options to name equal data from wherever they are given.
-    """
-    if (os.sep in word or name in PATH_OPTIONS) and Path(word).exists():
-        return str(Path(word).resolve())
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word

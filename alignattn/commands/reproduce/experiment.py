@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from alignattn.commands.reproduce.fillers import filler_of, own_options
+from alignattn.commands.reproduce.fillers import own_options, use_of
 from alignattn.support.publishing import short_path
 
 FORMAT = 1
@@ -15,7 +15,12 @@ FORMAT = 1
 
 DIGEST_CHARACTERS = 16
 
-MODEL, SEED = "model", "seed"
+MODEL_OPTION, SEED_OPTION = "model", "seed"
+
+SYMBOLS: Mapping[str, str] = {"alignment_weight": "λ ", SEED_OPTION: "seed "}
+"""What stands before the value of an option that would not be known by it."""
+
+TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
 State = Literal["done", "missing", "failed"]
 """Of a run."""
@@ -55,20 +60,22 @@ class Experiment:
     def title(self) -> str:
         """What tells it from the other runs of a table, for eyes."""
         whole = self.all_options
-        names = ("recipes", "task", "pair", MODEL, "attention", "gradient_scope")
-        parts = [short_path(str(whole[name])) if name == MODEL else whole[name] for name in names if name in whole]
-        words = [" ".join(part) if isinstance(part, list) else str(part) for part in parts]
-        words += [f"λ {whole['alignment_weight']}"] if "alignment_weight" in whole else []
-        words += [f"seed {whole[SEED]}"] if SEED in whole else []
-        return f"{self.command} {', '.join(words)}"
+        return f"{self.command} {', '.join(option_text(name, whole[name]) for name in TITLE_OPTIONS if name in whole)}"
+
+
+def option_text(name: str, value: Any) -> str:
+    """Return the value of an option for eyes."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return SYMBOLS.get(name, "") + (short_path(value) if name == MODEL_OPTION else str(value))
 
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
-    filler = filler_of(command)
+    use = use_of(command)
     own = {name: value for name, value in options.items() if name in own_options(command)}
-    if filler.needs is not None:
-        return [Experiment(command, own, needed) for needed in experiments_of(filler.needs, options, seeds)]
-    if not filler.has_seeds:
+    if use.needs is not None:
+        return [Experiment(command, own, needed) for needed in experiments_of(use.needs, options, seeds)]
+    if not use.has_seeds:
         return [Experiment(command, own)]
-    return [Experiment(command, own | {SEED: seed}) for seed in seeds]
+    return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]

@@ -1,45 +1,84 @@
-"""The commands whose runs fill tables: those with a `FILLER` in the module `filler` of their room."""
+"""The commands whose runs fill tables, and what of their options a table or a user may give."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import make_dataclass
 from importlib import import_module
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from alignattn.commands import COMMANDS, get_command
 from alignattn.runs.filler import OUTPUT_DIR, Filler
+from alignattn.support.command import TableUse
+from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Option, did_you_mean, options_of
+from alignattn.support.options import Option, Options, did_you_mean, options_of
+
+NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
+"""Files that the digests of runs made before hold as they were given where that is a name alone."""
+
+
+def use_of(command: str) -> TableUse:
+    """Return how the runs of a command fill tables."""
+    use = get_command(command).in_tables
+    if use is None:
+        raise AlignAttnError(f"alignattn {command} fills no tables")
+    return use
 
 
 def filler_of(command: str) -> Filler:
-    """Return what a command is as a filler of tables."""
-    get_command(command)
-    module = f"{COMMANDS[command]}.filler"
-    if find_spec(module) is None:
-        raise AlignAttnError(f"alignattn {command} fills no tables")
-    filler: Filler = import_module(module).FILLER
+    """Return what reads the runs of a command."""
+    filler: Filler = import_module(f"{COMMANDS[command]}.filler").FILLER
     return filler
 
 
 def own_options(command: str) -> Mapping[str, Option]:
-    """Return the options of a command that a table or a user may give, by their name in tables."""
-    filler = filler_of(command)
-    withheld = {OUTPUT_DIR, *filler.withheld}
-    known = options_of(get_command(command).options).values()
-    own = [replace(option, name=filler.in_tables.get(option.name, option.name)) for option in known]
-    return {option.name: option for option in own if option.name not in withheld}
+    """Return the options of a command that a table or a user may give."""
+    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *use_of(command).withheld}
+    return {name: option for name, option in known.items() if name not in withheld}
 
 
 def options_for(command: str) -> Mapping[str, Option]:
     """Return the options that a table of a command may give: its own, and those of the command that it needs."""
-    needs = filler_of(command).needs
+    needs = use_of(command).needs
     return {**(options_for(needs) if needs else {}), **own_options(command)}
 
 
-def check_option(command: str, name: str, value: Any) -> None:
-    """Check an option that a table of a command gives."""
+def option_for(command: str, name: str) -> Option:
+    """Return the option of that name that a table of a command may give."""
     known = options_for(command)
     if name not in known:
         raise AlignAttnError(f"--{name} is no option of {command}{did_you_mean(name, known)}")
-    known[name].checked(value)
+    return known[name]
+
+
+def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
+    if words and not words[0].startswith("--"):
+        raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
+    commands = filter(None, (use_of(command).needs, command))
+    groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
+    options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
+    return read_words(options, words, build_parser(options, get_command("reproduce").prog))
+
+
+def in_digests(option: Option, value: Any) -> Any:
+    """Return the one form in which a digest holds what a user gives for an option, however it is written.
+
+    A file or folder has its whole path, for equal options to name equal data from wherever they are given.
+    """
+    checked = option.checked(value)
+    if not isinstance(checked, tuple):
+        return _plain(option, checked)
+    values = [_plain(option, one) for one in checked]
+    return values[0] if len(values) == 1 else values
+
+
+def _plain(option: Option, value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, str):
+        return value
+    # A model's folder may be an id of the Hub, too: it is a folder where the words say so.
+    is_path = os.sep in value or (option.is_path and option.name not in NAMED_AS_GIVEN)
+    return str(Path(value).resolve()) if is_path and Path(value).exists() else value

@@ -7,7 +7,7 @@ system gives that up with the process, however it ends, so no run is ever made t
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,14 +17,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from alignattn.commands import get_command
+from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.runs.filler import Filler, words
-from alignattn.statistics.example_scores import ExampleScores
+from alignattn.runs.filler import NEEDED_RUN, OUTPUT_DIR, Filler, words
+from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.support.json_records import read_record
-from alignattn.support.options import present_names
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -93,20 +93,25 @@ class RunFolder:
         return None if needs is None else RunFolder(self.results, needs)
 
     @property
+    def command(self) -> Command:
+        """What makes it."""
+        return get_command(self.experiment.command)
+
+    @property
     def values(self) -> dict[str, Any]:
-        """All options of the command."""
-        needed = None if self.needed is None else self.needed.output
-        return self.filler.values(self.experiment.options, self.output, needed)
+        """What its command is given."""
+        run = {} if self.needed is None else {NEEDED_RUN: [str(self.needed.output)]}
+        return {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
+
+    @cached_property
+    def options(self) -> Any:
+        """The options of its command, resolved."""
+        return self.command.resolve(self.values)
 
     @property
     def command_line(self) -> str:
         """What makes the run again, ready to be pasted into a shell."""
-        command = get_command(self.experiment.command)
-        return shlex.join([*command.prog.split(), *words(present_names(command.options, self.values, command.prog))])
-
-    def examples(self, path: Sequence[str]) -> ExampleScores | None:
-        """Return what a number of the finished run is made of; see `Filler.examples`."""
-        return self.filler.examples(self.output, path)
+        return shlex.join([*self.command.prog.split(), *words(self.values)])
 
     @property
     def seconds(self) -> float:
@@ -126,7 +131,7 @@ class RunFolder:
             return Status("missing")
         try:
             RunFolder.read(self.path)
-            self.filler.check_same(self.values)
+            self.filler.check_same(self.options)
             if self.filler.is_finished(self.output):
                 return Status("done")
         except AlignAttnError as error:
@@ -154,6 +159,11 @@ class RunFolder:
         except Timeout:
             return True
         return False
+
+
+def folders_of(results: Path, cells: Iterable[Cell]) -> dict[str, RunFolder]:
+    """Return the folders of the runs that fill cells, by digest."""
+    return {run.digest: RunFolder(results, run) for cell in cells for run in cell.runs}
 
 
 def record_failure(path: Path, reason: str) -> None:

@@ -50,7 +50,7 @@ LATEX_ESCAPES = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Markup:
+class Notation:
     """How a form of the table writes text.
 
     Attributes:
@@ -87,9 +87,9 @@ def _latex(text: str) -> str:
     return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
 
 
-MARKDOWN = Markup(lambda text: text.translate(MARKDOWN_ESCAPES), lambda text: f"**{text}**", "Bold")
-LATEX = Markup(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
-TEXT = Markup(str, lambda text: f"{text} *", "*")
+MARKDOWN = Notation(lambda text: text.translate(MARKDOWN_ESCAPES), lambda text: f"**{text}**", "Bold")
+LATEX = Notation(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
+TEXT = Notation(str, lambda text: f"{text} *", "*")
 
 
 def to_markdown(table: TableResult) -> str:

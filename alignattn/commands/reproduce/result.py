@@ -12,7 +12,7 @@ from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
-from alignattn.commands.reproduce.experiment import MODEL, SEED, State
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
@@ -28,9 +28,9 @@ UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
 
-@dataclass(frozen=True)
-class TableRun:
-    """What a table tells of one of its runs.
+@dataclass(frozen=True, kw_only=True)
+class TableRun(RunReport):
+    """What a table tells of one of its runs: what it measured and how, and what it is.
 
     Attributes:
         digest: names it, the hash of its options.
@@ -39,7 +39,6 @@ class TableRun:
         reason: why it failed, one line.
         folder: where it is.
         command: that makes it again, ready to be pasted into a shell.
-        report: what it measured and how.
         pictures: SVG documents by title: training curves, reliability diagrams.
     """
 
@@ -49,7 +48,6 @@ class TableRun:
     folder: str
     command: str
     reason: str | None = None
-    report: RunReport = field(default_factory=RunReport)
     pictures: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -128,23 +126,23 @@ class TableResult:
         return lines
 
 
-def read_table(table: Table, cells: Sequence[Cell], results: Path) -> TableResult:
-    """Return a table with what the runs in a results folder measured.
+def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> TableResult:
+    """Return a table with what its runs measured.
 
     Args:
         table: the table.
         cells: its cells.
-        results: the folder.
+        folders: of their runs, by digest, as `folders_of` makes them.
     """
-    experiments = {run.digest: run for cell in cells for run in cell.runs}
-    runs = {digest: _read_run(RunFolder(results, experiment)) for digest, experiment in experiments.items()}
-    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], results)
+    runs = {digest: _read_run(folder) for digest, folder in folders.items()}
+    results = next(iter(folders.values())).results
+    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], folders)
     return TableResult(
         name=table.name,
         title=table.title,
         published_source=table.published_source,
-        measured_source=_published(_measured_source(table, cells), results),
-        notes=[*table.notes, *(_published(problem, results) for problem in problems)],
+        measured_source=_without_paths(_measured_source(table, cells), results),
+        notes=[*table.notes, *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
     )
@@ -161,7 +159,7 @@ def _read_run(folder: RunFolder) -> TableRun:
             state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
 
     def published(text: str) -> str:
-        return _published(text, folder.results, folder.values)
+        return _without_paths(text, folder.results, folder.values)
 
     took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
     return TableRun(
@@ -171,16 +169,16 @@ def _read_run(folder: RunFolder) -> TableRun:
         reason=None if reason is None else published(reason),
         folder=published(str(folder.path)),
         command=published(folder.command_line),
-        report=replace(
-            report,
-            facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
-            config=published(report.config),
-        ),
         pictures=_pictures(report),
+        **vars(report)
+        | {
+            "facts": {name: published(fact) for name, fact in {**report.facts, **took}.items()},
+            "config": published(report.config),
+        },
     )
 
 
-def _published(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
     """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
     text = text.replace(str(results.absolute()), results.absolute().name)
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
@@ -202,7 +200,7 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
     state: State = "failed" if "failed" in states else "missing" if "missing" in states else "done"
     reason = next((run.reason for run in own if run.state == "failed"), None)
     try:
-        values = [_number_at(run.report.numbers, cell.path) if run.state == "done" else None for run in own]
+        values = [_number_at(run.numbers, cell.path) if run.state == "done" else None for run in own]
     except AlignAttnError as error:
         return replace(cell, state="failed", reason=str(error))
     return replace(cell, state=state, reason=reason, values=values)
@@ -220,7 +218,7 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(found)
 
 
-def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list[str]]:
+def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tuple[list[Cell], list[str]]:
     """The cells with their corrected comparisons, and why some could not be made."""
     by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
     plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
@@ -231,7 +229,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
         comparison = None
         try:
             if plain is not None:
-                comparison = _compare(cell, plain, results, family_size)
+                comparison = _compare(cell, plain, folders, family_size)
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
@@ -239,7 +237,7 @@ def _compare_all(cells: Sequence[Cell], results: Path) -> tuple[list[Cell], list
     return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
 
 
-def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Comparison | None:
+def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int) -> Comparison | None:
     """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
     values = {
         seed: (measured, baseline)
@@ -251,15 +249,18 @@ def _compare(cell: Cell, plain: Cell, results: Path, family_size: int) -> Compar
     return compare(
         [measured for measured, _ in values.values()],
         [baseline for _, baseline in values.values()],
-        partial(_paired_scores, cell, plain, results, list(values)),
+        partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
 
 
-def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int]) -> PairedScores | None:
+def _paired_scores(
+    cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], seeds: Sequence[int]
+) -> PairedScores | None:
     pairs = []
     for seed in seeds:
-        measured, baseline = (RunFolder(results, one.experiments[seed]).examples(one.path) for one in (cell, plain))
+        runs = ((folders[one.experiments[seed].digest], one.path) for one in (cell, plain))
+        measured, baseline = (folder.filler.examples(folder.output, path) for folder, path in runs)
         if measured is None or baseline is None:
             return None
         pairs.append((measured, baseline))
@@ -269,11 +270,14 @@ def _paired_scores(cell: Cell, plain: Cell, results: Path, seeds: Sequence[int])
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
     models = dict.fromkeys(table.model_of(row) for row in table.rows)
     seeds = dict.fromkeys(
-        whole[SEED] for cell in cells for experiment in cell.experiments if SEED in (whole := experiment.all_options)
+        whole[SEED_OPTION]
+        for cell in cells
+        for experiment in cell.experiments
+        if SEED_OPTION in (whole := experiment.all_options)
     )
     parts = [" and ".join(short_path(model) for model in models)]
     parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    given = {name: value for name, value in table.given.items() if name != MODEL}
+    given = {name: value for name, value in table.given.items() if name != MODEL_OPTION}
     parts += [f"with {_listed(given)}"] if given else []
     return "; ".join(parts)
 

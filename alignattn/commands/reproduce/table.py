@@ -30,19 +30,18 @@ from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL, SEED, experiments_of
-from alignattn.commands.reproduce.fillers import check_option
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, experiments_of, option_text
+from alignattn.commands.reproduce.fillers import in_digests, option_for
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text
-from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
 
-ATTENTION = "attention"
+ATTENTION_OPTION = "attention"
 
 DISPLACED: Mapping[str, Sequence[str]] = {
-    MODEL: ("model_config",),
+    MODEL_OPTION: ("model_config",),
     "num_train_epochs": ("max_steps", "warmup_steps"),
     "max_steps": ("warmup_steps",),
 }
@@ -77,8 +76,8 @@ class Table(Definition):
     def _check(self) -> Self:
         parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
         for options in parts:
-            for name in options.keys() - {ATTENTION}:
-                check_option(self.command, name, options[name])
+            for name in options.keys() - {ATTENTION_OPTION}:
+                option_for(self.command, name).checked(options[name])
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -114,23 +113,25 @@ class Table(Definition):
         return self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
 
     def with_given(self, given: Mapping[str, Any]) -> "Table":
-        """Return the table with options that a user gives; a model takes the place of every pretrained one.
+        """Return the table with options that a user gives, typed or as text; a model replaces every pretrained one.
 
         Rows that differed in their model alone become one, that of the first: what is published of it stays.
         """
-        cells_own = {SEED, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {MODEL}
-        for name, value in given.items():
+        cells_own = {SEED_OPTION, *COLUMN_OPTIONS, *(name for row in self.rows for name in row.options)} - {
+            MODEL_OPTION
+        }
+        for name in given:
             if name in cells_own:
                 raise AlignAttnError(
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
-            check_option(self.command, name, value)
+        given = {name: in_digests(option_for(self.command, name), value) for name, value in given.items()}
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            takes_given = MODEL in given and MODEL in row.options and self.traits(row).is_pretrained
-            model = {MODEL: given[MODEL]} if takes_given else {}
+            takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.traits(row).is_pretrained
+            model = {MODEL_OPTION: given[MODEL_OPTION]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
         columns = [
@@ -141,7 +142,7 @@ class Table(Definition):
                 "rows": list(rows.values()),
                 "columns": columns,
                 "options": _without(self.options, displaced),
-                "given": dict(given),
+                "given": given,
             }
         )
 
@@ -153,7 +154,7 @@ class Table(Definition):
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
                 if not self.traits(row).is_pretrained:
-                    options[MODEL] = self._own_model(row)
+                    options[MODEL_OPTION] = self._own_model(row)
                 if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)
@@ -165,7 +166,7 @@ class Table(Definition):
     def label(self, row: Row) -> str:
         """Return what a row is called: its options, without those that all rows share."""
         names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
-        return row.label or ", ".join(_label(name, row.options[name]) for name in names or row.options)
+        return row.label or ", ".join(option_text(name, row.options[name]) for name in names or row.options)
 
     def baseline(self, row: Row) -> Row | None:
         """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
@@ -178,22 +179,24 @@ class Table(Definition):
             (
                 plain
                 for plain in self.rows
-                if plain.options.get(ATTENTION) == PLAIN_ATTENTION
-                and all(row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION)
+                if plain.options.get(ATTENTION_OPTION) == PLAIN_ATTENTION
+                and all(
+                    row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION_OPTION
+                )
             ),
             None,
         )
 
     def model_of(self, row: Row) -> str:
         """Return the model of the runs of a row."""
-        return str(row.options.get(MODEL, self.given.get(MODEL, self.options.get(MODEL))))
+        return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
     def traits(self, row: Row) -> Traits:
         """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
         return traits_of(self._own_model(row))
 
     def _own_model(self, row: Row) -> str:
-        return str(row.options.get(MODEL, self.options.get(MODEL)))
+        return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))
 
 
 def load_table(name: str) -> Table:
@@ -214,7 +217,7 @@ def parse_table(name: str, text: str) -> Table:
         as_written = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
         for row, written in zip(content["rows"], as_written["rows"], strict=True):
             if row.get("published") is not None:
-                row["published"] = [_published(entry) for entry in written["published"]]
+                row["published"] = [_as_printed(entry) for entry in written["published"]]
         for column in content["columns"]:
             if config := column.pop("config", None):
                 own = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
@@ -230,10 +233,10 @@ def parse_table(name: str, text: str) -> Table:
 
 def attention_of(row: Row) -> str:
     """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
-    return str(row.options.get(ATTENTION, row.options.get(MODEL, PLAIN_ATTENTION)))
+    return str(row.options.get(ATTENTION_OPTION, row.options.get(MODEL_OPTION, PLAIN_ATTENTION)))
 
 
-def _published(entry: Any) -> list[str | None]:
+def _as_printed(entry: Any) -> list[str | None]:
     """The texts of a column's published numbers; `null`, as any number, is a text here."""
     return [None if number == "null" else number for number in (entry if isinstance(entry, list) else [entry])]
 
@@ -252,11 +255,3 @@ def _is_among(name: str, wanted: Sequence[str] | None) -> bool:
 
 def _without(options: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
-
-
-def _label(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if name == MODEL:
-        return short_path(str(value))
-    return f"λ {value}" if name == "alignment_weight" else str(value)

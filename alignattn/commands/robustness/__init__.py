@@ -1,12 +1,12 @@
 """`alignattn robustness`, and what goes with it."""
 
 from alignattn.commands.robustness.options import (
-    PROG,
+    ROBUSTNESS,
     MaskedLanguageOptions,
     RobustnessOptions,
     ShowOptions,
 )
-from alignattn.support.command import Command
+from alignattn.support.command import Command, TableUse
 
 COMMAND = Command(
     "robustness",
@@ -14,9 +14,10 @@ COMMAND = Command(
     RobustnessOptions,
     run="alignattn.commands.robustness.command:robustness",
     examples=(
-        f"{PROG} --run runs/mrpc/seed-1 --recipes textfooler --max_eval_samples 20 --output_dir attacks",
-        f"{PROG} --merge --output_dir attacks",
+        f"{ROBUSTNESS} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
+        f"{ROBUSTNESS} --merge --output_dir attacks",
     ),
+    in_tables=TableUse("finetune", ("run", "model", "task", "seed", "shard", "merge"), has_seeds=False),
     moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},
     subcommands={
         "show": Command(
@@ -24,14 +25,14 @@ COMMAND = Command(
             "adversarial examples to read",
             ShowOptions,
             run="alignattn.commands.robustness.show:show",
-            examples=(f"{PROG} show attacks/mrpc-seed-1/textfooler.jsonl --html textfooler.html",),
+            examples=(f"{ROBUSTNESS} show attacks/mrpc-seed-1/textfooler.jsonl --html textfooler.html",),
         ),
         "train-mlm": Command(
             "robustness train-mlm",
             "train a masked-language head for attacks that propose words",
             MaskedLanguageOptions,
             run="alignattn.commands.robustness.train_mlm:train_masked_language_model",
-            examples=(f"{PROG} train-mlm --model DIR --train_file texts.txt --output_dir mlm",),
+            examples=(f"{ROBUSTNESS} train-mlm --model DIR --train_file texts.txt --output_dir mlm",),
         ),
     },
 )

@@ -10,15 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.robustness.options import PROG, RobustnessOptions
+from alignattn.commands.robustness.options import ROBUSTNESS, RobustnessOptions
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
-from alignattn.robustness.records import WHOLE, AttackRun, Shard
+from alignattn.robustness.records import AttackRun
 from alignattn.robustness.resources import Resources
+from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder
@@ -35,7 +36,9 @@ def robustness(arguments: RobustnessOptions) -> list[AttackRun]:
     for run in runs:
         print(_describe(run))
     if arguments.part != WHOLE:
-        print(f"shard {arguments.part} is done: gather all in {folder} and run {PROG} --merge --output_dir {folder}")
+        print(
+            f"shard {arguments.part} is done: gather all in {folder} and run {ROBUSTNESS} --merge --output_dir {folder}"
+        )
         return runs
     finished = [*runs, *_others(folder, runs)]
     if not finished:

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from alignattn.robustness.records import OUTCOMES, AttackRecord
+from alignattn.robustness.recipe_names import OUTCOMES
+from alignattn.robustness.records import AttackRecord
 
 Change = Literal["same", "deleted", "inserted"]
 Piece = tuple[Change, str]

@@ -1,20 +1,27 @@
 """The options of `alignattn robustness` and of what goes with it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignattn.robustness.recipe_names import RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET, check_recipe
-from alignattn.robustness.records import OUTCOMES, WHOLE, Shard
-from alignattn.runs.training_options import LARGEST_SEED, RUN, TRAINING, TransformersOptions
+from alignattn.robustness.recipe_names import OUTCOMES, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness.shard import WHOLE, Shard
+from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option, options_of
+from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
+from alignattn.tasks import get_task
 
 if TYPE_CHECKING:
     from alignattn.robustness.resources import Resources
 
-PROG = "alignattn robustness"
+ROBUSTNESS = "alignattn robustness"
+EXAMPLES = "Examples to attack, without rows that the model gets wrong; it may be raised later."
+ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder."
+ASKED_NUMBER = {"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"}
+"""A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
+SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 RESOURCES = "resources"
 """Group in the help."""
 
@@ -27,56 +34,45 @@ class AttackOptions(Options):
     """The options that every command that attacks has: which models, by which recipes, made of what."""
 
     run: tuple[str, ...] | None = option(
-        None, "Run folders of alignattn finetune; several give a table.", metavar="DIR"
+        None, "Run folders of alignattn finetune; several give a table.", metavar="DIR", formerly=("runs",)
     )
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.")
     task: str | None = option(None, "The task of --model.", metavar="TASK")
-    recipes: tuple[str, ...] = option(
-        tuple(RECIPES), f"Attacks: {', '.join(RECIPES)} (default: all).", distinct="recipe"
-    )
-    max_eval_samples: int = option(
-        1000,
-        "Examples to attack, not counting rows that the model gets wrong; it may be raised later.",
-        low=1,
-        formerly=("num_examples",),
-    )
-    attack_columns: tuple[str, ...] | None = option(
-        None, "Columns of a pair whose words may change (default: the recipe's own rule)."
-    )
-    data_dir: str | None = option(
-        None, "Folder of Parquet files to read instead of the Hub (default: the run's).", metavar="DIR"
-    )
-    skip_bad_rows: bool = option(False, "Leave rows out that cannot be used (of a run, those it left out are anyway).")
+    recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
+    num_examples: int = option(1000, EXAMPLES, low=1, asked_as=ASKED_NUMBER)
+    attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
+    data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
+    skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
     max_length: int = option(512, "Most tokens that the model reads of a row.", low=1)
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
     seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
-    word_vectors: str | None = option(
-        None, "Word vectors (text or .npz) in place of the counter-fitted ones.", group=RESOURCES, metavar="FILE"
+    word_vectors: str | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES, metavar="FILE")
+    neighbors: str | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES, metavar="FILE")
+    synonyms: str | None = option(
+        None, "Its synonyms in their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
     )
-    neighbors: str | None = option(
-        None,
-        "Parquet file of neighbour lists (word, neighbors) in place of word vectors.",
-        group=RESOURCES,
-        metavar="FILE",
-    )
-    synonyms: str | None = option(None, f"{WORDNET}: its synonyms in place of word vectors.", group=RESOURCES)
-    sentence_encoder: str = option(
-        UNIVERSAL_SENTENCE_ENCODER,
-        f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an encoder's folder.",
-        group=RESOURCES,
-        metavar="DIR",
-    )
-    mlm: str | None = option(
-        None, "Folder of a masked-language model in place of bert-base-uncased.", group=RESOURCES, metavar="DIR"
-    )
+    sentence_encoder: str = option(UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR")
+    mlm: str | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES, metavar="DIR")
     nltk_data: str | None = option(None, "Folder of NLTK data.", group=RESOURCES, metavar="DIR")
     output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for recipe in self.recipes:
-            check_recipe(recipe)
+        if self.run and (self.model is not None or self.task is not None):
+            raise AlignAttnError("--run names model and task: leave --model and --task out")
+        if self.attacks and not self.run and (self.model is None or self.task is None):
+            raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
+        if self.task is not None:
+            get_task(self.task)
+        words = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(self, name) is not None]
+        if len(words) > 1:
+            raise AlignAttnError(f"{' and '.join(words)} are given: the words to swap come from one of them")
+
+    @property
+    def attacks(self) -> bool:
+        """Whether anything is attacked."""
+        return True
 
     def resources(self) -> "Resources":
         """Return what the attacks are made of."""
@@ -95,13 +91,11 @@ class RobustnessOptions(AttackOptions):
     """The options of `alignattn robustness`."""
 
     shard: str = option(str(WHOLE), "Attack a part of the rows alone, such as 3/8.", metavar="N/COUNT")
-    merge: bool = option(
-        False, "Attack nothing: merge the shards in --output_dir, and write the table of all runs there."
-    )
+    merge: bool = option(False, "Merge the shards in --output_dir, and write the table of all runs there.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Shard.parse(self.shard)
+        _ = self.part
         if not self.merge:
             return
         known = options_of(type(self))
@@ -110,6 +104,11 @@ class RobustnessOptions(AttackOptions):
             raise AlignAttnError(f"--merge takes --output_dir alone: leave --{' and --'.join(sorted(others))} out")
 
     @property
+    def attacks(self) -> bool:
+        """Whether anything is attacked, and not merged."""
+        return not self.merge
+
+    @cached_property
     def part(self) -> Shard:
         """The shard that is asked for."""
         return Shard.parse(self.shard)
@@ -121,14 +120,9 @@ class ShowOptions(Options):
 
     results: str = option(REQUIRED, "JSON lines that an attack wrote.", positional=True, metavar="RESULTS")
     html: str | None = option(None, "Write one page of the examples to this new file.", metavar="FILE")
-    limit: int | None = option(None, f"Most examples (default: {DEFAULT_LIMIT} in the terminal, all in a page).", low=1)
-    outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.")
+    limit: int | None = option(None, f"Most examples (default: {DEFAULT_LIMIT}; all in a page).", low=1)
+    outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.", choices=OUTCOMES)
     labels: tuple[str, ...] | None = option(None, "Names of the classes 0, 1 and so on.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.outcome is not None and self.outcome not in OUTCOMES:
-            raise AlignAttnError(f"--outcome {self.outcome!r} is none: choose among {', '.join(OUTCOMES)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,25 +130,15 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     """transformers' training options, with the defaults for a new head on a pretrained encoder."""
 
     output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR")
-    seed: int = option(42, "Seed of the run.", group=RUN, low=0, high=LARGEST_SEED)
-    learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING, low=0)
-    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING, low=0)
-    max_steps: int = option(-1, "Steps, in place of epochs where above 0.", group=TRAINING)
-    per_device_train_batch_size: int = option(
-        32,
-        "Texts of a step on each device.",
-        group=TRAINING,
-        low=1,
-        asked_as={"batch_size": "called --per_device_train_batch_size in a training"},
-    )
-    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING, low=1)
+    seed: int = option(42, "Seed of the run.", group=RUN)
+    learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING)
+    num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING)
+    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
+    per_device_train_batch_size: int = option(32, "Texts of a step.", group=TRAINING, asked_as=ASKED_BATCH)
+    per_device_eval_batch_size: int = option(64, "Held-out texts a batch.", group=TRAINING)
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
-    logging_nan_inf_filter: bool = option(
-        False, "Leave losses that are not finite out of the logs; here they end the run.", rare=True
-    )
-    save_strategy: str = option(
-        "no", "When checkpoints to resume from are saved.", group=RUN, choices=("no", "steps", "epoch", "best")
-    )
+    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
+    save_strategy: str = option("no", "When checkpoints to resume from are saved.", group=RUN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +152,8 @@ class MaskedLanguageOptions(Options):
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.")
     train_file: tuple[str, ...] = option(
-        REQUIRED,
-        "Files of one text a line; or tables (CSV, JSON lines, Parquet) with --text_columns.",
-        metavar="FILE",
-        formerly=("text",),
+        REQUIRED, "A text a line; or tables, with --text_columns.", metavar="FILE", formerly=("text",)
     )
     text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
-    max_length: int = option(64, "Most tokens of a text; longer ones are cut.")
+    max_length: int = option(64, "Most tokens of a text; longer ones are cut.", low=1)
     mlm_probability: float = option(0.15, "Share of the tokens that are masked.", above=0, below=1)

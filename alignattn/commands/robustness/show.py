@@ -16,8 +16,9 @@ from alignattn.commands.robustness.examples import (
     visible,
 )
 from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
+from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.record_files import read_shown
-from alignattn.robustness.records import OUTCOMES, AttackRecord
+from alignattn.robustness.records import AttackRecord
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
 from alignattn.support.html import render_page

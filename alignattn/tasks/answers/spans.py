@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.tasks.answers.windows import NULL_POSITION, OUTSIDE
+from alignattn.tasks.answers.windows import NO_CHARACTER, NULL_POSITION
 from alignattn.tasks.outputs import check_finite
 
 _WINDOWS_AT_ONCE = 1024  # with 20 × 20 pairs a window, some 10 MB
@@ -62,8 +62,8 @@ def best_answers(
 
     Args:
         rows: [W] which context each window is of; every context has a window.
-        span_start: [W] lists, the first character of each token, `OUTSIDE` beside the context; the length of a list
-            is the window's, and logits beyond it (padding) do not count.
+        span_start: [W] lists, the first character of each token, `NO_CHARACTER` beside the context; the length of a
+            list is the window's, and logits beyond it (padding) do not count.
         span_end: [W] lists, the character after the last one of each token.
         start_logits: [W, n] how well an answer starts at each token.
         end_logits: [W, n] how well an answer ends at each token, that token included.
@@ -77,17 +77,13 @@ def best_answers(
     """
     window_rows = np.asarray(rows, dtype=np.int64)
     starts, ends = np.asarray(start_logits), np.asarray(end_logits)
-    _check_shapes(window_rows, span_start, span_end, starts, ends, len(contexts))
+    _check_windows(window_rows, span_start, span_end, starts, ends, len(contexts))
     if not len(contexts):
         return []
     null_scores = np.full(len(contexts), np.inf)
     found: list[_Spans] = []
     for part in _parts(len(window_rows)):
         spans = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
-        lengths = np.fromiter(map(len, span_start[part]), np.int64)
-        is_real = np.arange(starts.shape[1]) < lengths[:, np.newaxis]
-        for logits in (starts[part], ends[part]):
-            check_finite(logits[is_real])
         null = starts[part, NULL_POSITION].astype(np.float64) + ends[part, NULL_POSITION]
         np.minimum.at(null_scores, window_rows[part], null)
         found.append(_window_candidates(window_rows[part], *spans, starts[part], ends[part], n_best, max_answer_length))
@@ -105,7 +101,7 @@ def _parts(size: int) -> Iterator[slice]:
     return (slice(low, low + _WINDOWS_AT_ONCE) for low in range(0, size, _WINDOWS_AT_ONCE))
 
 
-def _check_shapes(
+def _check_windows(
     rows: NDArray[np.int64],
     span_start: Sequence[Sequence[int]],
     span_end: Sequence[Sequence[int]],
@@ -119,14 +115,17 @@ def _check_shapes(
         raise ValueError(f"{len(rows)} rows, {len(span_start)} and {len(span_end)} spans, {len(starts)} logits")
     if len(rows) and not 0 <= rows.min() <= rows.max() < contexts:
         raise ValueError(f"rows {rows.min()} to {rows.max()} are not all of {contexts} contexts")
+    is_real = np.arange(starts.shape[1]) < np.fromiter(map(len, span_start), np.int64)[:, np.newaxis]
+    for logits in (starts, ends):
+        check_finite(logits[is_real])
 
 
 def _padded(lists: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:
-    """[W, width], `OUTSIDE` beyond the lists."""
+    """[W, width], `NO_CHARACTER` beyond the lists."""
     lengths = np.fromiter(map(len, lists), np.int64)
     if len(lengths) and lengths.max() > width:
         raise ValueError(f"a window of {lengths.max()} tokens has logits for {width}")
-    padded = np.full((len(lengths), width), OUTSIDE, dtype=np.int64)
+    padded = np.full((len(lengths), width), NO_CHARACTER, dtype=np.int64)
     padded[np.arange(width) < lengths[:, np.newaxis]] = np.fromiter(chain.from_iterable(lists), np.int64)
     return padded
 
@@ -141,7 +140,7 @@ def _window_candidates(
     max_answer_length: int,
 ) -> _Spans:
     """The best `n_best` spans of each window (all arrays are [W, n]), out of its best starts and best ends."""
-    in_context = span_start != OUTSIDE
+    in_context = span_start != NO_CHARACTER
     first, first_score = _top(np.where(in_context, starts, -np.inf), n_best)
     last, last_score = _top(np.where(in_context, ends, -np.inf), n_best)
     span = last[:, np.newaxis, :] - first[:, :, np.newaxis]

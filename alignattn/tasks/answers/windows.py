@@ -12,7 +12,7 @@ MAX_QUESTION_TOKENS = 64
 """A longer question is cut (as in BERT's `run_squad.py`)."""
 NULL_POSITION = 0
 """Where the [CLS] token is, to which "no answer" points."""
-OUTSIDE = -1
+NO_CHARACTER = -1
 """The span of a token that is not of the context."""
 
 _CONTEXT = 1  # the number of the second sequence
@@ -47,7 +47,7 @@ def encode_windows(
         and `end_positions`, the first and the last token of the first answer, both `NULL_POSITION` where the window
         does not hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the
         first and the last + 1 character of the context that each token stands for, without white space around it
-        (`OUTSIDE` beside the context; a token of white space alone ends before it starts).
+        (`NO_CHARACTER` beside the context; a token of white space alone ends before it starts).
     """
     _check_tokenizer(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
@@ -170,12 +170,12 @@ def _tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Any:
 
 
 def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:
-    """First and last + 1 character of each token of a `tokenizers.Encoding`, `OUTSIDE` beside the context."""
+    """First and last + 1 character of each token of a `tokenizers.Encoding`, `NO_CHARACTER` beside the context."""
     starts: list[int] = []
     ends: list[int] = []
     for sequence, (start, end) in zip(window.sequence_ids, window.offsets, strict=True):
         if sequence != _CONTEXT:
-            start, end = OUTSIDE, OUTSIDE
+            start, end = NO_CHARACTER, NO_CHARACTER
         elif context[start : start + 1].isspace() or context[end - 1 : end].isspace():
             start, end = _without_white_space(start, end, context)
         starts.append(start)
@@ -202,7 +202,7 @@ def _answer_positions(starts: list[int], ends: list[int], answers: dict[str, lis
     # White space belongs to no token, so a window's first token may begin after it.
     answer_start = answers["answer_start"][0] + len(text) - len(text.lstrip())
     answer_end = answer_start + len(text.strip())
-    inside = [position for position, start in enumerate(starts) if start != OUTSIDE]
+    inside = [position for position, start in enumerate(starts) if start != NO_CHARACTER]
     if not inside or starts[inside[0]] > answer_start or ends[inside[-1]] < answer_end:
         return null
     low, high = inside[0], inside[-1] + 1

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.cli import main
-from alignattn.commands.demo.data import IN_DOMAIN, OUT_OF_DOMAIN
+from alignattn.commands.demo.data import GENRE, OTHER_GENRE
 from alignattn.support.text_tables import render_table
 
 
@@ -20,7 +20,7 @@ def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):
     for attention in ("soft", "aa-ct"):
         result = json.loads((tmp_path / "demo" / attention / "results.json").read_text())
         row = next(line.split() for line in table.splitlines() if line.startswith(attention))
-        for column, genre in ((1, IN_DOMAIN), (2, OUT_OF_DOMAIN)):
+        for column, genre in ((1, GENRE), (2, OTHER_GENRE)):
             accuracy = result["metrics"][f"validation_{genre}"]["accuracy"]
             assert float(row[column]) == pytest.approx(100 * accuracy, abs=0.05)
             predictions = pq.read_table(tmp_path / "demo" / attention / "predictions.parquet").to_pandas()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.commands.demo.data import IN_DOMAIN, LABEL_NAMES, OUT_OF_DOMAIN, SentencePair, generate, write_demo_data
+from alignattn.commands.demo.data import GENRE, LABEL_NAMES, OTHER_GENRE, SentencePair, generate, write_demo_data
 from alignattn.commands.demo.vocabulary import GENRES, Genre, Taxon
 from alignattn.support.errors import AlignAttnError
 
@@ -242,12 +242,12 @@ def test_labels_agree_with_the_oracle(genre: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows() -> list[SentencePair]:
-    return generate(1800, IN_DOMAIN, seed=5)
+    return generate(1800, GENRE, seed=5)
 
 
 @pytest.mark.parametrize("num_rows", [1, 100, 101])
 def test_labels_are_balanced_within_one(num_rows: int) -> None:
-    counts = np.bincount([row.label for row in generate(num_rows, OUT_OF_DOMAIN, seed=0)], minlength=3)
+    counts = np.bincount([row.label for row in generate(num_rows, OTHER_GENRE, seed=0)], minlength=3)
     assert counts.sum() == num_rows
     assert np.ptp(counts) <= 1
 
@@ -260,11 +260,11 @@ def test_no_pair_comes_twice_and_none_is_a_copy(rows: list[SentencePair]) -> Non
 def test_rows_depend_on_the_seed_alone() -> None:
     random.seed(0)
     state = random.getstate()
-    first = generate(60, IN_DOMAIN, seed=3)
+    first = generate(60, GENRE, seed=3)
     assert random.getstate() == state
-    assert generate(60, IN_DOMAIN, seed=3) == first
-    assert generate(30, IN_DOMAIN, seed=3) == first[:30]
-    assert not set(generate(60, IN_DOMAIN, seed=4)) & set(first)
+    assert generate(60, GENRE, seed=3) == first
+    assert generate(30, GENRE, seed=3) == first[:30]
+    assert not set(generate(60, GENRE, seed=4)) & set(first)
 
 
 @pytest.mark.parametrize("genre", GENRES)

@@ -320,8 +320,8 @@ class TestMistakes:
             ({"pair": "mnli-snli"}, "task 'mnli' has no 'train' split"),
             ({"pair": "rte-qnli"}, "no data for task 'rte'"),
             ({"pair": None}, "--pair"),
-            ({"task": "snli"}, "--task: --pair says what is trained and evaluated on: drop --task"),
-            ({"train_file": "rows.csv"}, "--train_file: --pair says"),
+            ({"task": "snli"}, "--task is said by --pair: leave it out"),
+            ({"train_file": "rows.csv"}, "--train_file is said by --pair"),
             ({"max_eval_samples": "1"}, "split 'validation' of snli has one labelled row"),
             ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
             (

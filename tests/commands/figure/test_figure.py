@@ -298,9 +298,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("kind", "options", "message"),
         [
-            ("tsn", [], "unknown figure 'tsn': choose one of tsne, attention, reliability, distance, curves"),
+            ("tsn", [], "invalid choice: 'tsn': choose one of tsne, attention, reliability, distance, curves"),
             ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
-            ("attention", ["--layer", "-1"], "--layer -1: soft has layers 0 to 1"),
+            ("attention", ["--layer", "-1"], "--layer -1 must be at least 0"),
             ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),
             ("attention", ["--text", " "], "--text takes one text or two"),
             ("tsne", ["--max_tokens", "1"], "--max_tokens 1 must be at least 2"),

@@ -248,7 +248,7 @@ class TestBadInput:
             ({"model": "./missing"}, "cannot load the model './missing': there is no such folder"),
             ({"model": "runs/mrpc/seed-9"}, "cannot load the model 'runs/mrpc/seed-9': there is no such folder (give"),
             ({"attention": "aa-wgan"}, "unknown attention 'aa-wgan'"),
-            ({"alignment_weight": "-1"}, "alignment_weight=-1.0"),
+            ({"alignment_weight": "-1"}, "--alignment_weight -1.0 must be at least 0"),
             ({"gradient_scope": "some"}, "gradient_scope 'some'"),
             ({"layers": ["5"]}, "layers=[5]: this model has layers 0 to 1"),
             ({"model_config": ["nonsense"]}, "is not NAME=VALUE"),

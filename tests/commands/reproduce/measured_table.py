@@ -6,7 +6,6 @@ from typing import Any
 from alignattn.commands.reproduce.cell import Cell, Column, Measure, Row
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.result import TableResult, TableRun
-from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import Comparison
 from alignattn.statistics.intervals import Interval
 
@@ -68,11 +67,9 @@ def table_run(experiment: Experiment) -> TableRun:
         state="done",
         folder=f"runs/{experiment.digest}",
         command=f"alignattn finetune --task mrpc --note '{NASTY}'",
-        report=RunReport(
-            facts={"seed": str(experiment.options["seed"]), "device": NASTY},
-            scores={"accuracy": "72.00 %"},
-            config=f"seed: 1\nnote: {NASTY}\n",
-        ),
+        facts={"seed": str(experiment.options["seed"]), "device": NASTY},
+        scores={"accuracy": "72.00 %"},
+        config=f"seed: 1\nnote: {NASTY}\n",
         pictures={"training curves": SQUARE, "reliability diagram": SQUARE},
     )
 
@@ -81,8 +78,7 @@ def measured_table() -> TableResult:
     """Three rows by two columns of two measures each."""
     runs = {experiment.digest: table_run(experiment) for one in CELLS for experiment in one.experiments}
     failed = run("ct", COST, 3).digest
-    report = replace(runs[failed].report, scores={})
-    runs[failed] = replace(runs[failed], state="failed", reason=OUT_OF_MEMORY, report=report, pictures={})
+    runs[failed] = replace(runs[failed], state="failed", reason=OUT_OF_MEMORY, scores={}, pictures={})
     return TableResult(
         name="table1",
         title=f"Table 1 {NASTY}",

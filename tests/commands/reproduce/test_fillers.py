@@ -11,15 +11,15 @@ import pytest
 from alignattn.calibration import expected_calibration_error, summarise
 from alignattn.cli import main
 from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
-from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.fillers import filler_of, read_given
+from alignattn.commands.reproduce.folder import RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE
 from alignattn.support.errors import AlignAttnError
 
 ROWS = 60
@@ -65,7 +65,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
         outcomes = rng.choice(["failed", "succeeded", "skipped"], ROWS, p=chance)
         write_attacks(folder.output, [str(outcome) for outcome in outcomes])
         shares[cell.row.options["attention"]] = (outcomes == "failed").sum() / (outcomes != "skipped").sum()
-    result = read_table(table, cells, tmp_path)
+    result = read_table(table, cells, folders_of(tmp_path, cells))
     soft, aligned = result.cells[:2]
     assert [cell.values[0] for cell in (soft, aligned)] == pytest.approx(list(shares.values()))
     assert aligned.comparison.difference == pytest.approx(shares["aa-ct"] - shares["soft"])
@@ -74,7 +74,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The runs that were attacked stand beside the attacks.
     assert len(soft.digests) == 2
-    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 
@@ -129,14 +129,14 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
 
 def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
     words = ["--model", str(tiny_checkpoint), "--shapes", "2x8", "--repeats", "2", "--warmup", "0", "--threads", "1"]
-    table = load_table("efficiency").with_given(parse_given(words))
+    table = load_table("efficiency").with_given(read_given("benchmark", words))
     cells = list(table.cells([1]))
     folder = RunFolder(tmp_path, cells[0].experiments[0])
     folder.prepare()
     folder.output.mkdir()
     (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
     assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
-    result = read_table(table, cells, tmp_path)
+    result = read_table(table, cells, folders_of(tmp_path, cells))
     by_row = {row[0].row.label: row for row in result.rows}
     parameters = {row: cells[0].values[0] for row, cells in by_row.items()}
     assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]

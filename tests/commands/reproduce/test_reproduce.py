@@ -17,7 +17,7 @@ from conftest import ROOT, WORDS
 from filelock import FileLock
 
 from alignattn.cli import main
-from alignattn.commands.reproduce.command import parse_given
+from alignattn.commands.reproduce.fillers import read_given
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_process, work
 from alignattn.commands.reproduce.table import load_table
@@ -67,7 +67,9 @@ def finish(process):
 
 def folders_of(words, results):
     table = (
-        load_table("table1").with_given(parse_given(words[8:])).narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
+        load_table("table1")
+        .with_given(read_given("finetune", words[8:]))
+        .narrowed(tasks=["rte"], attentions=["soft", "aa-ct"])
     )
     return [RunFolder(results, cell.experiments[0]) for cell in table.cells([1])]
 

@@ -11,8 +11,7 @@ from conftest import SHARED
 
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
-from alignattn.commands.reproduce.command import parse_given
-from alignattn.commands.reproduce.fillers import options_for, own_options
+from alignattn.commands.reproduce.fillers import in_digests, option_for, options_for, own_options, read_given
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import load_table
 from alignattn.runs.filler import words
@@ -114,11 +113,15 @@ def test_a_benchmark_is_one_run_for_the_whole_table():
 
 def test_equal_options_have_equal_digests_however_they_are_written():
     def digest(*words):
-        table = load_table("table1").with_given(parse_given(words)).narrowed(tasks=["rte"], attentions=["soft"])
+        table = (
+            load_table("table1").with_given(read_given("finetune", words)).narrowed(tasks=["rte"], attentions=["soft"])
+        )
         return next(table.cells([1])).experiments[0].digest
 
     assert digest("--learning_rate", "1e-4") == digest("--learning_rate=0.0001")
-    assert digest("--bf16") == digest("--bf16", "True")
+    assert digest("--bf16") == digest("--bf16", "True") == digest("--bf16", "yes") == digest("--bf16=1")
+    assert digest("--num_train_epochs", "1") == digest("--num-train-epochs", "1.0")
+    assert digest("--layers", "0", "1") == digest("--layers", "00", "01")
     assert digest("--learning_rate", "1e-4") != digest("--learning_rate", "2e-4")
     assert digest() != digest("--max_length", "64")
 
@@ -204,7 +207,12 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table1", "--tasks", "mrcp"], "'mrcp' is not in table1: choose one of mrpc, cola"),
         (["table1", "--attentions", "qvi"], "'qvi' is not in table1"),
         (["table2", "--models", "da", "--attentions", "soft"], "no row"),
-        (["table1", "--learning_rat", "1"], "did you mean 'learning_rate'"),
+        (["table1", "--learning_rat", "1"], "did you mean '--learning_rate'"),
+        (["table1", "--model_config", "dropout", "--tasks", "rte"], "--model_config 'dropout' is not NAME=VALUE"),
+        (["table1", "--learning_rate"], "--learning_rate: expected one argument"),
+        (["table1", "--learning_rate", "1", "2"], "unrecognized arguments: 2"),
+        (["table1", "--output_dir", "here", "--run_name", ""], "--run_name is empty"),
+        (["table3", "--run", "runs/rte"], "--run is no option of robustness"),
         (["table1", "--num_seeds", "0"], "--num_seeds 0"),
         (["table1", "--seeds", "5"], "give --num_seeds 5 for the seeds 1 to 5"),
         (["table1", "--seeds", "5", "6", "--num_seeds", "3"], "leave one of them out"),
@@ -276,18 +284,28 @@ def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
     assert math.isnan(RunFolder(tmp_path, cell.experiments[2]).seconds)
 
 
-def test_given_words_are_grouped_by_option():
-    given = parse_given(["--layers", "0", "1", "--bf16", "--save_strategy", "no", "--model_config", "a=0.1"])
-    assert given == {"layers": [0, 1], "bf16": True, "save_strategy": "no", "model_config": "a=0.1"}
+def given(*words):
+    """What a digest holds of the words that a user gives to a table of finetune."""
+    values = read_given("finetune", words)
+    return {name: in_digests(option_for("finetune", name), value) for name, value in values.items()}
+
+
+def test_given_words_are_of_the_types_of_their_options():
+    words = ["--layers", "0", "1", "--bf16", "--save-strategy", "no", "--model_config", "a=0.1", "--max_steps=5"]
+    assert given(*words) == {
+        "layers": [0, 1], "bf16": True, "save_strategy": "no", "model_config": "a=0.1", "max_steps": 5,
+    }  # fmt: skip
     with pytest.raises(AlignAttnError, match="'stray' is no option"):
-        parse_given(["stray"])
+        given("stray")
 
 
 def test_a_folder_that_is_there_is_given_by_its_whole_path(tmp_path, monkeypatch):
     (tmp_path / "data" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert parse_given(["--data_dir", "data/here"]) == {"data_dir": str(Path("data/here").resolve())}
-    assert parse_given(["--model", "google/bert"]) == {"model": "google/bert"}
+    assert given("--data_dir", "data/here") == {"data_dir": str(Path("data/here").resolve())}
+    assert given("--data_dir", "data") == {"data_dir": str(Path("data").resolve())}
+    assert given("--model", "google/bert") == {"model": "google/bert"}
+    assert given("--model", "data/here") == {"model": str(Path("data/here").resolve())}
 
 
 OWN_TABLE = {

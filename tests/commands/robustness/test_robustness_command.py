@@ -49,7 +49,7 @@ def run_folder(minilm: str, shared_data: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def words(run_folder: Path, mlm: Path, minilm: str) -> list[str]:
     return (
-        f"robustness --run {run_folder} --max_eval_samples 3 --max_length 64 --sentence_encoder {minilm} "
+        f"robustness --run {run_folder} --num_examples 3 --max_length 64 --sentence_encoder {minilm} "
         f"--neighbors {NEIGHBORS} --mlm {mlm} --nltk_data {NLTK_DATA}"
     ).split()
 
@@ -198,16 +198,16 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("--recipes pwws", "unknown recipe 'pwws': choose one of textfooler, textbugger, bae"),
+        ("--recipes pwws", "argument --recipes: invalid choice: 'pwws': choose one of textfooler, textbugger, bae"),
         ("--attack_columns sentence2", "--attack_columns sentence2: give one or more of the task's columns: sentence"),
         ("--neighbors missing.parquet", "there is no file missing.parquet: give another to --neighbors"),
         ("--synonyms wordnet", "the words to swap come from one of them"),
         ("--shard 3/2", "there is no shard 3/2"),
         ("--model somewhere --task sst2", "--run names model and task"),
         ("--run .", "is no run folder of"),
-        ("--max_eval_samples 0", "--max_eval_samples 0 must be at least 1"),
+        ("--num_examples 0", "--num_examples 0 must be at least 1"),
         ("--max_length 9999", "9999"),
-        ("--merge", "--merge takes --output_dir alone: leave --max_eval_samples and --max_length and"),
+        ("--merge", "--merge takes --output_dir alone: leave --num_examples and --max_length and"),
         ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
         ("--seed 99999999999999999999", "--seed 99999999999999999999 must be at least 0 and at most 4294967295"),
         pytest.param(
@@ -259,7 +259,7 @@ def test_bad_rows_are_named_or_left_out_and_fewer_rows_than_asked_for_are_said(
 
 
 def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_path, capsys) -> None:
-    words = [*words, "--max_eval_samples", "1", "--output_dir", str(tmp_path / "out")]
+    words = [*words, "--num_examples", "1", "--output_dir", str(tmp_path / "out")]
     assert main([*words, "--recipes", "textbugger"]) == 0
     capsys.readouterr()
     assert main([*words, "--recipes", "textfooler", "textbugger", "--seed", "7"]) == 2
@@ -269,7 +269,7 @@ def test_what_is_recorded_otherwise_is_known_before_the_first_attack(words, tmp_
 
 def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, run_folder, tmp_path) -> None:
     alike = _another_model(run_folder, tmp_path / "other" / run_folder.parent.name / run_folder.name)
-    rest = [*words[3:], "--max_eval_samples", "1", "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
+    rest = [*words[3:], "--num_examples", "1", "--recipes", "textbugger", "--output_dir", str(tmp_path / "out")]
     assert main(["robustness", "--run", str(run_folder), *rest]) == 0
     (first,) = (tmp_path / "out").glob("*/textbugger.jsonl")
     before = first.stat().st_mtime_ns
@@ -283,7 +283,7 @@ def test_a_run_keeps_its_folder_although_another_call_names_one_like_it(words, r
 def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_path, capsys) -> None:
     copies = [shutil.copytree(run_folder, tmp_path / machine / "run") for machine in ("one", "two")]
     folder = tmp_path / "out"
-    options = [*words[3:], "--max_eval_samples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
+    options = [*words[3:], "--num_examples", "2", "--recipes", "textbugger", "--output_dir", str(folder)]
     for number, run in enumerate(copies, 1):
         assert main(["robustness", "--run", str(run), *options, "--shard", f"{number}/2"]) == 0
     (folder / "notes").mkdir()

@@ -77,12 +77,19 @@ def test_an_empty_path_given_in_python_is_no_traceback(option) -> None:
         AttackOptions(**{option: ""}).resources()
 
 
-@pytest.mark.parametrize("option", ["max_eval_samples", "max_length", "batch_size"])
+@pytest.mark.parametrize("option", ["num_examples", "max_length", "batch_size"])
 @pytest.mark.parametrize("number", [0, -3])
 def test_a_number_below_one_is_refused_at_once(option, number, empty_folder, capsys) -> None:
     words = f"robustness {ATTACK} --{option} {number}".split()
     assert refusal(words, capsys) == f"--{option} {number} must be at least 1"
     assert not list(empty_folder.iterdir())
+
+
+def test_attacks_are_counted_by_one_name(empty_folder, capsys) -> None:
+    line = refusal(f"robustness {ATTACK} --max_eval_samples 4".split(), capsys)
+    assert line == "--max_eval_samples is the rows of an evaluation; of the attacks it is called --num_examples"
+    words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
+    assert main(words.split()) == 0
 
 
 def test_the_throughput_comparison_is_said_to_have_moved(capsys) -> None:
@@ -108,5 +115,5 @@ def test_the_help_gives_defaults_that_are_values(capsys) -> None:
         main(["robustness", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "Seed of the attacks. (default: 42)" in text
-    assert "bae (default: all)." in text
+    assert "Attacks. (default: textfooler textbugger bae)" in text
     assert "Most tokens that the model reads of a row. (default: 512)" in text

@@ -317,7 +317,7 @@ def test_a_line_with_a_wrong_field_names_it(change, tmp_path):
         (["missing.jsonl"], "there is no file missing.jsonl"),
         ([], "RESULTS"),
         (["{path}", "--limit", "0"], "--limit 0"),
-        (["{path}", "--outcome", "won"], "choose among failed, succeeded, skipped"),
+        (["{path}", "--outcome", "won"], "choose one of failed, succeeded, skipped"),
         (["{path}", "--outcome", "skipped"], "no example that is skipped"),
     ],
 )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, wilson_interval, write_attack_tables
-from alignattn.robustness.records import WHOLE, AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
+from alignattn.robustness.shard import WHOLE
 
 LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence encoder": "minilm (sha256 34cd)"}
 ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}

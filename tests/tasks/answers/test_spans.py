@@ -11,7 +11,7 @@ import transformers
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.spans import AnswerCandidates, best_answers
-from alignattn.tasks.answers.windows import OUTSIDE, encode_windows
+from alignattn.tasks.answers.windows import NO_CHARACTER, encode_windows
 
 TEXT = "abcdefghijklmnopqrstuvwxyz"
 QUESTION = 3  # tokens of [CLS] and the question in `letters`
@@ -19,10 +19,10 @@ QUESTION = 3  # tokens of [CLS] and the question in `letters`
 
 def letters(first: int, size: int) -> tuple[list[int], list[int]]:
     """The spans of a window of [CLS], two question tokens, `size` tokens of one letter each and [SEP]."""
-    outside = [OUTSIDE] * QUESTION
+    outside = [NO_CHARACTER] * QUESTION
     return (
-        [*outside, *range(first, first + size), OUTSIDE],
-        [*outside, *range(first + 1, first + size + 1), OUTSIDE],
+        [*outside, *range(first, first + size), NO_CHARACTER],
+        [*outside, *range(first + 1, first + size + 1), NO_CHARACTER],
     )
 
 
@@ -45,7 +45,7 @@ def brute_force(
     """The best score of each possible span of a context, by a double loop over the tokens of its windows."""
     spans: dict[tuple[int, int], float] = {}
     for window in (number for number, owner in enumerate(ROWS) if owner == row):
-        tokens = [position for position, start in enumerate(STARTS[window]) if start != OUTSIDE]
+        tokens = [position for position, start in enumerate(STARTS[window]) if start != NO_CHARACTER]
         best_firsts = sorted(tokens, key=lambda token: -starts[window, token])[:n_best]
         best_lasts = sorted(tokens, key=lambda token: -ends[window, token])[:n_best]
         for first, last in product(best_firsts, best_lasts):
@@ -121,7 +121,9 @@ def test_the_null_score_is_the_least_of_the_windows() -> None:
 def test_white_space_alone_is_no_answer() -> None:
     logits = np.array([[0.0, 1.0, 9.0, 1.0, 0.0]])
     # Tokens "a", " " and "b"; the ends of the second cross.
-    (answer,) = best_answers([0], [[OUTSIDE, 0, 2, 2, OUTSIDE]], [[OUTSIDE, 1, 1, 3, OUTSIDE]], logits, logits, ["a b"])
+    (answer,) = best_answers(
+        [0], [[NO_CHARACTER, 0, 2, 2, NO_CHARACTER]], [[NO_CHARACTER, 1, 1, 3, NO_CHARACTER]], logits, logits, ["a b"]
+    )
     assert dict(zip(answer.texts, answer.scores, strict=True)) == {"a": 10.0, "b": 10.0, "a b": 2.0}
 
 

@@ -11,7 +11,7 @@ import transformers
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.squad_rows import qa_problem
-from alignattn.tasks.answers.windows import MAX_QUESTION_TOKENS, NULL_POSITION, OUTSIDE, encode_windows
+from alignattn.tasks.answers.windows import MAX_QUESTION_TOKENS, NO_CHARACTER, NULL_POSITION, encode_windows
 
 CHINESE = "北京是中华人民共和国的首都，面积约一万六千平方公里，人口两千多万。" * 3
 EMOJI = "The 🐈‍⬛ likes 🍣 and 👩🏽‍🚀 flies to Übermorgen; café № 7 opens at 9:30 🎉. " * 4
@@ -111,7 +111,7 @@ def test_some_window_holds_each_answer_exactly(tokenizer: Any) -> None:
 
 def context_tokens(window: dict[str, Any]) -> list[tuple[int, int, int]]:
     tokens = zip(window["input_ids"], window["span_start"], window["span_end"], strict=True)
-    return [token for token in tokens if token[1] != OUTSIDE]
+    return [token for token in tokens if token[1] != NO_CHARACTER]
 
 
 @pytest.mark.parametrize("doc_stride", [0, 5, 16])
@@ -145,8 +145,8 @@ def test_questions_and_special_tokens_have_no_span(word_pieces: Any) -> None:
     (window,) = windows(rows(("Paris", "  where is it ?", None)), word_pieces)
     tokens = word_pieces.convert_ids_to_tokens(window["input_ids"])
     assert tokens == ["[CLS]", "where", "is", "it", "?", "[SEP]", "paris", "[SEP]"]
-    assert window["span_start"] == [*[OUTSIDE] * 6, 0, OUTSIDE]
-    assert window["span_end"] == [*[OUTSIDE] * 6, 5, OUTSIDE]
+    assert window["span_start"] == [*[NO_CHARACTER] * 6, 0, NO_CHARACTER]
+    assert window["span_end"] == [*[NO_CHARACTER] * 6, 5, NO_CHARACTER]
 
 
 def test_white_space_before_a_question_does_not_count(byte_pairs: Any) -> None:

@@ -27,7 +27,7 @@ class LocalLauncher:
         self.places = [_place(index, gpus, at_once) for index in range(at_once)]
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-        """Run all of them; see `Launcher`."""
+        """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
         free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
         for place in self.places:
             free.put(place)

@@ -27,7 +27,7 @@ class RayLauncher:
         self.ray, self.processes, self.address = ray, processes, address
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-        """Run all of them; see `Launcher`."""
+        """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
         ray = self.ray
         try:
             ray.init(address=self.address or "local", log_to_driver=False, include_dashboard=False)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from alignattn.commands import get_command
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
 from alignattn.support.errors import AlignAttnError, reason_of
 
@@ -64,8 +63,7 @@ def work(folder: RunFolder) -> int:
                     f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
             folder.filler.clear_unfinished(folder.output)
-            command = get_command(folder.experiment.command)
-            command.execute(command.resolve(folder.values))
+            folder.command.execute(folder.options)
         except (AlignAttnError, OSError) as error:
             record_failure(folder.path, reason_of(error) if isinstance(error, OSError) else str(error))
             return FAILED

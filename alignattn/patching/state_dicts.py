@@ -1,0 +1,73 @@
+"""What a patched model does with a state dict before it loads it: names and shapes of before, and refusals."""
+
+import json
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.config import AttentionConfig
+from alignattn.patching.slots import patch_of
+from alignattn.support.errors import AlignAttnError
+
+DESCRIPTION = f"{CHILD_NAME}.description"
+"""End of the name, in an adapter's file, of a tensor of bytes: JSON that tells what the patch is."""
+
+_SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
+
+
+def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
+    """Give the parameters of a state dict the names and shapes of today, in place.
+
+    Args:
+        model: patched.
+        state_dict: with `<layer>.alignattn.alignment.<parameter>`, when each layer had an alignment of its own, in
+            place of `alignattn.alignments.<d>.<parameter>`, or `alignattn.value.` in place of `alignattn.value_slot.`.
+            An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
+            differ by a prefix.
+        prefix: of the model's own names.
+
+    Raises:
+        AlignAttnError: if it is of an adapter that was trained with another attention function.
+    """
+    for name in [name for name in state_dict if _SLOT_BEFORE.search(name)]:
+        state_dict[_SLOT_BEFORE.sub(rf"{CHILD_NAME}.\1_slot.", name)] = state_dict.pop(name)
+    if prefix + DESCRIPTION in state_dict:
+        _check_same(model, read_description(state_dict[prefix + DESCRIPTION]))
+    marker = f".{CHILD_NAME}.alignment."
+    before: dict[str, dict[str, Tensor]] = {}
+    for name in [name for name in state_dict if marker in name]:
+        path, _, parameter = name.partition(marker)
+        before.setdefault(path, {})[parameter] = state_dict.pop(name)
+    for size, paths in patch_of(model).paths.items():
+        layers = [before[name] for path in paths for name in before if _is_same(name, path)]
+        if len(layers) == len(paths):
+            for parameter in layers[0]:
+                stacked = torch.stack([layer[parameter] for layer in layers])
+                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
+
+
+def _is_same(name: str, path: str) -> bool:
+    return f".{name}".endswith(f".{path}") or f".{path}".endswith(f".{name}")
+
+
+def read_description(tensor: Tensor) -> dict[str, Any]:
+    """Return the fields that a tensor of bytes holds as JSON."""
+    fields: dict[str, Any] = json.loads(bytes(tensor.tolist()))
+    return fields
+
+
+def written_description(fields: dict[str, Any]) -> Tensor:
+    """Return JSON as a tensor of bytes, `[N]` uint8."""
+    return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
+
+
+def _check_same(model: nn.Module, description: dict[str, Any]) -> None:
+    theirs, mine = AttentionConfig.from_dict(description["attention"]), patch_of(model).config
+    if theirs.function_fields() != mine.function_fields():
+        raise AlignAttnError(
+            f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch it as "
+            "the adapter's was, or load both with alignattn.from_pretrained"
+        )

@@ -1,0 +1,98 @@
+"""Means of what a training logs."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from alignattn.support.errors import AlignAttnError
+
+
+class LossMeter(TrainerCallback, ExportableState):
+    """Means of the losses and diagnostics over a logging interval and over the run, a checkpoint's past included.
+
+    It also stops a run whose loss is no longer finite before anything of it is logged, evaluated or saved.
+    """
+
+    def __init__(self) -> None:
+        self.interval: dict[str, Tensor | float] = {}
+        self.interval_steps: float = 0
+        self.run_loss: Tensor | float = 0.0
+        self.run_steps: float = 0
+
+    def add(self, loss: Tensor, parts: dict[str, Tensor | float]) -> None:
+        """Add what one batch contributes to the means of its step: the total loss and the parts to be logged.
+
+        Args:
+            loss: scalar.
+            parts: scalars by name.
+        """
+        self.run_loss = self.run_loss + loss.detach()
+        for name, value in parts.items():
+            value = value.detach() if isinstance(value, Tensor) else value
+            self.interval[name] = self.interval.get(name, 0.0) + value
+
+    def take_interval(self) -> dict[str, float]:
+        """Return the means over the steps since the last call, and start anew."""
+        steps = max(self.interval_steps, 1)
+        means = {name: float(value) / steps for name, value in self.interval.items()}
+        self.interval, self.interval_steps = {}, 0
+        return means
+
+    def mean_run_loss(self) -> float:
+        """Return the mean total loss of the whole run."""
+        return float(self.run_loss) / max(self.run_steps, 1)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        attributes = {
+            "interval": {name: float(value) for name, value in self.interval.items()},
+            "interval_steps": self.interval_steps,
+            "run_loss": float(self.run_loss),
+            "run_steps": self.run_steps,
+        }
+        return {"args": {}, "attributes": attributes}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take up what the checkpoint kept, or start at zero."""
+        callbacks: Any = state.stateful_callbacks or {}
+        saved = callbacks.get(type(self).__name__) if state.global_step else None
+        attributes = (saved or LossMeter().state())["attributes"]
+        for name, value in _in_steps(attributes, state.global_step).items():
+            setattr(self, name, value)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the step, and stop at a loss that is not finite where it would be written anywhere."""
+        self.interval_steps += 1
+        self.run_steps += 1
+        if control.should_log or control.should_save or control.should_evaluate:
+            self.check_finite(state.global_step)
+
+    def check_finite(self, step: int) -> None:
+        """Raise if a loss of the run so far was not finite.
+
+        Raises:
+            AlignAttnError: if so.
+        """
+        if not math.isfinite(float(self.run_loss)):
+            raise AlignAttnError(
+                f"the loss is no longer finite (at or before step {step}): lower --learning_rate, "
+                "--alignment_learning_rate or the alignment weight; earlier checkpoints are untouched"
+            )
+
+
+def _in_steps(attributes: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return a meter's state, converted if its checkpoint was made when it summed over batches, several a step."""
+    if "run_batches" not in attributes:
+        return attributes
+    batches_a_step = max(attributes["run_batches"], 1) / max(steps, 1)
+    return {
+        "interval": {name: value / batches_a_step for name, value in attributes["interval"].items()},
+        "interval_steps": attributes["interval_batches"] / batches_a_step,
+        "run_loss": attributes["run_loss"] / batches_a_step,
+        "run_steps": attributes["run_batches"] / batches_a_step,
+    }

@@ -1,0 +1,104 @@
+"""The optimizer's parameter groups: what a patch adds to a pretrained model learns at rates of its own."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.trainer_pt_utils import get_parameter_names
+
+from alignattn.patching import alignment_parameters, function_parameters
+
+ALIGNMENT_LEARNING_RATE = 1e-3
+"""Adversaries and navigators are new networks: at a pretrained model's learning rate they stay at chance."""
+
+WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+"""Names of parameters that do not decay, as in `transformers.Trainer`."""
+
+
+def parameter_groups(
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    alignment_learning_rate: float = ALIGNMENT_LEARNING_RATE,
+    slot_learning_rate: float | None = None,
+    weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Return the parameter groups that an optimizer takes for a patched model, as `AlignmentTrainer` forms them.
+
+        optimizer = torch.optim.AdamW(alignattn.parameter_groups(model, learning_rate=2e-5))
+
+    Args:
+        model: patched, or around a model that is.
+        learning_rate: of the model.
+        alignment_learning_rate: of the alignment's own networks.
+        slot_learning_rate: of the parameters that scores, normalizers and values add to the model; that of the model
+            if None.
+        weight_decay: of the weights, as in `transformers.Trainer`: no biases, no normalisations, and nothing of the
+            alignment's own networks.
+    """
+    decaying = set(get_parameter_names(model, [nn.LayerNorm], WITHOUT_DECAY))
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [
+                parameter
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad and (name in decaying) == decays
+            ],
+            "lr": learning_rate,
+            "weight_decay": weight_decay if decays else 0.0,
+        }
+        for decays in (True, False)
+    ]
+    groups += take_own_groups(groups, model, alignment_learning_rate, slot_learning_rate)
+    return [group for group in groups if group["params"]]
+
+
+def take_own_groups(
+    groups: list[dict[str, Any]], model: nn.Module, alignment_learning_rate: float, slot_learning_rate: float | None
+) -> list[dict[str, Any]]:
+    """Take what learns at rates of its own out of parameter groups, in place, and return it in groups of its own.
+
+    The alignment's group, if there is one, is the last.
+    """
+    own_groups = []
+    if slot_learning_rate is not None:
+        of_slots = _ids(function_parameters(model))
+        own_groups = [
+            {"params": own, "lr": slot_learning_rate, "weight_decay": group["weight_decay"]}
+            for group in groups
+            if (own := _take(group, of_slots))
+        ]
+    of_alignment = _ids(alignment_parameters(model))
+    aligning = [parameter for group in groups for parameter in _take(group, of_alignment)]
+    if aligning:
+        in_order = {id(parameter): parameter for parameter in aligning}
+        aligning = [in_order[own] for own in of_alignment if own in in_order]
+        own_groups.append({"params": aligning, "lr": alignment_learning_rate, "weight_decay": 0.0})
+    return own_groups
+
+
+def _ids(parameters: list[nn.Parameter]) -> dict[int, None]:
+    return dict.fromkeys(map(id, parameters))
+
+
+def _take(group: dict[str, Any], ids: dict[int, None]) -> list[nn.Parameter]:
+    taken = [parameter for parameter in group["params"] if id(parameter) in ids]
+    group["params"] = [parameter for parameter in group["params"] if id(parameter) not in ids]
+    return taken
+
+
+def stack_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Stack the state that the alignment's parameters had in a checkpoint where each layer had its own."""
+    own, numbers = optimizer.param_groups[-1]["params"], saved["param_groups"][-1]["params"]
+    state = dict(saved["state"])
+    of_layers = [state.pop(number, {}) for number in numbers]
+    for index, parameter in enumerate(own):
+        layers = of_layers[index :: len(own)]
+        if any(getattr(value, "shape", None) == parameter.shape for value in layers[0].values()):
+            return saved
+        state[numbers[index]] = {
+            name: torch.stack([layer[name] for layer in layers]) if value.shape == parameter.shape[1:] else value
+            for name, value in layers[0].items()
+        }
+    groups = [*saved["param_groups"][:-1], saved["param_groups"][-1] | {"params": numbers[: len(own)]}]
+    return {"state": state, "param_groups": groups}

@@ -1,0 +1,92 @@
+"""How much a batch counts in its step: by what its losses are means over, not by the number of batches."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+IGNORED_LABEL = -100
+"""Of tokens that a loss leaves out, in PyTorch and transformers."""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """What the losses of a batch are means over.
+
+    Attributes:
+        samples: rows; of the alignment loss.
+        labels: that are not ignored, as of tokens; of the task's loss. None where a batch names none.
+    """
+
+    samples: int
+    labels: Tensor | None
+
+    @property
+    def items(self) -> Tensor | int:
+        """What the task's loss is a mean over."""
+        return self.samples if self.labels is None else self.labels
+
+    @classmethod
+    def of(cls, batch: Any, *, is_shifted: bool = False) -> "BatchSize":
+        """Measure a batch.
+
+        Args:
+            batch: as a data loader gives it. One whose rows cannot be counted counts as one.
+            is_shifted: whether the loss predicts each token's successor, and the first token's label is never used.
+        """
+        if not isinstance(batch, Mapping):
+            return cls(1, None)
+        columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
+        labels = batch.get("labels")
+        if not _is_column(labels):
+            return cls(len(columns[0]) if columns else 1, None)
+        counted = labels[..., 1:] if is_shifted else labels
+        return cls(len(labels), counted.ne(IGNORED_LABEL).sum())
+
+
+def _is_column(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """What the losses of a whole optimizer step are means over.
+
+    Attributes:
+        samples: of all its batches, and of all processes that are averaged over.
+        items: likewise.
+        processes: averaged over: gradients are their mean.
+    """
+
+    samples: Tensor | int
+    items: Tensor | int
+    processes: int = 1
+
+    @classmethod
+    def of(
+        cls, batches: Iterable[BatchSize], processes: int, sum_over_processes: Callable[[list[Tensor | int]], Tensor]
+    ) -> "StepSize | None":
+        """Return the size of a step of these batches on each of so many processes; None where one batch is the step."""
+        sizes = list(batches)
+        samples, items = sum(size.samples for size in sizes), sum(size.items for size in sizes)
+        if processes > 1:
+            of_all = sum_over_processes([samples, items])
+            return cls(of_all[0], of_all[1], processes)
+        return cls(samples, items) if len(sizes) > 1 else None
+
+    def weights_of(self, batch: BatchSize) -> tuple[Tensor | float, Tensor | float]:
+        """Return the weights of a batch's task loss and alignment loss; those of a step's batches sum to 1."""
+        return self._weight(batch.items, self.items), self._weight(batch.samples, self.samples)
+
+    def _weight(self, part: Tensor | int, whole: Tensor | int) -> Tensor | float:
+        whole = whole.clamp(min=1) if isinstance(whole, Tensor) else max(whole, 1)
+        return part * self.processes / whole
+
+
+def weighted(loss: Tensor, weight: Tensor | float) -> Tensor:
+    """Return the loss times its weight; 0 for a mean over nothing, which is not a number."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, loss * weight.to(loss.device), 0.0)
+    return loss if weight == 1.0 else loss * weight

@@ -1,0 +1,61 @@
+"""Pictures: what is drawn stands where the numbers put it, whatever the texts are, in the format of the file's name."""
+
+import pytest
+
+from alignattn.plots import (
+    BarPanel,
+    CurvePanel,
+    LinePanel,
+    PointPanel,
+    Spread,
+    draw_bars,
+    draw_comparison,
+    draw_curves,
+    draw_lines,
+    draw_points,
+    svg_text,
+    write_figure,
+)
+
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups():
+    series = {"soft": [Spread.exact(1), Spread.exact(2)], "aa-ct": [Spread(3, 2, 5), Spread(4, 4, 4)]}
+    panel = BarPanel("time", ["training", "evaluation"], series)
+    figure = draw_bars([panel], names=["soft", "aa-ct"], y_label="ratio", reference=1, title="all")
+    (axes,) = figure.axes
+    bars = {container.get_label(): container for container in axes.containers if container.get_label() in series}
+    for name, spreads in series.items():
+        assert [bar.get_height() for bar in bars[name]] == [spread.median for spread in spreads]
+        places = [bar.get_x() + bar.get_width() / 2 for bar in bars[name]]
+        assert [round(place) for place in places] == [0, 1]
+    assert [label.get_text() for label in axes.get_xticklabels()] == panel.groups
+    assert len(draw_comparison([panel, panel], names=["soft", "aa-ct"], title="side by side").axes) == 2
+
+
+def test_growth_is_drawn_without_what_is_negligible():
+    panel = LinePanel("memory", "bytes", [128, 256], {"soft": [1e6, 4e6], "none": [0.0, 1.0]}, has_guide=True)
+    figure = draw_lines([panel], names=["soft", "none"], x_label="tokens", title="growth")
+    (axes,) = figure.axes
+    assert axes.get_ylim()[0] > 1
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert lines["soft"] == [1e6, 4e6]
+    assert lines["in proportion to x"][1] == 2 * lines["in proportion to x"][0]
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+@pytest.mark.parametrize("name", ["plain", "$not math", r"$\\frac$", "<b>&\N{LATIN SMALL LETTER E WITH ACUTE}"])
+def test_any_text_is_drawn_in_any_format(name, suffix, tmp_path):
+    figure = draw_points([PointPanel(name, {name: [(0, 1), (1, 0)]})], x_label="x", y_label="y", title=name)
+    write_figure(figure, tmp_path / f"points.{suffix}")
+    assert (tmp_path / f"points.{suffix}").read_bytes().startswith(STARTS[suffix])
+
+
+def test_an_svg_is_the_same_each_time_and_names_no_time():
+    def text():
+        panel = CurvePanel("loss", "nats", {"soft": [(1, 0.5), (2, 0.25)]})
+        return svg_text(draw_curves([panel], names=["soft"], x_label="step", title="curves"))
+
+    assert text() == text()
+    assert "date" not in text()

@@ -1,0 +1,69 @@
+"""Tiny models and rows for each kind of task: rows of many lengths, and as many labels as they have."""
+
+import torch
+import transformers
+from conftest import TINY, VOCABULARY, tiny_model
+from torch.utils.data import Dataset
+
+import alignattn
+
+LENGTH = 9
+CHOICES = 2
+IGNORED = -100
+WITHOUT_LABELS = 5
+"""The row of which no token has a label."""
+
+MODELS = {
+    "texts": transformers.BertForSequenceClassification,
+    "choices": transformers.BertForMultipleChoice,
+    "tags": transformers.BertForTokenClassification,
+    "answers": transformers.BertForQuestionAnswering,
+    "masked words": transformers.ModernBertForMaskedLM,
+}
+
+
+class KindRows(Dataset):
+    def __init__(self, kind, count):
+        draw = torch.Generator().manual_seed(7)
+
+        def integers(high, *shape, low=0):
+            return torch.randint(low, high, shape, generator=draw)
+
+        lengths = integers(LENGTH + 1, count, low=3)
+        mask = (torch.arange(LENGTH) < lengths[:, None]).long()
+        ids = integers(VOCABULARY, count, LENGTH, low=3) * mask
+        batch = {"input_ids": ids, "attention_mask": mask}
+        if kind == "choices":
+            batch = {name: values[:, None].expand(-1, CHOICES, -1).contiguous() for name, values in batch.items()}
+            batch["input_ids"][:, 1] = ids.flip(0) * mask
+            batch["labels"] = integers(CHOICES, count)
+        elif kind == "answers":
+            batch["start_positions"], batch["end_positions"] = integers(3, count), integers(3, count)
+        elif kind == "texts":
+            batch["labels"] = integers(3, count)
+        else:
+            labels = integers(3, count, LENGTH)
+            labels[(mask == 0) | (integers(2, count, LENGTH) == 0)] = IGNORED
+            labels[WITHOUT_LABELS] = IGNORED
+            batch["labels"] = labels
+        self.batch = batch
+
+    def __len__(self):
+        return len(self.batch["input_ids"])
+
+    def __getitem__(self, index):
+        return {name: values[index] for name, values in self.batch.items()}
+
+
+def kind_model(kind, variant="aa-ct", **overrides):
+    """In double precision, without dropout, with a λ that is seen."""
+    torch.manual_seed(0)
+    if kind == "masked words":
+        config = tiny_model("modernbert").config
+    else:
+        config = transformers.BertConfig(**TINY, num_labels=CHOICES if kind == "answers" else 3)
+    model = MODELS[kind](config).double()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides))

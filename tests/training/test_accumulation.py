@@ -1,0 +1,81 @@
+"""A step's gradient is that of its rows together, however they come: in batches, and in processes."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+from rows_of_kinds import WITHOUT_LABELS, KindRows
+from test_trainer import PYTHONPATH, logged
+from train_distributed import CASES, ROWS, train_kind, train_sentences
+
+LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+"""ModernBERT's loss is in single precision; the rest is in double."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Trainers of steps of 8 rows at once, by kind and attention."""
+    return functools.cache(lambda kind, variant: train_kind(kind, variant, tmp_path_factory.mktemp("whole"), 8, 1))
+
+
+def assert_same_weights(weights, expected):
+    assert weights.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(weights[name], tensor, msg=name, **TOLERANCE)
+
+
+@pytest.mark.parametrize(("kind", "variant"), CASES)
+def test_batches_of_two_equal_one_of_eight(kind, variant, whole, tmp_path):
+    trainer = train_kind(kind, variant, tmp_path, 2, 4)
+    assert_same_weights(trainer.model.state_dict(), whole(kind, variant).model.state_dict())
+    for name in LOGGED:
+        assert logged(trainer, name) == pytest.approx(logged(whole(kind, variant), name), rel=1e-5), name
+
+
+def test_a_batch_without_labels_adds_its_alignment_alone(whole, tmp_path):
+    labels = KindRows("tags", ROWS).batch["labels"]
+    assert (labels[WITHOUT_LABELS] == -100).all()
+    trainer = train_kind("tags", "aa-ct", tmp_path, 1, 8)
+    assert_same_weights(trainer.model.state_dict(), whole("tags", "aa-ct").model.state_dict())
+
+
+@pytest.fixture(scope="module")
+def two_processes(tiny_checkpoint, tmp_path_factory):
+    """The folder where two processes left what they trained, by steps of four rows, one by one, in each."""
+    folder = tmp_path_factory.mktemp("two")
+    script = ROOT / "tests" / "training" / "train_distributed.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    done = subprocess.run(
+        [*torchrun, str(script), str(tiny_checkpoint), str(folder), "1", "4"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def assert_same_training(folder, name, one):
+    assert_same_weights(torch.load(folder / f"{name}.pt", weights_only=True), one.model.state_dict())
+    history = json.loads((folder / f"{name}.json").read_text())
+    for quantity in LOGGED:
+        values = [entry[quantity] for entry in history if quantity in entry]
+        assert values == pytest.approx(logged(one, quantity), rel=1e-5), quantity
+
+
+@pytest.mark.parametrize(("kind", "variant"), CASES)
+def test_two_processes_equal_one(kind, variant, whole, two_processes):
+    assert_same_training(two_processes, f"{kind}-{variant}", whole(kind, variant))
+
+
+def test_two_processes_of_sentence_transformers_equal_one(tiny_checkpoint, two_processes, tmp_path):
+    one = train_sentences(tiny_checkpoint, tmp_path, 8, 1)
+    assert_same_training(two_processes, "sentences", one)
