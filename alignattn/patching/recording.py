@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.blocks import Call
+from alignattn.attention.alignment.call import Call
 from alignattn.support.errors import AlignAttnError
 
 

@@ -9,7 +9,8 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.blocks import Block, BlockLoss, Call, by_autograd, loss_in_blocks, takes_blocks
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
