@@ -180,7 +180,7 @@ class Collector:
     def take(self) -> list[RecordedCall]:
         """Return the calls recorded since the last time, the oldest first, and forget them."""
         calls = self._calls()
-        self._taken |= {id(call.slots) for call in calls}
+        self._taken = {id(call.slots) for call in calls}
         self.saw_no_gradient = False
         self.newest = _end_of_list()
         return calls
