@@ -98,7 +98,10 @@ def _load_adapted(
     description = adapter_description(path, hub)
     # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
     kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
-    kwargs_of_base = (description.get("labels", {}) if "config" not in kwargs else {}) | kept
+    labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
+    if "id2label" in labels:
+        labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
+    kwargs_of_base = labels | kept
     model, missing = load_with_missing(base, auto_class, **kwargs_of_base)
     options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
     return load_adapter(model, path, fields, description, **options), missing
