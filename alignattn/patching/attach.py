@@ -31,7 +31,8 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     its state dict: to load it again, attach the same config (`AttentionConfig.to_dict`) to a new one first.
 
     Args:
-        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`.
+        model: its modules of self-attention are `AttentionLayer`s, and call `alignattn.attend`. One that names a part
+            of what an `AttentionLayer` does is refused by its name; where none calls `attend`, the first loss is.
         attention: as for `patch`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
 

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import load_with_missing, unloadable
+from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.batches import ModelInputs, OutputCache
-from alignattn.support.errors import AlignAttnError
 
 VECTORS_KEPT = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
@@ -24,14 +21,8 @@ NO_LIMIT = -1
 LONGEST = 512
 """Most tokens that a model is given, where neither it nor its tokenizer names fewer."""
 
-POOLER = "pooler."
-"""How the names of an encoder's own pooler begin, which a mean over the tokens does not ask."""
-
 CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
 """What a user may give as a model; other weights would have to be unpickled."""
-
-LOADING_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
-"""What transformers raises where a folder or a Hub id holds no model, or a damaged one."""
 
 
 class CachedEncoder:
@@ -116,32 +107,8 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
         dtype: in what it computes; the vectors are float32 in any case.
     """
     choices = "the folder of an encoder"
-    model, tokenizer = load_pretrained(AutoModel, str(folder), f"whole encoder: give {choices}", choices)
+    lacking = f"whole encoder: give {choices}"
+    model, tokenizer = load_pretrained(str(folder), AutoModel, lacking=lacking, choices=choices, use_safetensors=True)
     network: torch.nn.Module = model
     network.to(device=device, dtype=dtype)
     return MeanPooling(model, tokenizer)
-
-
-def load_pretrained(
-    auto_class: Any, name: str, lacking: str, choices: str = CHECKPOINT
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer; weights that are random or would have to be unpickled are refused.
-
-    Args:
-        auto_class: an `AutoModel…` class.
-        name: a folder, a Hub id or a packaged model.
-        lacking: the part that a checkpoint without all weights does not hold, and what a user may do then.
-        choices: what a user may give instead of a checkpoint that cannot be loaded.
-    """
-    source = model_source(name)
-    try:
-        model, missing = load_with_missing(source, auto_class, use_safetensors=True, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except AlignAttnError:
-        raise
-    except LOADING_ERRORS as error:
-        raise unloadable(name, error, choices) from error
-    random = sorted(weight for weight in missing if not weight.startswith(POOLER))
-    if random:
-        raise AlignAttnError(f"{name} holds no {lacking} ({len(random)} weights are not there, such as {random[0]})")
-    return model, tokenizer

@@ -175,14 +175,16 @@ def _load_original_encoder() -> Any:
 def _load_masked_language_model(folder: Path | None, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForMaskedLM
 
-    from alignattn.robustness.encoders import load_pretrained
+    from alignattn.patching.checkpoints import load_pretrained
     from alignattn.robustness.originals import announce_bert
 
     if folder is None:
         announce_bert()
     choices = "the folder of a masked-language model with --mlm; `alignattn robustness train-mlm` trains a stand-in"
     lacking = "masked-language head: train one with `alignattn robustness train-mlm`"
-    model, tokenizer = load_pretrained(AutoModelForMaskedLM, str(folder or BERT), lacking, choices)
+    model, tokenizer = load_pretrained(
+        str(folder or BERT), AutoModelForMaskedLM, lacking=lacking, choices=choices, use_safetensors=True
+    )
     network: torch.nn.Module = model
     network.to(dtype=dtype)
     return model, tokenizer

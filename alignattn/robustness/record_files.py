@@ -1,15 +1,16 @@
 """The files that attacks leave behind: one JSON line an example, and beside it a header that says what was attacked."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from alignattn.models.packaged import NAMES
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file, write_json
+from alignattn.support.json_records import parse_json
 
 RECORDS_SUFFIX = ".jsonl"
 AWAY = "move the file away to run again"
@@ -32,7 +33,11 @@ def read_header(records_path: Path) -> AttackHeader:
     if not path.is_file():
         raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
     try:
-        return AttackHeader.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        # Headers of before called packaged models by their folders.
+        for place, name in NAMES.items():
+            text = text.replace(f"{place} (", f"{name} (")
+        return AttackHeader.from_dict(parse_json(text))
     except ValueError as error:
         raise AlignAttnError(
             f"{path} is damaged or of another version ({one_line(error)}): move both files away to run again"

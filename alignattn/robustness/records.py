@@ -12,6 +12,7 @@ from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationE
 from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.shard import Shard
 from alignattn.support.bad_rows import numbers_without
+from alignattn.support.json_records import parse_json
 
 NO_VALUE = ("missing", "unexpected_keyword_argument")
 """pydantic's errors in which it is a name that is wrong, and no value."""
@@ -28,7 +29,7 @@ class AttackSettings:
         model: what tells it from others: the start of its SHA-256, or its Hub id.
         task: the task's name.
         split: the split that the rows are of.
-        attention: the preset's name.
+        attention: the preset's name, or that of a model that has none: what it is, `model` tells.
         recipe: the attack's name.
         attack_columns: the columns that may be changed.
         max_length: the most tokens that the model reads of a row.
@@ -42,7 +43,7 @@ class AttackSettings:
     model: StrictStr
     task: StrictStr
     split: StrictStr
-    attention: StrictStr
+    attention: StrictStr = field(compare=False)
     recipe: StrictStr
     attack_columns: tuple[StrictStr, ...]
     max_length: StrictInt
@@ -141,7 +142,7 @@ class AttackRecord:
     @classmethod
     def from_line(cls, line: str) -> "AttackRecord":
         """Read what `to_line` wrote."""
-        return _validated(_RECORD, json.loads(line))
+        return _validated(_RECORD, parse_json(line))
 
 
 @dataclass(frozen=True)

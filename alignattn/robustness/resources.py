@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alignattn.models.packaged import model_source
+from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
 from alignattn.support.errors import AlignAttnError, one_line
@@ -178,7 +178,8 @@ def label_model(folder: Path, digest: str) -> str:
 
     The last part of its path alone says little: `model`, or the `seed-1` of a run.
     """
-    return f"{Path(*folder.resolve().parts[-2:]).as_posix()} (sha256 {digest})"
+    place = Path(*folder.resolve().parts[-2:]).as_posix()
+    return f"{NAMES.get(place, place)} (sha256 {digest})"
 
 
 def _named_file(path: Path) -> str:

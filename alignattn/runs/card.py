@@ -16,7 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import DataOptions, RunOptions
+from alignattn.runs.options import FROM_TEXTS, DataOptions, RunOptions
 from alignattn.runs.results import RunResult
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
@@ -46,7 +46,6 @@ SETTINGS = (
     "gradient_accumulation_steps",
     "optim",
     "lr_scheduler_type",
-    "warmup_ratio",
     "warmup_steps",
     "weight_decay",
     "max_grad_norm",
@@ -82,9 +81,10 @@ def model_card(result: RunResult, options: RunOptions, repo_id: str | None = Non
     Args:
         result: of the finished run.
         options: of the run.
-        repo_id: where it lies on the Hub, for the lines that load it; None for its folder.
+        repo_id: where it lies on the Hub, for the lines that load it; None for its folder, by its name where it was
+            given as a path of this machine.
     """
-    return _Card(result, options).text(repo_id or str(options.output_dir))
+    return _Card(result, options).text(repo_id or publishable(str(options.output_dir)))
 
 
 def write_model_card(folder: Path, card: str) -> None:
@@ -114,9 +114,11 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        self.kind = type(self.task) if self.task else _kind_of_own_rows(self.data)
+        own_rows = TextClassification if self.data.source == FROM_TEXTS else TokenClassification
+        self.kind = type(self.task) if self.task else own_rows
         self.model = publishable(result.model)
         self.traits = traits_of(self.model)
+        self.attention_name = result.attention if self.traits.has_attention else ""
         self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
 
     def text(self, path: str) -> str:
@@ -145,8 +147,8 @@ class _Card:
 
     @property
     def name(self) -> str:
-        """Model, data and attention in one name."""
-        return f"{Path(self.model).name}-{self.data_name}-{self.result.attention}"
+        """Model, data and attention, if the model has any, in one name."""
+        return "-".join([Path(self.model).name, self.data_name, *filter(None, [self.attention_name])])
 
     @property
     def data_name(self) -> str:
@@ -165,7 +167,7 @@ class _Card:
             library_name="transformers",
             base_model=self.base_on_hub,
             pipeline_tag=self.kind.kind,
-            tags=["alignattn", *aligned, *self.result.attention.split("+"), self.kind.kind],
+            tags=["alignattn", *aligned, *filter(None, self.attention_name.split("+")), self.kind.kind],
             datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
             model_name=self.name,
@@ -253,10 +255,6 @@ def quoted(path: str) -> str:
 def _code(text: str, after: str = "") -> Markup:
     """Text in backquotes, where Markdown shows all but a backquote as it is, and what follows them."""
     return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
-
-
-def _kind_of_own_rows(data: DataOptions) -> type[Task]:
-    return TextClassification if data.text_columns else TokenClassification
 
 
 def _hub_id(model: str) -> str | None:

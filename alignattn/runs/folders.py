@@ -9,7 +9,7 @@ from alignattn.runs.options import RunOptions, is_seed_folder
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.json_records import read_record
+from alignattn.support.json_records import read_json, read_record
 from alignattn.support.options import read_options_file, resolve
 from alignattn.support.publishing import distinct_ends
 from alignattn.tasks.rows import Rows
@@ -38,6 +38,14 @@ def check_run_folder(folder: Path, option: str) -> None:
         raise AlignAttnError(
             f"{option} {folder} is no run folder of alignattn finetune, it holds no {CONFIG_FILE}{choice}"
         )
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Refuse a checkpoint to resume from that is not there, or whose records are damaged."""
+    if not folder.is_dir():
+        raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
+    for name in (STATE_FILE, "config.json"):
+        read_json(folder / name)
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:

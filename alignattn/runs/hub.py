@@ -18,7 +18,8 @@ from alignattn.runs.folders import STATE_FILE
 from alignattn.runs.options import TASK_FILE, RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import write_text
+from alignattn.support.files import read_text, read_yaml, write_text
+from alignattn.support.json_records import read_json
 from alignattn.support.publishing import publishable
 
 LEFT_OUT = ("_*", f"{PREFIX_CHECKPOINT_DIR}-*")
@@ -49,7 +50,9 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
         stage(folder, Path(staged))
         # A card that the user changed still loads the model from where it lay.
-        card = (folder / CARD_FILE).read_text(encoding="utf-8").replace(quoted(str(folder)), quoted(repo_id))
+        card = read_text(folder / CARD_FILE)
+        for place in {str(folder), publishable(str(folder))}:
+            card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
         write_text(Path(staged) / CARD_FILE, card)
         api.upload_folder(
             repo_id=repo_id,
@@ -77,11 +80,10 @@ def stage(folder: Path, staged: Path) -> Path:
 
 
 def _published_text(file: Path) -> str:
-    text = file.read_text(encoding="utf-8")
     if file.name == CONFIG_FILE:
-        published: str = yaml.safe_dump(publishable(yaml.safe_load(text)), allow_unicode=True)
+        published: str = yaml.safe_dump(publishable(read_yaml(file)), allow_unicode=True)
         return published
-    return json.dumps(publishable(json.loads(text)), indent=2) + "\n"
+    return json.dumps(publishable(read_json(file)), indent=2) + "\n"
 
 
 def clear_staged(folder: Path) -> None:

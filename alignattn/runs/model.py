@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.checkpoints import unloadable
+from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer, loading
 from alignattn.runs.options import ModelOptions, check_fits
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import did_you_mean
@@ -48,31 +48,27 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
 
 
 def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
-    kind = kind_of(task)
-    hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
-    source = model_source(arguments.model)
-    try:
+    kind, name = kind_of(task), arguments.model
+    hub: dict[str, Any] = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+    with loading(name):
+        source = model_source(name)
         fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
         if saved_class(fields) is not None:
             raise AlignAttnError(
-                f"{arguments.model!r} is a trained model of {fields['model_type']}, which another run cannot start "
+                f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
                 f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
             )
         config = AutoConfig.from_pretrained(source, **hub)
         if config._attn_implementation == LOADING_HINT:
             attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
             raise AlignAttnError(
-                f"{arguments.model!r} was saved with an attention of its own ({attention.describe_slots()}), which "
+                f"{name!r} was saved with an attention of its own ({attention.describe_slots()}), which "
                 "another run cannot start from: give the pretrained model it was made of"
             )
         kind.configure(task, config)
         _set_config_fields(config, arguments.model_config_fields)
-        tokenizer = AutoTokenizer.from_pretrained(source, **hub, **kind.tokenizer_options)
-        return BuiltModel(kind.auto_class.from_pretrained(source, config=config, **hub), tokenizer)
-    except AlignAttnError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(arguments.model, error) from error
+    model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
+    return BuiltModel(model, load_tokenizer(name, model, **hub, **kind.tokenizer_options))
 
 
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:

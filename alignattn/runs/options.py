@@ -302,13 +302,13 @@ class RunOptions(Options):
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=True, allow_unicode=True)
         return text
 
-    def differences(self, text: str) -> list[str]:
-        """Return the options in which a run differs whose options are YAML.
+    def differences(self, written: Mapping[str, Any]) -> list[str]:
+        """Return the options in which a run differs whose options are `written`.
 
-        An option that the YAML lacks, as of a version that did not have it, counts at its default.
+        An option that they lack, as of a version that did not have it, counts at its default.
         """
         former = renamed(type(self))
-        theirs = _defaults(type(self)) | {former.get(name, name): value for name, value in yaml.safe_load(text).items()}
+        theirs = _defaults(type(self)) | {former.get(name, name): value for name, value in written.items()}
         mine = self.to_dict()
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
 from alignattn.models.packaged import model_source
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.patching.checkpoints import from_pretrained, unloadable
+from alignattn.patching.checkpoints import load_pretrained, loading
 from alignattn.support.errors import AlignAttnError
 
 
@@ -52,21 +52,14 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
         name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskKind.tokenizer_options`.
     """
-    source = model_source(name)
-    try:
-        fields, _ = PreTrainedConfig.get_config_dict(source)
+    with loading(name):
+        fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
         own_class = saved_class(fields)
-        if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
-            raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
-        model = from_pretrained(source, own_class or AutoModel, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
-    except AlignAttnError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(name, error) from error
-    # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise AlignAttnError(f"{name!r} holds no tokenizer: save the model's own there with save_pretrained")
+    if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
+        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+    model, tokenizer = load_pretrained(
+        name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32
+    )
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
     return RecordedModel(name, (model if is_patched(model) else patch(model, "soft")).eval(), tokenizer)

@@ -16,6 +16,7 @@ from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
+from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
 from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import load_run_model
@@ -36,7 +37,7 @@ from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import replacing, write_json, write_text
+from alignattn.support.files import read_yaml, replacing, write_json, write_text
 from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
@@ -153,7 +154,7 @@ def check_output_dir(options: RunOptions) -> None:
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    differing = sorted(set(options.differences(config.read_text(encoding="utf-8"))) - OPTIONS_THAT_MAY_DIFFER)
+    differing = sorted(set(options.differences(read_yaml(config))) - OPTIONS_THAT_MAY_DIFFER)
     if differing:
         raise AlignAttnError(
             f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"
@@ -162,13 +163,13 @@ def check_output_dir(options: RunOptions) -> None:
 
 def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
     if args.resume_from_checkpoint not in (None, "True", "true", "last"):
-        if not Path(args.resume_from_checkpoint).is_dir():
-            raise AlignAttnError(f"--resume_from_checkpoint: there is no folder {args.resume_from_checkpoint}")
-        return str(args.resume_from_checkpoint)
-    checkpoint = last_whole_checkpoint(options.output_dir)
-    if checkpoint is None:
+        checkpoint = Path(args.resume_from_checkpoint)
+    elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
+        checkpoint = newest
+        print(f"resuming from {checkpoint}")
+    else:
         return None
-    print(f"resuming from {checkpoint}")
+    check_checkpoint(checkpoint)
     return str(checkpoint)
 
 

@@ -78,7 +78,7 @@ def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
     # A date of the 13th month and a number of 5,000 digits are errors of Python's and not of yaml's.
     except (yaml.YAMLError, ValueError) as error:
         raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
     return values
 

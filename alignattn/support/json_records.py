@@ -1,11 +1,28 @@
-"""Records that are read back from JSON files, each validated against the dataclass that it was written from."""
+"""JSON that is read back: records, each validated against the dataclass that it was written from, and what has none."""
 
+import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, one_line
 
 RecordT = TypeVar("RecordT")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON holds; a ValueError says what is wrong with it, too deep a nesting included."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the names and values of a JSON file that a library or this package wrote."""
+    try:
+        return dict(parse_json(path.read_bytes()).items())
+    except (ValueError, AttributeError) as error:
+        raise AlignAttnError(f"{path} is damaged ({one_line(error)}): move it away") from error
 
 
 def read_record(path: Path, record: type[RecordT], verb: str) -> RecordT | None:

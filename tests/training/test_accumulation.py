@@ -11,7 +11,7 @@ import torch
 from conftest import ROOT
 from rows_of_kinds import WITHOUT_LABELS, KindRows
 from test_trainer import PYTHONPATH, logged
-from train_distributed import CASES, ROWS, train_kind
+from train_distributed import CASES, ROWS, train_kind, train_sentences
 
 LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
@@ -46,13 +46,14 @@ def test_a_batch_without_labels_adds_its_alignment_alone(whole, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory):
+def two_processes(tiny_checkpoint, tmp_path_factory):
     """The folder where two processes left what they trained, by steps of four rows, one by one, in each."""
     folder = tmp_path_factory.mktemp("two")
     script = ROOT / "tests" / "training" / "train_distributed.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     done = subprocess.run(
-        [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(folder), "1", "4"],
+        [*torchrun, str(script), str(tiny_checkpoint), str(folder), "1", "4"],
         check=False,
         capture_output=True,
         text=True,
@@ -62,12 +63,19 @@ def two_processes(tmp_path_factory):
     return folder
 
 
+def assert_same_training(folder, name, one):
+    assert_same_weights(torch.load(folder / f"{name}.pt", weights_only=True), one.model.state_dict())
+    history = json.loads((folder / f"{name}.json").read_text())
+    for quantity in LOGGED:
+        values = [entry[quantity] for entry in history if quantity in entry]
+        assert values == pytest.approx(logged(one, quantity), rel=1e-5), quantity
+
+
 @pytest.mark.parametrize(("kind", "variant"), CASES)
 def test_two_processes_equal_one(kind, variant, whole, two_processes):
-    one = whole(kind, variant)
-    weights = torch.load(two_processes / f"{kind}-{variant}.pt", weights_only=True)
-    assert_same_weights(weights, one.model.state_dict())
-    history = json.loads((two_processes / f"{kind}-{variant}.json").read_text())
-    for name in LOGGED:
-        values = [entry[name] for entry in history if name in entry]
-        assert values == pytest.approx(logged(one, name), rel=1e-5), name
+    assert_same_training(two_processes, f"{kind}-{variant}", whole(kind, variant))
+
+
+def test_two_processes_of_sentence_transformers_equal_one(tiny_checkpoint, two_processes, tmp_path):
+    one = train_sentences(tiny_checkpoint, tmp_path, 8, 1)
+    assert_same_training(two_processes, "sentences", one)

@@ -3,11 +3,14 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from conftest import ALIGNED
 from rows_of_kinds import MODELS, KindRows, kind_model
+from sentence_transformers.sentence_transformer import losses
+from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
 from test_trainer import arguments
 
 from alignattn.training import AlignmentTrainer
@@ -37,13 +40,32 @@ def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=Al
     return trainer
 
 
+def train_sentences(checkpoint, folder, batch_size, accumulation):
+    """By a loss that is a mean over pairs, with a pooler that no loss reaches."""
+    model = embedder(checkpoint)
+    settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    trainer = Trainer(
+        model=model,
+        args=Arguments(str(folder), **(SETTINGS | {"learning_rate": 0.1} | settings)),
+        train_dataset=pairs(3).add_column("label", [row / ROWS for row in range(ROWS)]),
+        loss=losses.CosineSimilarityLoss(model),
+    )
+    trainer.train()
+    return trainer
+
+
 if __name__ == "__main__":
-    folder, batch_size, accumulation = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    for kind, variant in CASES:
-        trainer = train_kind(kind, variant, folder, batch_size, accumulation)
+    checkpoint, folder, batch_size, accumulation = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    trainers = {
+        f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
+        for kind, variant in CASES
+    }
+    trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
+    for name, train in trainers.items():
+        trainer = train()
         assert trainer.accelerator.num_processes == int(os.environ["WORLD_SIZE"]) == 2
         if trainer.is_world_process_zero():
-            torch.save(trainer.model.state_dict(), folder / f"{kind}-{variant}.pt")
-            (folder / f"{kind}-{variant}.json").write_text(json.dumps(trainer.state.log_history))
+            torch.save(trainer.model.state_dict(), folder / f"{name}.pt")
+            (folder / f"{name}.json").write_text(json.dumps(trainer.state.log_history))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.state.destroy_process_group()

@@ -36,7 +36,7 @@ from alignattn.commands.benchmark.step_timing import (
     measure,
 )
 from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import unloadable
+from alignattn.patching.checkpoints import load_checkpoint, loading
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free
 from alignattn.support.publishing import publishable
@@ -141,22 +141,18 @@ def _build_bare(size: BareSize, length: int) -> PreTrainedModel:
 
 
 def _load_pretrained(name: str, length: int) -> PreTrainedModel:
-    bare, source = f"one of {', '.join(BARE_MODELS)}", model_source(name)
-    try:
-        config = AutoConfig.from_pretrained(source, num_labels=NUM_LABELS)
-        config.problem_type = "single_label_classification"
-        positions = getattr(config, "max_position_embeddings", length)
-        if length > positions:
-            raise AlignAttnError(
-                f"{length} tokens are more than the {positions} that {name!r} takes: take shorter shapes, or "
-                f"--model {bare}"
-            )
-        model: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
-            source, config=config, ignore_mismatched_sizes=True
+    bare = f"one of {', '.join(BARE_MODELS)}"
+    choices = f"a folder, a Hub id that is cached or reachable, or {bare}"
+    with loading(name, choices):
+        config = AutoConfig.from_pretrained(model_source(name), num_labels=NUM_LABELS)
+    config.problem_type = "single_label_classification"
+    positions = getattr(config, "max_position_embeddings", length)
+    if length > positions:
+        raise AlignAttnError(
+            f"{length} tokens are more than the {positions} that {name!r} takes: take shorter shapes, or --model {bare}"
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise unloadable(name, error, f"a folder, a Hub id that is cached or reachable, or {bare}") from error
-    return model
+    loaded: dict[str, Any] = {"config": config, "with_slots": False, "ignore_mismatched_sizes": True}
+    return load_checkpoint(name, AutoModelForSequenceClassification, choices=choices, **loaded)
 
 
 def _draw(costs: Sequence[StepCost], arguments: BenchmarkOptions, conditions: Conditions) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
-from alignattn.patching.checkpoints import from_pretrained
+from alignattn.patching.checkpoints import load_pretrained
 from alignattn.plots import BarPanel, Spread, draw_comparison, write_figure
 from alignattn.runs.distance import distance_batch, query_key_distance
 from alignattn.runs.options import RunOptions
@@ -92,9 +92,7 @@ def run_demo(arguments: DemoOptions) -> None:
 def _distance_of(path: str, data_dir: Path) -> float:
     """The distance in the model at `path` on the first in-domain validation rows."""
     task = get_task("demo")
-    source = model_source(path)
-    model = from_pretrained(source, AutoModelForSequenceClassification)
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    model, tokenizer = load_pretrained(path, AutoModelForSequenceClassification)
     rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{GENRE}"]
     options = TaskOptions(max_length=LONGEST_PAIR)
     split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)

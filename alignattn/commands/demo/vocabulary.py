@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 import yaml
 
-VOWELS = "aeiou"
-
 
 @dataclass(frozen=True)
 class Taxon:
@@ -79,11 +77,6 @@ class Genre:
     singular: str
     plural: str
     negated: str
-
-
-def with_article(noun_phrase: str) -> str:
-    """`a` or `an` by the first letter; the tables hold no exception such as "hour" or "uniform"."""
-    return f"{'an' if noun_phrase[0] in VOWELS else 'a'} {noun_phrase}"
 
 
 def _read_genre(name: str) -> Genre:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
-from transformers import AutoTokenizer
 
 from alignattn.calibration import (
     ECE_BINS,
@@ -35,7 +34,7 @@ from alignattn.commands.domain_shift.report import (
     render_domain_shift,
     write_seed_table,
 )
-from alignattn.patching.checkpoints import from_pretrained
+from alignattn.patching.checkpoints import load_pretrained
 from alignattn.plots import draw_reliability, write_figure
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
@@ -185,13 +184,13 @@ def check_folder(options: DomainShiftOptions) -> None:
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
     """What the run's saved model makes of the development set of each side."""
     folder, data = training.output_dir, training.data
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     kind = kind_of(sides[0].task)
+    model, tokenizer = load_pretrained(str(folder), kind.auto_class)
+    splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     trainer = TaskTrainer(
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
-        model=from_pretrained(folder, kind.auto_class),
+        model=model,
         args=args,
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,

@@ -14,6 +14,7 @@ from alignattn.runs.examples import metric_examples, read_logs, read_probabiliti
 from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.files import read_text
 
 
 class DomainShiftFiller(Filler):
@@ -49,7 +50,7 @@ class DomainShiftFiller(Filler):
             numbers=asdict(result),
             facts=facts,
             scores=scores,
-            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder / RUN_FOLDER),
             probabilities=read_probabilities(folder, f"{OUT_OF_DOMAIN}-{HELD_OUT}"),
         )

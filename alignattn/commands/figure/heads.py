@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.patching import patch_of
+from alignattn.robustness.encoders import most_tokens
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.runs.options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
@@ -142,8 +143,7 @@ def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) 
 
 
 def _check_lengths(loaded: RecordedModel, name: str, longest: int) -> None:
-    positions = getattr(loaded.model.config, "max_position_embeddings", None) or longest
-    most = min(positions, loaded.tokenizer.model_max_length)
+    most = most_tokens(loaded.model, loaded.tokenizer)
     if longest > most:
         raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
 

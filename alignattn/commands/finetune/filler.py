@@ -9,6 +9,7 @@ from alignattn.runs.options import RunOptions
 from alignattn.runs.results import CONFIG_FILE, read_result
 from alignattn.runs.run import check_output_dir
 from alignattn.statistics.example_scores import ExampleScores
+from alignattn.support.files import read_text
 
 
 class FinetuneFiller(Filler):
@@ -41,7 +42,7 @@ class FinetuneFiller(Filler):
             scores={
                 f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
             },
-            config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+            config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder),
             probabilities=read_probabilities(folder, next(iter(result.metrics), None)),
         )

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
-from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME
+from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, AttackSummary
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.runs.filler import Filler, RunReport, percent
@@ -21,14 +20,14 @@ from alignattn.support.json_records import read_record
 class _AttackTable:
     """What a table of attacks holds that a filler reads."""
 
-    summaries: list[dict[str, Any]]
+    summaries: tuple[AttackSummary]
 
 
 @dataclass(frozen=True)
 class _TablesFile:
     """What `robustness.json` holds; of one run it is one table of one summary."""
 
-    tables: list[_AttackTable]
+    tables: tuple[_AttackTable]
 
 
 class RobustnessFiller(Filler):
@@ -36,23 +35,23 @@ class RobustnessFiller(Filler):
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the table is there, which is written after all attacks."""
-        return (folder / f"{TABLE_NAME}.json").is_file()
+        return _attacked(folder) is not None
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
         summary = _summary(folder)
-        settings = summary["settings"]
-        attacked = summary["failed"] + summary["succeeded"]
+        settings, numbers = summary.settings, summary.to_dict()
+        attacked = summary.failed + summary.succeeded
         facts = {
-            "attacked": f"{attacked} rows of {settings['split']}, {summary['skipped']} skipped",
-            "changing": " and ".join(settings["attack_columns"]),
-            **{name.replace("_", " "): resource for name, resource in settings["resources"].items()},
+            "attacked": f"{attacked} rows of {settings.split}, {summary.skipped} skipped",
+            "changing": " and ".join(settings.attack_columns),
+            **{name.replace("_", " "): resource for name, resource in settings.resources.items()},
         }
         return RunReport(
-            numbers=summary,
+            numbers=numbers,
             facts=facts,
-            scores={name: percent(summary[name]) for name in SHARES_OF_ROWS if summary[name] is not None},
-            config=yaml.safe_dump({name: value for name, value in settings.items() if name != "resources"}),
+            scores={name: percent(numbers[name]) for name in SHARES_OF_ROWS if numbers[name] is not None},
+            config=yaml.safe_dump({name: value for name, value in numbers["settings"].items() if name != "resources"}),
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
@@ -63,14 +62,18 @@ class RobustnessFiller(Filler):
 FILLER = RobustnessFiller()
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    attacked = read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
+def _attacked(folder: Path) -> _TablesFile | None:
+    return read_record(folder / f"{TABLE_NAME}.json", _TablesFile, "attack")
+
+
+def _summary(folder: Path) -> AttackSummary:
+    attacked = _attacked(folder)
     assert attacked is not None
     return attacked.tables[0].summaries[0]
 
 
 def _read_attacks(folder: Path) -> AttackRun:
-    found = list(folder.glob(f"*/{_summary(folder)['settings']['recipe']}{RECORDS_SUFFIX}"))
+    found = list(folder.glob(f"*/{_summary(folder).settings.recipe}{RECORDS_SUFFIX}"))
     if len(found) != 1:
         raise AlignAttnError(f"{folder} holds {len(found)} files of records, not one: move it away to attack again")
     return read_run(found[0])

@@ -1,6 +1,5 @@
 """How many attacks fail: counts and shares of a run of attacks, and the tables of several."""
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.support.files import write_csv, write_json, write_text
+from alignattn.support.json_records import parse_json
 from alignattn.support.text_tables import render_table
 
 TABLE_NAME = "robustness"
@@ -205,7 +205,7 @@ def _csv_paths(folder: Path, count: int) -> list[Path]:
 def _count_tables(path: Path) -> int:
     """How many tables an earlier call wrote; none where the file is missing or somebody else's."""
     try:
-        return len(json.loads(path.read_text(encoding="utf-8"))["tables"])
+        return len(parse_json(path.read_bytes())["tables"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0
 
@@ -229,19 +229,12 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def _by_first_occurrence(summaries: Sequence[AttackSummary]) -> list[AttackSummary]:
     """Sorted by recipe, task and attention, each in the order in which a user named them."""
-    places: list[list[str]] = [[], [], []]
+    places: list[dict[str, int]] = [{}, {}, {}]
     keys = []
     for summary in summaries:
         names = (summary.settings.recipe, summary.settings.task, summary.settings.attention)
-        for known, name in zip(places, names, strict=True):
-            if name not in known:
-                known.append(name)
-        keys.append(names)
-    order = sorted(
-        range(len(summaries)),
-        key=lambda index: tuple(known.index(name) for known, name in zip(places, keys[index], strict=True)),
-    )
-    return [summaries[index] for index in order]
+        keys.append([known.setdefault(name, len(known)) for known, name in zip(places, names, strict=True)])
+    return [summaries[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
 
 
 def _flat(summary: AttackSummary) -> dict[str, Any]:

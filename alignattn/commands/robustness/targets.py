@@ -11,8 +11,10 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.patching import is_patched, patch_of
-from alignattn.robustness.encoders import load_pretrained
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
@@ -58,8 +60,11 @@ class Target:
 
     @property
     def attention(self) -> str:
-        """The preset's name, or the slots that are not the default's."""
-        return patch_of(self.model).config.name if is_patched(self.model) else PLAIN_ATTENTION
+        """The preset's name, or the slots that are not the default's; of a model without attention its own name."""
+        if is_patched(self.model):
+            return patch_of(self.model).config.name
+        model = self.model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)
+        return PLAIN_ATTENTION if traits_of(model).has_attention else model
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
         """Return what attacks query it through."""
@@ -169,8 +174,9 @@ def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
 
 def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     task, split = rows.task, next(iter(rows.evaluation))
+    lacking = "classifier: fine-tune it first with `alignattn finetune`"
     loaded, tokenizer = load_pretrained(
-        AutoModelForSequenceClassification, model, "classifier: fine-tune it first with `alignattn finetune`"
+        model, AutoModelForSequenceClassification, lacking=lacking, choices=CHECKPOINT, use_safetensors=True
     )
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(

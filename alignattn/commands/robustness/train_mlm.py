@@ -15,7 +15,6 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import (
     AutoModelForMaskedLM,
-    AutoTokenizer,
     BatchEncoding,
     DataCollatorForLanguageModeling,
     PreTrainedModel,
@@ -34,10 +33,10 @@ from alignattn.commands.robustness.masked_texts import (
     split_texts,
 )
 from alignattn.commands.robustness.options import MaskedLanguageOptions
-from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import unloadable
-from alignattn.robustness.encoders import CHECKPOINT, LOADING_ERRORS, most_tokens
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.robustness.encoders import CHECKPOINT, most_tokens
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
+from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
@@ -110,7 +109,8 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     """
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
-    _check_checkpoint(args.resume_from_checkpoint)
+    if args.resume_from_checkpoint is not None:
+        check_checkpoint(Path(args.resume_from_checkpoint))
     parts = split_texts(read_texts([Path(name) for name in arguments.train_file], arguments.text_columns), args.seed)
     set_seed(args.seed)
     model, tokenizer = _load(arguments)
@@ -188,27 +188,17 @@ def _share_of(token: int, batches: Sequence[BatchEncoding]) -> float:
 
 
 def _load(arguments: MaskedLanguageOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    source = model_source(arguments.model)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        # A checkpoint in half precision would be trained in half precision.
-        model = AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32, use_safetensors=True)
-    except LOADING_ERRORS as error:
-        raise unloadable(arguments.model, error, CHECKPOINT) from error
+    # A checkpoint in half precision would be trained in half precision.
+    model, tokenizer = load_pretrained(
+        arguments.model, AutoModelForMaskedLM, choices=CHECKPOINT, dtype=torch.float32, use_safetensors=True
+    )
     if tokenizer.mask_token is None or tokenizer.pad_token is None:
         raise AlignAttnError(f"the tokenizer of {arguments.model} has no mask or no padding token: give an encoder")
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise AlignAttnError(f"the tokenizer of {arguments.model} has more tokens than the model: give one of a piece")
     smallest = tokenizer.num_special_tokens_to_add() + 1
     largest = most_tokens(model, tokenizer)
     if not smallest <= arguments.max_length <= largest:
         raise AlignAttnError(f"--max_length {arguments.max_length} must be at least {smallest} and at most {largest}")
     return model, tokenizer
-
-
-def _check_checkpoint(folder: str | None) -> None:
-    if folder is not None and not Path(folder).is_dir():
-        raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
 
 
 def _build_trainer(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import tiny_model
+from conftest import ROOT, tiny_model
 from robustness_helpers import WEIGHTS, pickle_weights
 from transformers import (
     AutoTokenizer,
@@ -147,3 +147,9 @@ def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path) -> None:
     (loader,) = target_loaders(AttackOptions(run=[str(tmp_path)], data_dir="elsewhere"))
     with pytest.raises(AlignAttnError, match=f"--data_dir does not go with {tmp_path}, a run on files of its own"):
         loader()
+
+
+def test_a_model_without_attention_is_called_by_its_own_name(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
+    (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
+    assert loader().attention == "esim"

@@ -1,4 +1,4 @@
-"""The baselines that are not pretrained go the same way as the models that are: `finetune`, `domain-shift`."""
+"""The models that read words go the same way as the pretrained: `finetune`, `domain-shift`."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,181 @@
+"""What is wrong with a checkpoint is said in one line by whatever loads it; what is odd, too, and then it loads."""
+
+import json
+import pickle
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import SPECIAL, WORDS, tiny_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer
+
+import alignattn
+from alignattn.cli import main
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.support.errors import AlignAttnError
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tiny_checkpoint, tmp_path):
+    return shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+
+
+def configure(**fields):
+    def write(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | fields))
+
+    return write
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def cut_weights(folder):
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+
+
+def spoil_weights(folder):
+    weights = load_file(folder / WEIGHTS)
+    weights["encoder.layer.0.output.dense.weight"][0, 0] = torch.nan
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+
+
+def pickle_weights(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(print))
+
+
+def remove_tokenizer(folder):
+    for file in [*folder.glob("tokenizer*"), *folder.glob("vocab*")]:
+        file.unlink()
+
+
+def enlarge_tokenizer(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["walks"])
+    tokenizer.save_pretrained(folder)
+
+
+BROKEN_MODELS = {
+    "config of albert": (
+        configure(model_type="albert", embedding_size=24, architectures=None),
+        "weights are not there or of another size",
+    ),
+    "config of roberta": (configure(model_type="roberta"), "holds a BertModel, and its config.json is of 'roberta'"),
+    "more layers": (configure(num_hidden_layers=3), "weights are not there or of another size"),
+    "another vocabulary": (configure(vocab_size=30), "weights are not there or of another size"),
+    "no heads": (configure(num_attention_heads=0), "cannot load the model"),
+    "config of null": (write("config.json", b"null"), "cannot load the model"),
+    "a list as config": (write("config.json", b"[1]"), "cannot load the model"),
+    "config cut": (write("config.json", b'{"model_type": "bert", "hid'), "cannot load the model"),
+    "config nested": (write("config.json", b"[" * 100_000), "cannot load the model"),
+    "config of bytes": (write("config.json", b"\xff\x00"), "cannot load the model"),
+    "weights cut": (cut_weights, "cannot load the model"),
+    "weights empty": (write(WEIGHTS, b""), "cannot load the model"),
+    "weights of text": (write(WEIGHTS, b"no weights at all"), "cannot load the model"),
+    "weights of an evil pickle": (pickle_weights, "cannot load the model"),
+    "NaN": (spoil_weights, "1 weights that are not finite, such as"),
+}
+BROKEN_TOKENIZERS = {
+    "no tokenizer": (remove_tokenizer, "holds no tokenizer"),
+    "a token without a row": (enlarge_tokenizer, "has more tokens than the model: token 25, and 25 rows"),
+    "tokenizer of text": (write("tokenizer.json", b"words"), "cannot load the model"),
+    "tokenizer of null": (write("tokenizer.json", b"null"), "cannot load the model"),
+}
+COMMANDS = {
+    "finetune": "--model {model} --train_file {rows} --text_columns text --max_length 16 --output_dir {out}",
+    "inspect": "--model {model} --validation_file {texts} --max_length 16 --output_dir {out}",
+    "benchmark": "--model {model} --shapes 1x8 --repeats 1 --output_dir {out}",
+    "robustness": "--model {model} --task sst2 --data_dir {data} --output_dir {out}",
+    "robustness train-mlm": "--model {model} --train_file {texts} --max_length 8 --output_dir {out}",
+}
+
+
+def said(error):
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForSequenceClassification])
+@pytest.mark.parametrize("broken", BROKEN_MODELS)
+def test_a_broken_model_is_refused_in_one_line(broken, auto_class, folder):
+    break_it, words = BROKEN_MODELS[broken]
+    break_it(folder)
+    with pytest.raises(AlignAttnError) as error:
+        alignattn.from_pretrained(folder, auto_class)
+    assert words in said(error)
+
+
+@pytest.mark.parametrize("broken", BROKEN_TOKENIZERS)
+def test_a_broken_tokenizer_is_refused_in_one_line(broken, folder):
+    break_it, words = BROKEN_TOKENIZERS[broken]
+    break_it(folder)
+    with pytest.raises(AlignAttnError) as error:
+        load_pretrained(str(folder), AutoModel)
+    assert words in said(error)
+
+
+@pytest.mark.parametrize("broken", ["config of albert", "no tokenizer"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_it(command, broken, folder, tmp_path, capsys):
+    break_it, words = (BROKEN_MODELS | BROKEN_TOKENIZERS)[broken]
+    rows, texts = tmp_path / "rows.csv", tmp_path / "texts.txt"
+    rows.write_text("text,label\n" + "the cat sees,a\na dog runs,b\n" * 4)
+    texts.write_text("".join(f"the {word} sees\n" for word in 9 * WORDS))
+    (tmp_path / "glue/sst2").mkdir(parents=True)
+    pq.write_table(pa.table({"sentence": ["the cat"], "label": [1]}), tmp_path / "glue/sst2/validation.parquet")
+    if command == "robustness":
+        tiny_model("bert", num_labels=2).save_pretrained(folder)
+    if command == "benchmark" and broken == "no tokenizer":
+        pytest.skip("reads no texts")
+    break_it(folder)
+    line = COMMANDS[command].format(model=folder, rows=rows, texts=texts, data=tmp_path, out=tmp_path / "out")
+    assert main([*command.split(), *line.split()]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("alignattn: ")
+    assert words in error
+
+
+def test_what_is_new_and_what_is_left_is_one_line(folder, caplog):
+    configure(num_hidden_layers=1)(folder)
+    model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
+    (line,) = caplog.messages
+    assert line == (
+        f"{folder}: 2 weight(s) start random, which it does not hold (such as classifier.bias); 16 weight(s) that it "
+        "holds are not used (such as encoder.layer.1.attention.output.LayerNorm.bias)"
+    )
+    saved = load_file(folder / WEIGHTS)["embeddings.word_embeddings.weight"]
+    assert torch.equal(model.get_input_embeddings().weight, saved)
+
+
+def test_a_whole_checkpoint_is_loaded_without_a_word(tmp_path, caplog):
+    tiny_model("bert").save_pretrained(tmp_path)
+    alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert not caplog.messages
+
+
+def test_a_head_of_another_size_is_new_where_the_caller_says_so(folder, tmp_path):
+    tiny_model("bert").save_pretrained(tmp_path / "three")
+    with pytest.raises(AlignAttnError, match=r"2 weights are not there or of another size, such as classifier\.bias"):
+        alignattn.from_pretrained(tmp_path / "three", AutoModelForSequenceClassification, num_labels=2)
+    model = alignattn.from_pretrained(
+        tmp_path / "three", AutoModelForSequenceClassification, num_labels=2, ignore_mismatched_sizes=True
+    )
+    assert model.classifier.weight.shape[0] == 2
+
+
+def test_a_padded_vocabulary_and_a_missing_pooler_are_ordinary(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
+    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    tiny_model("bert").save_pretrained(tmp_path)  # of 50 rows
+    weights = {name: values for name, values in load_file(tmp_path / WEIGHTS).items() if "pooler" not in name}
+    save_file(weights, tmp_path / WEIGHTS, {"format": "pt"})
+    model, tokenizer = load_pretrained(str(tmp_path), AutoModelForSequenceClassification)
+    assert len(tokenizer) < model.config.vocab_size

@@ -1,0 +1,114 @@
+"""A damaged file in a run's folder is one line of whatever reads it back, and never a traceback."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from alignattn.cli import main
+from alignattn.commands.robustness.filler import FILLER
+from alignattn.robustness.record_files import read_run
+from alignattn.support.errors import AlignAttnError
+
+MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
+DEPTH = 50_000
+
+CONFIGS = {
+    "a word": b"foo\n",
+    "nothing": b"",
+    "a list": b"- model\n- task\n",
+    "a number as name": b"1: 2\nmodel: tiny\n",
+    "NUL": b"model: ti\0ny\n",
+    "Latin-1": "model: modèle\n".encode("latin-1"),
+    "deep YAML": b"[" * DEPTH,
+    "a cut line": b'model: "ti',
+}
+RESULTS = {
+    "a word": b"foo",
+    "nothing": b"",
+    "a list": b"[]",
+    "NUL": b'{"task": "\0"}',
+    "Latin-1": '{"task": "modèle"}'.encode("latin-1"),
+    "deep JSON": b"[" * DEPTH,
+    "deep JSON, closed": b'{"task": ' + b"[" * DEPTH + b"]" * DEPTH + b"}",
+    "cut": b'{"task": "user", "mod',
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    shutil.copytree(MADE_BEFORE, tmp_path / "made")
+    monkeypatch.chdir(tmp_path / "made")
+
+
+def finetune(*words, name="aa-ct"):
+    line = json.loads(Path("commands.json").read_text())[name]
+    return main([*line.split(), *words])
+
+
+def assert_one_line(code, file, capsys):
+    assert code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert sum(line.startswith("alignattn: ") for line in said) == 1
+    assert file in said[-1]
+
+
+COMMANDS = {
+    "finetune": finetune,
+    "robustness": lambda: main(["robustness", "--run", "finished/aa-ct", "--output_dir", "out"]),
+    "figure tsne": lambda: main(["figure", "tsne", "--run", "finished/aa-ct", "--output", "out.png"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("damage", CONFIGS)
+def test_options_that_are_no_options(damage, command, here, capsys):
+    Path("finished/aa-ct/config.yaml").write_bytes(CONFIGS[damage])
+    assert_one_line(COMMANDS[command](), "finished/aa-ct/config.yaml", capsys)
+
+
+@pytest.mark.parametrize("damage", [*RESULTS, "null metrics"])
+def test_results_that_are_no_results(damage, here, capsys):
+    path = Path("finished/aa-ct/results.json")
+    null_metrics = json.dumps(json.loads(path.read_text()) | {"metrics": None}).encode()
+    path.write_bytes(RESULTS.get(damage, null_metrics))
+    assert_one_line(finetune(), "results.json", capsys)
+
+
+@pytest.mark.parametrize("damage", [*RESULTS, "no tables", "no summaries", "a summary of nothing"])
+def test_a_table_of_attacks_that_is_none(damage, here):
+    path = Path("attacks/finished/robustness.json")
+    others = {
+        "no tables": {"tables": []},
+        "no summaries": {"tables": [{"summaries": []}]},
+        "a summary of nothing": {"tables": [{"summaries": [{}]}]},
+    }
+    path.write_bytes(RESULTS[damage] if damage in RESULTS else json.dumps(others[damage]).encode())
+    with pytest.raises(AlignAttnError, match=r"robustness\.json is damaged or of another version") as error:
+        FILLER.is_finished(path.parent)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", RESULTS)
+@pytest.mark.parametrize("file", ["textbugger.json", "textbugger.jsonl"])
+def test_attacks_that_are_none(file, damage, here):
+    folder = Path("attacks/finished/aa-ct")
+    (folder / file).write_bytes(RESULTS[damage].rstrip() + b"\n")
+    with pytest.raises(AlignAttnError, match=file) as error:
+        read_run(folder / "textbugger.jsonl")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", RESULTS)
+def test_rows_that_are_none(damage, here, capsys):
+    Path("train.jsonl").write_bytes(RESULTS[damage] if damage != "a list" else b'["text"]')
+    code = finetune("--train_file", "train.jsonl", "--output_dir", "out")
+    assert_one_line(code, "train.jsonl", capsys)
+
+
+@pytest.mark.parametrize("damage", ["nothing", "a list", "cut"])
+@pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", "unfinished/checkpoint-4")])
+def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
+    Path("unfinished/checkpoint-4/config.json").write_bytes(RESULTS[damage])
+    assert_one_line(finetune(*words, name="unfinished"), "unfinished/checkpoint-4/config.json is damaged", capsys)
