@@ -41,7 +41,7 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
     ]
     config = LoraConfig(
         r=arguments.lora_r,
-        lora_alpha=arguments.lora_scale,
+        lora_alpha=arguments.lora_scale,  # type: ignore[arg-type]  # a factor, however peft declares it
         target_modules=list(arguments.lora_target_modules or ()) or "all-linear",
         modules_to_save=heads,
     )

@@ -41,7 +41,9 @@ class Call:
 
 def takes_blocks(features: Tensor) -> bool:
     """Tell whether a loss of such features is computed here."""
-    return features.device.type == "cpu" and not torch.compiler.is_compiling()
+    # A gradient that waits for its scale in half precision loses what the scale is there to keep.
+    is_kept_whole = features.dtype != torch.float16
+    return features.device.type == "cpu" and is_kept_whole and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
