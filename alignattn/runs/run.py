@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.distance import log_distance
 from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
+from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import load_run_model
 from alignattn.runs.options import TASK_FILE, RunOptions
 from alignattn.runs.results import (
@@ -82,15 +83,18 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     if options.task is not None and options.keeps_task:
         write_definition(options.output_dir / TASK_FILE, options.task)
-    trainer = _build_trainer(loaded, task, data, args)
+    trained = adapt(loaded.model, options.model)
+    parameters = _count_parameters(trained)
+    trainer = _build_trainer(replace(loaded, model=trained), task, data, args)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
     output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
+    keep_merged(trainer, options.model, options.output_dir)
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     evaluations = _evaluate(trainer, data, options.output_dir)
-    result = _result(options, rows, loaded, trainer, output.metrics, evaluations)
+    result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
     if trainer.is_world_process_zero():
         write_model_card(options.output_dir, model_card(result, options))
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
@@ -106,6 +110,7 @@ def _result(
     rows: Rows[Any],
     loaded: BuiltModel,
     trainer: TaskTrainer,
+    parameters: dict[str, int],
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
 ) -> RunResult:
@@ -128,7 +133,7 @@ def _result(
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],
         training=_last_logged(trainer),
-        parameters=_count_parameters(loaded.model),
+        parameters=parameters,
         embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),
