@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         AlignmentTrainer,
         AlignmentTrainingArguments,
         parameter_groups,
+        shard_slots,
     )
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ _NAMES = {
         "AlignmentTrainer",
         "AlignmentTrainingArguments",
         "parameter_groups",
+        "shard_slots",
     ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -79,6 +81,7 @@ __all__ = [
     "patch",
     "patch_alignment",
     "patch_qvi",
+    "shard_slots",
     "unpatch",
 ]
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, patch_of
 from alignattn.patching.state_dicts import DESCRIPTION, written_description
+from alignattn.support.errors import AlignAttnError
 
 LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 """Fields of a model's config that an adapter's own files lack, without which its head cannot be made."""
@@ -78,6 +79,11 @@ class CarriedPatch(Patch, _Carried):
     ) -> dict[str, Tensor]:
         """Return what an adapter's file takes of this module's `state_dict`, and the choices."""
         model: Any = self.collector.owner
+        if not hasattr(model, "peft_config"):
+            raise AlignAttnError(
+                f"the adapters are of a model that the patched {type(model).__name__} is a part of, and their files "
+                "would not tell: patch the whole model instead (alignattn.unpatch the part first)"
+            )
         adapter = model.peft_config[adapter_name]
         if adapter.task_type != LOADING_HINT:
             self.task_types[adapter_name] = adapter.task_type

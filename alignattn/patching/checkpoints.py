@@ -121,7 +121,7 @@ def load_checkpoint(
     odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
     if odd:
         raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
-    left = {weight for weight in report["unexpected_keys"] if not _is_of_slots(weight)}
+    left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
     said = {"start random, which it does not hold": _new_weights(report), "that it holds are not used": left}
     parts = [f"{len(names)} weight(s) {what} (such as {min(names)})" for what, names in said.items() if names]
     if parts:

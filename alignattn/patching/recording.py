@@ -147,6 +147,13 @@ class Collector:
     def _keep(self, role: str, projected: Tensor) -> None:
         self.projected = {**self.projected, role: projected}
 
+    def surround(self, around: Any) -> None:
+        """Note the call under way of what stands in the place of a projection, or that it is over (None)."""
+        _record(self._surround, around)
+
+    def _surround(self, around: Any) -> None:
+        self.around = around
+
     def take_projected(self) -> dict[str, Tensor]:
         """Return what the projections of the call under way gave, by role, and forget it."""
         projected = self.projected

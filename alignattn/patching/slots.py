@@ -1,6 +1,7 @@
 """What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,9 @@ LOADING_HINT = "load_with_alignattn_from_pretrained"
 """The attention implementation that a saved config names if the patch changes the function. There is none of this name:
 plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
 parameters."""
+
+PEFT_PREFIX = "base_model.model."
+"""Where a `peft.PeftModel` keeps the model that it is around."""
 
 
 class Patch(nn.Module):
@@ -68,6 +72,20 @@ class Patch(nn.Module):
         for size, paths in self.paths.items():
             self.alignments[size] = alignment_class(
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
+            )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        within = prefix.removesuffix(f"{CHILD_NAME}.").removeprefix(PEFT_PREFIX)
+        owner: Any = self.collector.owner
+        # Transformers' models with a head keep their encoder under the name that it gives itself.
+        attribute = getattr(owner, "base_model_prefix", "")
+        if self.config.changes_function and attribute and f".{within}".endswith(f".{attribute}."):
+            warnings.warn(
+                f"the state of a {type(owner).__name__} that attends by {self.config.name!r} is taken as a part of "
+                "another model's, whose config does not tell: transformers would load it with plain attention; patch "
+                "the whole model instead",
+                stacklevel=2,
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Patch":

@@ -3,6 +3,9 @@
 A plain `torch.nn.Linear` projects once and returns its result twice. What an adapter, a hook of accelerate or a
 quantised layer makes of a projection is known to its own forward alone: for scope `projections` that is called a second
 time on the input without its history, with the same dropout. Within an adapter the plain layer is not computed again.
+
+`torch.compile` breaks the graph where the state of the random generators is read. It is read of whatever may draw: not of
+plain layers and LoRA without dropout, or in evaluation mode, of which a model stays one graph.
 """
 
 from collections.abc import Iterator
@@ -23,6 +26,13 @@ from alignattn.patching.recording import Collector
 
 TAP = "alignattn_tap"
 """Attribute of a projection that is tapped from without."""
+
+
+QUIET = (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict)
+"""Modules that draw no random numbers."""
+
+LORA_LAYERS = "peft.tuners.lora.layer"
+"""Whose layers draw none but by a dropout in them, unless they are of a variant."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ class AroundProjection:
     Attributes:
         module: that stands there.
         input: `[..., in_features]`.
-        random_state: of the generators, before the call.
+        random_state: of the generators, before the call; None if it draws nothing.
         projected: by the identity of each plain layer in it that took the same input, its output for the alignment.
         blocked_input: `input` without its history.
         is_repeated: whether the second call is under way.
@@ -76,7 +86,7 @@ class AroundProjection:
 
     module: nn.Module
     input: Tensor
-    random_state: tuple[Tensor, list[int], list[Tensor]]
+    random_state: tuple[Tensor, list[int], list[Tensor]] | None
     projected: dict[int, Tensor] = field(default_factory=dict)
     blocked_input: Tensor | None = None
     is_repeated: bool = False
@@ -95,8 +105,8 @@ class OutputTap:
             return
         around = collector.around
         if around is None or around.module is module or all(part is not module for part in around.module.modules()):
-            state = torch.get_rng_state(), *get_device_states(args[0])
-            collector.around = AroundProjection(module, args[0], state)
+            state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
+            collector.surround(AroundProjection(module, args[0], state))
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Hand the output to the alignment loss, with the gradient that the scope wants."""
@@ -111,13 +121,30 @@ class OutputTap:
             around.is_repeated, around.blocked_input = True, around.input.detach()
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
-        collector.around = None
+        collector.surround(None)
         collector.keep(self.tap.role, aligned)
+
+
+def _may_draw(module: nn.Module) -> bool:
+    """Tell whether a forward of a module may draw random numbers: of what is not known to draw none, it may."""
+    return any(not _is_quiet(part) for part in module.modules())
+
+
+def _is_quiet(module: nn.Module) -> bool:
+    if isinstance(module, nn.Dropout):
+        return not module.training or module.p == 0
+    if type(module) in (TappedLinear, *QUIET):
+        return "forward" not in vars(module)
+    # By name: peft may not be installed, and takes half a second to import.
+    return type(module).__module__ == LORA_LAYERS and not getattr(module, "lora_variant", None)
 
 
 @contextmanager
 def _random_state(around: AroundProjection) -> Iterator[None]:
     """Draw within as before the call, and go on behind it as if nothing had been drawn."""
+    if around.random_state is None:
+        yield
+        return
     on_host, devices, on_devices = around.random_state
     device_type = around.input.device.type
     with torch.random.fork_rng(devices, device_type="cuda" if device_type == "cpu" else device_type):

@@ -1,8 +1,9 @@
-"""Training with an alignment loss: the mixin of trainers and ours, arguments, parameter groups, and resuming."""
+"""Training with an alignment loss: the mixin of trainers and ours, arguments, groups, sharding, resuming."""
 
 from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
 from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.training.parameter_groups import parameter_groups
+from alignattn.training.sharding import shard_slots
 from alignattn.training.trainer import AlignmentMixin, AlignmentTrainer
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "AlignmentTrainingArguments",
     "last_whole_checkpoint",
     "parameter_groups",
+    "shard_slots",
 ]

@@ -394,3 +394,38 @@ class TestRefusals:
             alignattn.patch(model, "aa-ct", layers=[7])
         assert list(model.state_dict()) == keys
         assert not alignattn.is_patched(model)
+
+
+class TestPartOfAModel:
+    """A part has a config of its own: that of the whole does not tell how it attends."""
+
+    @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+    @pytest.mark.parametrize("attention", ["sparsemax", "qvi"])
+    def test_a_changed_function_is_said_where_the_whole_is_saved(self, family, attention, tmp_path):
+        model = tiny_model(family)
+        alignattn.patch(model.base_model, attention)
+        with pytest.warns(UserWarning, match=f"{attention}.*as a part of another model.*patch the whole model instead"):
+            model.save_pretrained(tmp_path)
+        with pytest.warns(UserWarning, match="as a part of another model"):
+            torch.nn.parallel.DataParallel(model).state_dict()
+
+    def test_what_tells_it_or_attends_as_before_is_not_warned_of(self, tmp_path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            whole = alignattn.patch(tiny_model("modernbert"), "sparsemax")
+            whole.save_pretrained(tmp_path / "whole")
+            part = tiny_model("modernbert")
+            alignattn.patch(part.base_model, "sparsemax").save_pretrained(tmp_path / "encoder")
+            torch.nn.Sequential(part.base_model).state_dict()
+            aligned = tiny_model("bert")
+            alignattn.patch(aligned.bert, "aa-ct")
+            aligned.save_pretrained(tmp_path / "aligned")
+
+    def test_slots_that_a_config_does_not_tell_of_are_said_where_they_are_loaded(self, tmp_path, caplog):
+        model = tiny_model("bert")
+        alignattn.patch(model.bert, "qvi")
+        with pytest.warns(UserWarning, match="as a part"):
+            model.save_pretrained(tmp_path)
+        loaded = alignattn.from_pretrained(tmp_path, transformers.AutoModelForSequenceClassification)
+        assert not alignattn.is_patched(loaded)
+        assert "that it holds are not used (such as bert.encoder.layer.0.attention.self.alignattn." in caplog.text

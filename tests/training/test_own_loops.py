@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
+from alignattn.support.errors import AlignAttnError
 
 LOOPS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 LOOPS = [block for block in LOOPS if "loader" in block]
@@ -110,6 +111,43 @@ def test_a_wrapped_model_takes_the_same_steps(wrap, one_process):
         found = model.get_parameter(name)
         found = found.full_tensor() if isinstance(found, DTensor) else found
         torch.testing.assert_close(found, parameter, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def half_precision_steps(variant, shard):
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).to(torch.bfloat16)
+    alignattn.patch(model, variant, alignment_weight=0.3).train()
+    shard(model)
+    optimizer = torch.optim.SGD(
+        alignattn.parameter_groups(model, learning_rate=0.1, alignment_learning_rate=0.2), lr=0.0
+    )
+    for seed in range(2):
+        (model(**tiny_batch(seed=seed)).loss + alignattn.alignment_loss(model)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in found.items()}
+
+
+class TestShardSlots:
+    @pytest.mark.parametrize("variant", ["aa-ct", "aa-ot+qvi", "aa-gan+bilinear"])
+    def test_a_model_in_half_precision_takes_the_same_steps(self, variant, one_process):
+        def shard(model):
+            sharded(alignattn.shard_slots(model, mesh=init_device_mesh("cpu", (1,))))
+            assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+        expected, found = half_precision_steps(variant, lambda _: None), half_precision_steps(variant, shard)
+        assert {value.dtype for value in found.values()} == {torch.float32, torch.bfloat16}
+        torch.testing.assert_close(found, expected)
+
+    def test_slots_that_are_sharded_already_are_refused(self, one_process):
+        model = sharded(encoder("qvi"))
+        with pytest.raises(AlignAttnError, match="before fully_shard"):
+            alignattn.shard_slots(model)
+
+    def test_a_patch_without_parameters_needs_none(self, one_process):
+        model = encoder("aa-ot+sparsemax")
+        assert alignattn.shard_slots(model, mesh=init_device_mesh("cpu", (1,))) is model
+        assert not any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 class TestParameterGroups:
