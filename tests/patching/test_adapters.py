@@ -479,5 +479,5 @@ def test_adapter_file_holds_what_was_trained(base, tmp_path):
 def test_adapters_of_a_model_of_which_a_part_is_patched_are_not_saved(tmp_path):
     model = without_model_dropout("bert")
     alignattn.patch(model.bert, "aa-ct")
-    with pytest.raises(AlignAttnError, match="BertModel is a part of.*patch the whole model instead"):
+    with pytest.raises(AlignAttnError, match=r"BertModel is a part of.*patch the whole model instead"):
         peft.get_peft_model(model, lora()).save_pretrained(tmp_path)
