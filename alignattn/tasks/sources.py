@@ -14,11 +14,11 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.support.json_records import parse_json
+from alignattn.support.parquet import check_parquet
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TRAIN, Task
 
@@ -168,7 +168,7 @@ def _json_lines(text: str, path: Path) -> Iterator[Any]:
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
-    if pq.read_metadata(path).num_rows == 0:
+    if check_parquet(path) == 0:
         raise _no_rows(path)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():
