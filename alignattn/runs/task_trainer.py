@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import HfApi
 from transformers import EvalPrediction
 from transformers.trainer_utils import HubStrategy
-from transformers.utils import PushInProgress
+from transformers.utils.hub import PushInProgress
 
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
 from alignattn.tasks import Task
@@ -92,7 +92,8 @@ class TaskTrainer(AlignmentTrainer):
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push what `Trainer` does, but listed files alone and without local paths: its own call adds a pickle."""
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        earlier: Any = self.push_in_progress
+        busy = earlier is not None and not earlier.is_done()
         strategy = self.args.hub_strategy
         if not self.is_world_process_zero() or strategy == HubStrategy.END or (busy and not self.args.hub_always_push):
             return
@@ -100,13 +101,13 @@ class TaskTrainer(AlignmentTrainer):
         if not busy:
             clear_staged(output_dir)
         place = output_dir / STAGING_FOLDER / checkpoint.name
-        whole = {None: stage(checkpoint, stage(output_dir, place / "run"))}
+        whole: dict[str | None, Path] = {None: stage(checkpoint, stage(output_dir, place / "run"))}
         if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
             whole[name] = stage(checkpoint, place / "checkpoint", RESUMED)
-        jobs = [
+        jobs: Any = [
             HfApi().upload_folder(
-                repo_id=self.hub_model_id,
+                repo_id=str(self.hub_model_id),
                 folder_path=folder,
                 path_in_repo=path,
                 commit_message=f"Training in progress, step {self.state.global_step}",
@@ -116,8 +117,9 @@ class TaskTrainer(AlignmentTrainer):
             )
             for path, folder in whole.items()
         ]
-        earlier = self.push_in_progress.jobs if busy else []
-        self.push_in_progress = PushInProgress([*earlier, *jobs])
+        jobs = [*earlier.jobs, *jobs] if busy else jobs
+        progress: Any = PushInProgress(jobs)
+        self.push_in_progress = progress
 
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
