@@ -210,9 +210,9 @@ def load_table(name: str) -> Table:
 
 def parse_table(name: str, text: str) -> Table:
     """Return the table that a file describes."""
-    content = parse_yaml(text, f"table {name}")
+    content = parse_yaml(text, f"table {name} is not valid: it")
     # Numbers as they are written: a paper's 78.80 is not 78.8.
-    as_written = parse_yaml(text, f"table {name}", as_written=True)
+    as_written = parse_yaml(text, f"table {name} is not valid: it", as_written=True)
     try:
         for row, written in zip(content["rows"], as_written["rows"], strict=True):
             if row.get("published") is not None:
