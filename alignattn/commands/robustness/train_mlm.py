@@ -41,6 +41,7 @@ from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, write_json
+from alignattn.training import SavingMixin
 from alignattn.training.arguments import refuse_data_parallel
 
 
@@ -96,6 +97,10 @@ class MaskedLanguageResult:
     training: dict[str, float]
     versions: dict[str, str]
     device: str
+
+
+class _MaskedLanguageTrainer(SavingMixin, Trainer):
+    """transformers' Trainer, which saves whole and finite checkpoints or none."""
 
 
 def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLanguageResult:
@@ -213,7 +218,7 @@ def _build_trainer(
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:
-        trainer = Trainer(
+        trainer = _MaskedLanguageTrainer(
             model=model,
             args=args,
             train_dataset=train,
