@@ -15,9 +15,10 @@ import yaml
 from alignattn.support.errors import AlignAttnError, one_line
 
 OWN_PREFIX = ".alignattn"
-"""Of the names of files that are no part of what a folder holds: those being written, and its lock."""
+"""Of the names of files that are no part of what a folder holds: those being written, its lock and its mark."""
 
 TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
+UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
 
 @contextmanager
@@ -162,11 +163,25 @@ def check_output_folder(folder: Path) -> None:
 
 
 def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Refuse an output folder in which a file of one of these names would be overwritten."""
+    """Refuse an output folder in which a file of one of these names would be overwritten.
+
+    Those that a killed call wrote within `unfinished` may be.
+    """
     check_output_folder(folder)
-    for name in names:
+    for name in () if (folder / UNFINISHED_FILE).exists() else names:
         if (folder / name).exists():
             raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[None]:
+    """Mark what is written to a folder as unfinished until the context ends without an error."""
+    mark = folder / UNFINISHED_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    _sync_folder(folder)
+    yield
+    mark.unlink()
 
 
 def _umask() -> int:

@@ -43,8 +43,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
+            # Whoever waits for a file that is no more looks again.
+            (folder / LOCK_FILE).unlink()
             if is_new and not entries(folder):
-                (folder / LOCK_FILE).unlink()
                 folder.rmdir()
         lock.release()
 

@@ -6,6 +6,7 @@ The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the maske
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -40,7 +41,7 @@ from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
 from alignattn.runs.training_arguments import training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_free, write_json
+from alignattn.support.files import check_free, unfinished, write_json
 from alignattn.training import SavingMixin
 from alignattn.training.arguments import refuse_data_parallel
 
@@ -144,9 +145,11 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
         versions=package_versions(),
         device=device_name(args.device),
     )
-    trainer.save_model()
+    with unfinished(folder) if trainer.is_world_process_zero() else nullcontext():
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            write_json(folder / RESULTS_FILE, asdict(result))
     if trainer.is_world_process_zero():
-        write_json(folder / RESULTS_FILE, asdict(result))
         print(accuracy_lines(result, folder))
     return result
 
