@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from transformers.trainer_utils import SaveStrategy
 
@@ -50,4 +51,5 @@ def _steps(trainer: AlignmentTrainer) -> int:
     if args.max_steps > 0:
         return args.max_steps
     rows_a_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
-    return math.floor(len(trainer.train_dataset) / rows_a_step * args.num_train_epochs)
+    rows: Any = trainer.train_dataset
+    return math.floor(len(rows) / rows_a_step * args.num_train_epochs)

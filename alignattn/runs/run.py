@@ -46,7 +46,7 @@ from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-from alignattn.training import AlignmentTrainer, last_whole_checkpoint
+from alignattn.training import AlignmentTrainer, last_whole_checkpoint, remove_torn_weights
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -79,6 +79,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         check_output_dir(options)
         if read_result(options.output_dir) is not None:
             return finetune_one(options, args)
+        remove_torn_weights(options.output_dir)
         return _finetune(options, args or training_arguments(options.training, RunArguments))
 
 

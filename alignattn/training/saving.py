@@ -1,5 +1,6 @@
 """A checkpoint is written whole and finite, or not at all."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ else:
 
 TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
 """In the words of `torch.save` where the disk takes no more: it says nothing of the disk."""
+
+TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
+"""Under which safetensors writes a file before it gets its name."""
 
 ADAM_MOMENTS = 2
 """Which Adam keeps of each parameter that it trains, each as large as the parameter."""
@@ -89,6 +93,17 @@ class SavingMixin(_Trainer):
             return self.model_bytes()
         trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
         return self.model_bytes() + ADAM_MOMENTS * sum(tensor.numel() * tensor.element_size() for tensor in trained)
+
+
+def remove_torn_weights(folder: Path) -> None:
+    """Remove what safetensors was writing in a run's folder and its checkpoints when it was killed: it knows no lock.
+
+    Args:
+        folder: that no other process writes.
+    """
+    for part in (folder, *folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+        for torn in filter(TORN_WEIGHTS.fullmatch, map(str, part.glob(".tmp*"))):
+            Path(torn).unlink(missing_ok=True)
 
 
 def check_finite_weights(model: nn.Module, step: int) -> None:

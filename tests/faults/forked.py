@@ -1,8 +1,8 @@
 """Kill commands at every one of their own writes: `python tests/faults/forked.py FOLDER NAME...`, a JSON line a point.
 
 A process that has imported everything forks a child for each call. A first call counts the places at which this package
-has the disk keep what was written (`os.fsync`) or gives it its name (`os.replace`). Then for each of them a call is killed
-there, the same command is given again, and what it leaves is compared with what the call left that nobody killed.
+has the disk keep what was written (`os.fsync`) or gives it its name (`os.replace`). Then for each of them a call is
+killed there, the same command is given again, and what it leaves is compared with what a call left that nobody killed.
 """
 
 import contextlib
@@ -28,12 +28,13 @@ from conftest import SPECIAL, WORDS
 
 from alignattn.cli import main
 from alignattn.commands import get_command
+from alignattn.support.folder_lock import LOCK_FILE
 
 KILLED = 137
 POINTS = ("fsync", "replace")
 OF_TIME = re.compile(r"runtime|_per_second|seconds")
 """Numbers that no second call repeats."""
-TIMED_FILES = frozenset({"README.md", "trainer_state.json", "training_args.bin", "log.txt", "seconds.txt"})
+TIMED_FILES = frozenset({"README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"})
 """Their contents tell of times; that they are there and can be read is compared."""
 
 ROWS, OTHER_ROWS = 8, 6
@@ -152,13 +153,13 @@ def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) 
 def contents(folder: Path) -> dict[str, Any]:
     """What of the files of a folder two calls of one command must have in common."""
     found: dict[str, Any] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE):
         found[str(path.relative_to(folder))] = _content(path, folder)
     return found
 
 
 def _content(path: Path, folder: Path) -> Any:
-    if path.name in TIMED_FILES or path.suffix == ".png" and path.name == "demo.png":
+    if path.name in TIMED_FILES:
         return path.stat().st_size > 0
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
@@ -186,19 +187,21 @@ def try_command(place: Workplace, name: str) -> None:
         return
     expected, count = contents(whole), int(counted.read_text())
     for point in range(1, count + 1):
-        out = place.folder / f"{name}-{point:05d}"[: len(whole.name) + len(str(place.folder))]
-        out = place.folder / "x".join([name, f"{point:05d}"])
+        out = place.folder / f"{name}-{point}"
         why = ""
         words = place.words(name, out)
         code = in_child(killed_at(point, words), place.folder / "log")
         if code != KILLED:
             why = f"ended with {code} before it was killed: {_end(place)}"
-        elif code := in_child(lambda words=words: main(words), place.folder / "log"):
-            why = f"the same command ended with {code}: {_end(place)}"
         else:
+            code = in_child(lambda words=words: main(words), place.folder / "log")
             found = contents(out)
             differing = [file for file in expected | found if expected.get(file, "") != found.get(file, "")]
-            why = f"differs in {', '.join(differing)}" if differing else ""
+            # What was whole already is not written over: that is said, with exit code 2.
+            if code and (differing or "already" not in _end(place)):
+                why = f"the same command ended with {code}: {_end(place)}"
+            elif differing:
+                why = f"differs in {', '.join(differing)}"
         print(json.dumps({"command": name, "point": point, "survived": not why, "why": why}), flush=True)
         shutil.rmtree(out, ignore_errors=True)
 
