@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := demo,lint,peft,ray,test
 
-.PHONY: attack demo test lint clean
+.PHONY: attack demo faults test lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo
 
 test: $(VENV)/installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+# Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
+faults: $(VENV)/installed
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "faults or not faults" tests/faults
 
 # TextAttack's flair cannot be installed beside transformers 5, and is not needed: see alignattn/robustness/library.py.
 attack: $(VENV)/installed

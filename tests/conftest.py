@@ -29,6 +29,7 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
 import numpy as np
 import torch
 import transformers
+from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS

@@ -1,6 +1,8 @@
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import datasets
@@ -52,3 +54,16 @@ def test_libraries_cache_in_the_home_of_the_tests():
     caches = [huggingface_hub.constants.HF_HOME, datasets.config.HF_DATASETS_CACHE, evaluate.config.HF_METRICS_CACHE]
     for cache in (*caches, matplotlib.get_cachedir()):
         assert Path(os.environ["ALIGNATTN_TESTS_HOME"]) in Path(cache).parents
+
+
+def test_every_package_of_every_extra_is_pinned():
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    pins = [line for line in (root / "constraints.txt").read_text().splitlines() if "==" in line]
+    assert {_package(line) for line in wanted} <= {_package(line) for line in pins}
+
+
+def _package(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\s<>=!~;\[]", requirement)[0]).lower()

@@ -33,6 +33,14 @@ NAMES: Mapping[str, str] = {f"{of.package.replace('-', '_')}/{of.folder}": name 
 """The name of each by the last parts of its folder's path."""
 
 
+def installed_source(hub_id: str) -> str:
+    """Return what a model of the Hub is loaded from: the folder of a package that has it, if one is installed."""
+    for name, packaged in PACKAGED.items():
+        if packaged.hub_id == hub_id and find_spec(packaged.package.replace("-", "_")) is not None:
+            return model_source(name)
+    return hub_id
+
+
 def model_source(model: str) -> str:
     """Return what transformers loads a model from: the folder of a packaged one, else the folder or Hub id that it is.
 

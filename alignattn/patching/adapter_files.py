@@ -12,6 +12,7 @@ from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
 from alignattn.attention.config import AttentionConfig
+from alignattn.models.packaged import installed_source
 from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
 from alignattn.patching.slots import is_patched
@@ -57,7 +58,7 @@ _OPTIONAL = {"_raise_exceptions_for_missing_entries": False}
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return the name of the model that an adapter is of.
+    """Return what the model that an adapter is of is loaded from.
 
     Raises:
         AlignAttnError: if its config names none, or peft is not installed.
@@ -70,7 +71,7 @@ def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
             f"the adapter {path!r} does not name its model ({CONFIG_FIELD} in {ADAPTER_CONFIG_NAME}): set it there, or "
             "patch the model and give it to peft.PeftModel.from_pretrained"
         )
-    return str(name)
+    return installed_source(str(name))
 
 
 def load_adapter(

@@ -117,7 +117,7 @@ def load_checkpoint(
         _check_whole(name, model, report, lacking, ignore_mismatched_sizes)
         if with_slots and CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
-            _load_slots(model, source, hub)
+            _load_slots(model, source, hub, kwargs.get("variant"))
     odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
     if odd:
         raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
@@ -136,7 +136,10 @@ def _load_adapted(
     description = adapter_description(path, hub)
     # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
     kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
-    kwargs_of_base = (description.get("labels", {}) if "config" not in kwargs else {}) | kept
+    labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
+    if "id2label" in labels:
+        labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
+    kwargs_of_base = labels | kept
     model = load_checkpoint(base, auto_class, **kwargs_of_base)
     options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
     adapted: PreTrainedModel = load_adapter(model, path, fields, description, **options)
@@ -220,9 +223,9 @@ def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
     return is_of_encoder or (is_whole and encoder != "")
 
 
-def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any]) -> None:
+def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None) -> None:
     expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
-    saved = dict(_saved_slots(path, hub)) if expected else {}
+    saved = dict(_saved_slots(path, hub, variant)) if expected else {}
     convert_state_before(model, saved, "")
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
@@ -246,25 +249,31 @@ def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
     return name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
 
 
-def _saved_slots(path: str, hub: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    for file in _weight_files(path, hub):
+def _saved_slots(path: str, hub: dict[str, Any], variant: str | None) -> Iterator[tuple[str, Tensor]]:
+    for file in _weight_files(path, hub, variant):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - a safe_open handle is not iterable
                 if _is_of_slots(name):
                     yield name, weights.get_tensor(name)
 
 
-def _weight_files(path: str, hub: dict[str, Any]) -> list[str]:
+def _weight_files(path: str, hub: dict[str, Any], variant: str | None) -> list[str]:
     optional = {"_raise_exceptions_for_missing_entries": False}
-    whole = cached_file(path, SAFE_WEIGHTS_NAME, **optional, **hub)
+    whole = cached_file(path, _of_variant(SAFE_WEIGHTS_NAME, variant), **optional, **hub)
     if whole is not None:
         return [whole]
-    index = cached_file(path, SAFE_WEIGHTS_INDEX_NAME, **optional, **hub)
+    index = cached_file(path, _of_variant(SAFE_WEIGHTS_INDEX_NAME, variant), **optional, **hub)
     if index is None:
         raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
     file_of = json.loads(Path(index).read_text())["weight_map"]
     shards = sorted({file for name, file in file_of.items() if _is_of_slots(name)})
     return [str(cached_file(path, shard, **hub)) for shard in shards]
+
+
+def _of_variant(name: str, variant: str | None) -> str:
+    """The name of a file of weights that `save_pretrained(variant=)` writes: the variant stands before the suffix."""
+    stem, _, suffix = name.rpartition(".")
+    return name if variant is None else f"{stem}.{variant}.{suffix}"
 
 
 @contextmanager

@@ -17,9 +17,13 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.variant import attention_with_weights
-from alignattn.patching.attach import attach, check_model, declared_layers, fill_slots
-from alignattn.patching.projections import AttentionModule, attention_modules
+from alignattn.patching.attach import attach, check_model, declared_layers, fill_slots, unpatch
+from alignattn.patching.probe import check_attends
+from alignattn.patching.projections import AttentionModule, attention_modules, features_of
 from alignattn.support.errors import AlignAttnError
+
+READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
+"""Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""
 
 BaseAttention = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]` and the weights, if it gives them."""
@@ -63,6 +67,11 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     base = model.config._attn_implementation
     fill_slots(model, layers, config, base)
     model.set_attn_implementation(IMPLEMENTATIONS[base])
+    try:
+        check_attends(model)
+    except AlignAttnError:
+        unpatch(model)
+        raise
     return model
 
 
@@ -116,6 +125,19 @@ def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: li
             f"{config.describe_slots() or 'a patch'} does not fit the attention implementation {base!r} of {name}: "
             f"load it with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
         )
+    for layer in layers:
+        sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
+        if all(sizes.values()) and len(set(sizes.values())) > 1:
+            raise AlignAttnError(
+                f"{name} has fewer heads of keys than of queries ({sizes['key']} and {sizes['query']} features): slots "
+                "are for as many of both"
+            )
+    reads_queries = [slot for slot in ("score", "value") if getattr(config, slot) in READ_SCALE]
+    if reads_queries and any(getattr(layer.module, "scaling", None) == 1 != layer.head_dim for layer in layers):
+        raise AlignAttnError(
+            f"{name} scales its queries before it attends, and {config.describe_slots()} would scale them once more: "
+            "choose another score or value"
+        )
     is_windowed = any(getattr(layer.module, "sliding_window", None) is not None for layer in layers)
     if config.score == "additive" and is_windowed:
         others = [score for score in SCORES if score != "additive"]
@@ -150,10 +172,27 @@ def _attention_function(
     slots: Any = getattr(module, CHILD_NAME, None)
     if slots is None:
         return base()
+    _check_call(module, query, key, attention_mask, kwargs.get("is_causal"))
     attended, weights = slots(
         query, key, value, attention_mask, plain, scale=scaling, dropout=dropout, wants_weights=bool(output_attentions)
     )
     return attended.transpose(1, 2).contiguous(), weights
+
+
+def _check_call(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None) -> None:
+    name = type(module).__name__
+    if is_causal:
+        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
+    if query.shape != key.shape:
+        raise AlignAttnError(
+            f"{name} has queries {list(query.shape)} and keys {list(key.shape)}: slots are for self-attention with as "
+            "many heads of keys as of queries"
+        )
+    if mask is not None and (mask.is_floating_point() or mask.shape[-2:] != (query.shape[2], key.shape[2])):
+        raise AlignAttnError(
+            f"{name} makes a mask of its own, {mask.dtype} {list(mask.shape)}, which slots cannot read: they take bool "
+            "[batch, 1, tokens, tokens], as transformers' mask functions make it"
+        )
 
 
 def _eager_attention(

@@ -129,7 +129,13 @@ class Collector:
 
     def is_tapped(self, training: bool) -> bool:
         """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""
-        return self.recording is not None or (training and torch.is_grad_enabled())
+        is_tapped = self.recording is not None or (training and torch.is_grad_enabled())
+        if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            raise AlignAttnError(
+                "torch.func transforms a forward that records for the alignment loss, which it would lose: give it the "
+                "model in evaluation mode, or alignattn.unpatch(model)"
+            )
+        return is_tapped
 
     def keep(self, role: str, projected: Tensor) -> None:
         """Keep what a projection gave until its module attends."""

@@ -195,6 +195,10 @@ class _Card:
             rows["base model"] = _code(self.model, f", {self._origin()}")
         if self.traits.reads_embeddings:
             rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
+        model = self.options.model
+        if model.lora_r is not None:
+            where = ", ".join(model.lora_target_modules or ("every linear layer",))
+            rows["LoRA"] = f"rank {model.lora_r}, α {model.lora_scale:g}, in {where}; merged into the weights"
         if not self.traits.has_attention:
             return rows
         rows["attention"] = _code(self.result.attention)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
+
 from alignattn.runs.options import RunOptions, is_seed_folder
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
@@ -44,7 +46,8 @@ def check_checkpoint(folder: Path) -> None:
     """Refuse a checkpoint to resume from that is not there, or whose records are damaged."""
     if not folder.is_dir():
         raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
-    for name in (STATE_FILE, "config.json"):
+    is_of_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
+    for name in (STATE_FILE, ADAPTER_CONFIG_NAME if is_of_adapter else "config.json"):
         read_json(folder / name)
 
 

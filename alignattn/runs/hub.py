@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import yaml
 from huggingface_hub import HfApi
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
 from alignattn.runs.folders import STATE_FILE
@@ -24,7 +25,7 @@ from alignattn.support.publishing import publishable
 LEFT_OUT = ("_*", f"{PREFIX_CHECKPOINT_DIR}-*")
 """What `Trainer.push_to_hub` leaves out, too."""
 
-NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
+NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, ADAPTER_CONFIG_NAME)
 """Files of a run that name data and models, some by where they lie on this machine."""
 
 STAGING_FOLDER = "_push"

@@ -33,6 +33,7 @@ FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_t
 """Of a model's config."""
 
 MODEL_GROUP, ATTENTION_GROUP, DATA_GROUP, ANSWER_GROUP = "model", "attention", "data", "question answering"
+LORA_GROUP = "LoRA"
 """In the help."""
 
 ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
@@ -59,6 +60,13 @@ class ModelOptions(Options):
     )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", group=MODEL_GROUP, rare=True)
     cache_dir: str | None = option(None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", rare=True)
+    lora_r: int | None = option(None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, low=1)
+    lora_alpha: float | None = option(
+        None, "Their scale, over the rank (default: twice it).", group=LORA_GROUP, above=0
+    )
+    lora_target_modules: tuple[str, ...] | None = option(
+        None, "As query key (default: every linear layer).", group=LORA_GROUP, metavar="NAME"
+    )
     attention: str | None = option(None, ATTENTION_HELP, group=ATTENTION_GROUP)
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
     normalizer: str | None = option(None, f"{', '.join(NORMALIZERS)}.", group=ATTENTION_GROUP)
@@ -97,6 +105,11 @@ class ModelOptions(Options):
             given["alignment"] = None
         return AttentionConfig.resolve(attention, **given)
 
+    @property
+    def lora_scale(self) -> float:
+        """α of the adapters, whose output is scaled by α over their rank."""
+        return 2 * (self.lora_r or 0) if self.lora_alpha is None else self.lora_alpha
+
     @cached_property
     def model_config_fields(self) -> Mapping[str, Any]:
         """The fields of the model's config to set, values read as YAML."""
@@ -134,6 +147,10 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     if arguments.embeddings is not None and not traits.reads_embeddings:
         readers = " and ".join(model for model in MODELS if traits_of(model).reads_embeddings)
         raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
+    if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
+        raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
+    if arguments.lora_r is not None and not traits.is_pretrained:
+        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
     for field in fields.keys() & FIELDS_OF_THE_TASK:
         raise AlignAttnError(f"--model_config {field}={fields[field]} is what the task says: leave it out")
 

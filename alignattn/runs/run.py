@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from alignattn.runs.disk_room import check_disk_room
 from alignattn.runs.distance import log_distance
 from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
+from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import load_run_model
 from alignattn.runs.options import TASK_FILE, RunOptions
 from alignattn.runs.results import (
@@ -95,18 +96,21 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     if options.task is not None and options.keeps_task:
         write_definition(options.output_dir / TASK_FILE, options.task)
-    trainer = _build_trainer(loaded, task, data, args)
+    trained = adapt(loaded.model, options.model)
+    parameters = _count_parameters(trained)
+    trainer = _build_trainer(replace(loaded, model=trained), task, data, args)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
     checkpoint = _checkpoint_to_resume(options, args)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
     output = trainer.train(resume_from_checkpoint=checkpoint)
+    keep_merged(trainer, options.model, options.output_dir)
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     evaluations = _evaluate(trainer, data, options.output_dir)
-    result = _result(options, rows, loaded, trainer, output.metrics, evaluations)
+    result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
     if trainer.is_world_process_zero():
         write_model_card(options.output_dir, model_card(result, options))
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
@@ -122,6 +126,7 @@ def _result(
     rows: Rows[Any],
     loaded: BuiltModel,
     trainer: TaskTrainer,
+    parameters: dict[str, int],
     training: Mapping[str, float],
     evaluations: Mapping[str, Evaluation],
 ) -> RunResult:
@@ -144,7 +149,7 @@ def _result(
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],
         training=_last_logged(trainer),
-        parameters=_count_parameters(loaded.model),
+        parameters=parameters,
         embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),

@@ -2,13 +2,13 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -82,9 +82,11 @@ class SavingMixin(_Trainer):
             ) from error
 
     def model_bytes(self) -> int:
-        """Return how many bytes the saved weights take, about."""
+        """Return how many bytes the saved weights take, about: of adapters, theirs alone."""
         assert self.model is not None
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
+        if hasattr(self.model, "peft_config"):
+            return _bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
+        return _bytes_of(self.model.state_dict().values())
 
     def checkpoint_bytes(self) -> int:
         """Return how many bytes a checkpoint takes at least, about: weights, and what Adam keeps of them."""
@@ -92,7 +94,11 @@ class SavingMixin(_Trainer):
         if self.args.save_only_model or self.args.optim not in ADAMS:
             return self.model_bytes()
         trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
-        return self.model_bytes() + ADAM_MOMENTS * sum(tensor.numel() * tensor.element_size() for tensor in trained)
+        return self.model_bytes() + ADAM_MOMENTS * _bytes_of(trained)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def remove_torn_weights(folder: Path) -> None:

@@ -12,6 +12,7 @@ from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
+from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
@@ -60,9 +61,19 @@ class AlignmentMixin(SavingMixin):
         self._step_size: StepSize | None = None
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
+        self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
             self._leave_out_the_search_for_unused_parameters()
+
+    def _refuse_to_load_best(self) -> None:
+        """Refuse what a trainer of another library could not do at the end, and would but log."""
+        loads_by_itself = super()._load_from_checkpoint.__func__ is not Trainer._load_from_checkpoint  # type: ignore[attr-defined]
+        if self.args.load_best_model_at_end and loads_by_itself and _changes_function(self._model):
+            raise AlignAttnError(
+                f"load_best_model_at_end: {type(self).__name__} loads checkpoints as plain transformers does, which "
+                "cannot load one whose score, normalizer or value is ours: leave it out, or patch an alignment alone"
+            )
 
     def _leave_out_the_search_for_unused_parameters(self) -> None:
         """Save DistributedDataParallel a search that a model of transformers with a head of its task needs not."""
@@ -233,6 +244,10 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     Everything else is said of `AlignmentMixin`.
     """
+
+
+def _changes_function(model: nn.Module) -> bool:
+    return any(part.config.changes_function for part in model.modules() if isinstance(part, Patch))
 
 
 def _without_alignment(model: nn.Module) -> nn.Module:

@@ -62,8 +62,8 @@ def kind_model(kind, variant="aa-ct", **overrides):
         config = tiny_model("modernbert").config
     else:
         config = transformers.BertConfig(**TINY, num_labels=CHOICES if kind == "answers" else 3)
-    model = MODELS[kind](config).double()
+    model = MODELS[kind](config)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides))
+    return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).double()

@@ -1,11 +1,12 @@
 """The mixin in the trainers of sentence-transformers."""
 
+import re
 from dataclasses import dataclass
 
 import datasets
 import pytest
 import torch
-from conftest import WORDS
+from conftest import ROOT, WORDS
 from torch import nn
 
 import alignattn
@@ -70,10 +71,10 @@ def in_double_without_dropout(model):
     return model.double()
 
 
-def embedder(folder, scope="projections"):
+def embedder(folder, scope="projections", attention="aa-ct"):
     torch.manual_seed(0)
     model = in_double_without_dropout(st.SentenceTransformer(str(folder), device="cpu"))
-    alignattn.patch(model[0].auto_model, "aa-ct", alignment_weight=WEIGHT, gradient_scope=scope)
+    alignattn.patch(model[0].auto_model, attention, alignment_weight=WEIGHT, gradient_scope=scope)
     model.double()
     return model
 
@@ -180,3 +181,25 @@ def test_it_resumes_and_takes_back_the_best_with_the_losses_networks(tiny_checkp
     best._load_from_checkpoint(best.state.best_model_checkpoint)
     for name, tensor in best.model.state_dict().items():
         assert torch.equal(at_end[name], tensor), name
+
+
+def test_a_best_model_that_could_not_be_loaded_is_refused_at_the_beginning(tiny_checkpoint, tmp_path):
+    model = embedder(tiny_checkpoint, attention="aa-ct+entmax15")
+    settings = SETTINGS | {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    with pytest.raises(AlignAttnError, match="load_best_model_at_end"):
+        Trainer(model=model, args=Arguments(str(tmp_path), **settings), train_dataset=pairs(), eval_dataset=pairs())
+
+
+def test_the_classes_of_the_readme(tiny_checkpoint, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "SentenceTransformerTrainer" in block]
+    model = st.SentenceTransformer(str(tiny_checkpoint), device="cpu")
+    names = {"sentence_transformer": model}
+    exec(block, names)
+    args = names["Arguments"](str(tmp_path), **SETTINGS)
+    trainer = names["Trainer"](
+        model=model, args=args, train_dataset=pairs(), loss=losses.MultipleNegativesRankingLoss(model)
+    )
+    trainer.train()
+    (entry,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert entry["loss"] == pytest.approx(entry["task_loss"] + 0.01 * entry["align_loss"])

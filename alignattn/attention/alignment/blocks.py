@@ -7,7 +7,7 @@ itself, and tokens of padding are left out. On a GPU, and in a compiled graph, o
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -197,6 +197,16 @@ def _zero_at_padding(features: list[Tensor], mask: Tensor | None) -> list[Tensor
     return zeroed
 
 
+def _without_half(call: Call) -> Call:
+    """Return a call whose features are in float32 if they were in float16.
+
+    Their gradient is stored until it is scaled: in float16 it would lose what a gradient's scaler is there to keep.
+    """
+    if call.query.dtype != torch.float16:
+        return call
+    return replace(call, query=call.query.float(), key=call.key.float())
+
+
 def loss_in_blocks(
     loss_of: LossOfBlock, calls: Sequence[Call], samples: int, parameters: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
@@ -208,6 +218,7 @@ def loss_in_blocks(
         samples: of all calls in the mean.
         parameters: what `loss_of` depends on besides its arguments, `[L, …]`.
     """
+    calls = [_without_half(call) for call in calls]
     features = [features for call in calls for features in (call.query, call.key)]
     result: tuple[Tensor, Tensor] = _LossInBlocks.apply(  # type: ignore[no-untyped-call]
         loss_of, torch.is_grad_enabled(), calls, samples, *features, *parameters

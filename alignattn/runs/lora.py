@@ -1,0 +1,73 @@
+"""LoRA (Hu et al. 2022) in a run: adapters around the patched model while it trains, merged into what the run keeps."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils.import_utils import is_peft_available
+
+from alignattn.models.packaged import PACKAGED
+from alignattn.patching import CHILD_NAME
+from alignattn.patching.adapter_files import merge_adapters
+from alignattn.runs.options import ModelOptions
+from alignattn.support.errors import AlignAttnError, install_extra, one_line
+from alignattn.training import AlignmentTrainer
+
+ADAPTER_FOLDER = "adapter"
+"""Of a run: what `alignattn.from_pretrained` and peft load onto the pretrained model."""
+
+
+def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
+    """Return a patched model with the adapters that the options ask for, beside which its head trains.
+
+    Args:
+        model: with a head for the task.
+        arguments: the options.
+
+    Returns:
+        A `peft.PeftModel`; `model` itself if none is asked for.
+    """
+    if arguments.lora_r is None:
+        return model
+    if not is_peft_available():
+        raise AlignAttnError(f"--lora_r needs peft: {install_extra('peft')}")
+    from peft import LoraConfig, get_peft_model
+
+    heads = [
+        name
+        for name, child in model.named_children()
+        if name not in (model.base_model_prefix, CHILD_NAME) and any(True for _ in child.parameters())
+    ]
+    config = LoraConfig(
+        r=arguments.lora_r,
+        lora_alpha=arguments.lora_scale,  # type: ignore[arg-type]  # a factor, however peft declares it
+        target_modules=list(arguments.lora_target_modules or ()) or "all-linear",
+        modules_to_save=heads,
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise AlignAttnError(f"--lora_target_modules: {one_line(error)}") from error
+
+
+def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path) -> None:
+    """Save the adapter of a trained model, and let the trainer go on with its weights merged.
+
+    Args:
+        trainer: of a model that `adapt` returned.
+        arguments: the options.
+        folder: of the run.
+    """
+    adapted: Any = trainer.model
+    if arguments.lora_r is None:
+        return
+    if trainer.is_world_process_zero():
+        if arguments.model in PACKAGED:
+            (config,) = adapted.peft_config.values()
+            config.base_model_name_or_path = PACKAGED[arguments.model].hub_id
+        adapted.save_pretrained(folder / ADAPTER_FOLDER, save_embedding_layers=False)
+        # peft's card names paths of this machine; the run has a card of its own.
+        (folder / ADAPTER_FOLDER / "README.md").unlink(missing_ok=True)
+    merged: nn.Module = merge_adapters(adapted)
+    trainer.model = trainer.model_wrapped = merged

@@ -1,0 +1,97 @@
+"""Runs that train adapters: their folder is an ordinary run's, with the adapter beside it."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401 - two are fixtures
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.cli import main
+from alignattn.patching import patch_of
+from alignattn.runs.hub import stage
+
+peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
+
+
+def probabilities(model, folder, rows):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    table = [line.split(",") for line in Path(rows).read_text().splitlines()[1:]]
+    batch = tokenizer([row[0] for row in table], [row[1] for row in table], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return model.eval()(**batch).logits.softmax(dim=-1)
+
+
+@pytest.mark.parametrize("attention", ["aa-gan", "aa-ct+qvi"])
+def test_a_run_trains_adapters_and_keeps_them_merged(attention, options, rows_file):  # noqa: F811
+    assert run(options, attention=attention, lora_r="2") == 0
+    folder = Path(options["--output_dir"])
+    written = torch.tensor(pq.read_table(folder / "predictions.parquet")["probabilities"].to_pylist())
+    for path in (folder, folder / "adapter"):
+        model = alignattn.from_pretrained(path, AutoModelForSequenceClassification)
+        assert patch_of(model).config.name == attention
+        found = probabilities(model, folder, rows_file)
+        torch.testing.assert_close(found.double(), written.double(), atol=1e-5, rtol=0)
+        assert model.config.id2label == {0: "no", 1: "yes"}
+    before = AutoModelForSequenceClassification.from_pretrained(options["--model"]).state_dict()
+    after = weights(folder)
+    name = "bert.encoder.layer.0.attention.self.query"
+    assert not torch.equal(after[f"{name}.weight"], before[f"{name}.weight"])
+    assert torch.linalg.matrix_rank(after[f"{name}.weight"] - before[f"{name}.weight"], rtol=1e-3) == 2
+    assert torch.equal(after[f"{name}.bias"], before[f"{name}.bias"])
+    parameters = read(folder)["parameters"]
+    assert parameters["trainable"] < parameters["total"] / 2
+    card = (folder / "README.md").read_text()
+    assert "rank 2, α 4, in every linear layer" in card
+    staged = stage(folder, folder.parent / "staged")
+    texts = [path for path in (staged / "adapter").iterdir() if path.suffix != ".safetensors"]
+    assert [path.name for path in texts] == ["adapter_config.json"]
+    assert str(Path(options["--model"]).parent) not in texts[0].read_text()
+
+
+def test_targets_and_scale_are_options(options):  # noqa: F811
+    assert run(options, attention="aa-ot", lora_r="2", lora_alpha="3", lora_target_modules=["query", "key"]) == 0
+    folder = Path(options["--output_dir"])
+    fields = read(folder / "adapter", "adapter_config.json")
+    assert (fields["r"], fields["lora_alpha"], sorted(fields["target_modules"])) == (2, 3, ["key", "query"])
+    inspection = folder.parent / "heads"
+    words = ["inspect", "--model", str(folder), "--validation_file", options["--validation_file"]]
+    assert main([*words, "--text_columns", "a", "b", "--max_length", "32", "--output_dir", str(inspection)]) == 0
+    assert (inspection / "heads.csv").is_file()
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):  # noqa: F811
+    settings = {
+        "save_strategy": "steps",
+        "save_steps": "3",
+        "save_total_limit": "10",
+        "attention": "aa-gan",
+        "lora_r": "2",
+    }
+    assert run(options, **settings) == 0
+    whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
+    killed.mkdir()
+    shutil.copy(whole / "config.yaml", killed)
+    shutil.copytree(whole / "checkpoint-3", killed / "checkpoint-3")
+    assert run(options, output_dir=str(killed), **settings) == 0
+    expected = weights(whole)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lora_alpha": "8"}, "give --lora_r as well"),
+        ({"lora_r": "0"}, "lora_r"),
+        ({"lora_r": "2", "model": "esim"}, "--lora_r is for pretrained models"),
+        ({"lora_r": "2", "lora_target_modules": ["nothing"]}, "--lora_target_modules: .*"),
+        ({"lora_r": "2", "lora_target_modules": ["value"]}, "no parameter can follow the alignment"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(options, capsys, changes, message):  # noqa: F811
+    assert run(options, **changes) == 2
+    assert re.search(message, one_line(capsys))

@@ -1,0 +1,164 @@
+"""Models whose attention is another than BERT's: what slots cannot serve is refused at the patch, the rest is right."""
+
+import pytest
+import torch
+import transformers
+from conftest import tiny_batch, tiny_model
+
+import alignattn
+from alignattn.patching import is_patched
+from alignattn.support.errors import AlignAttnError
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+}
+
+
+def layoutlm():
+    return transformers.LayoutLMModel(transformers.LayoutLMConfig(**SIZES))
+
+
+def markuplm():
+    fields = {"max_xpath_tag_unit_embeddings": 8, "max_xpath_subs_unit_embeddings": 8, "xpath_unit_hidden_size": 4}
+    return transformers.MarkupLMModel(
+        transformers.MarkupLMConfig(**SIZES, **fields, tag_pad_id=7, subs_pad_id=7, max_depth=3)
+    )
+
+
+def clip():
+    fields = SIZES | {"projection_dim": 24, "bos_token_id": 2, "eos_token_id": 3}
+    return transformers.CLIPTextModel(transformers.CLIPTextConfig(**fields))
+
+
+def eurobert():
+    fields = SIZES | {"num_key_value_heads": 1, "bos_token_id": 2, "eos_token_id": 3}
+    return transformers.EuroBertModel(transformers.EuroBertConfig(**fields))
+
+
+def esm():
+    return transformers.EsmModel(
+        transformers.EsmConfig(**SIZES, mask_token_id=4, position_embedding_type="rotary", token_dropout=False)
+    )
+
+
+@pytest.mark.parametrize("attention", ["aa-ct", "bilinear", "qvi"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (clip, "attends causally"),
+        (layoutlm, "makes a mask of its own"),
+        (markuplm, "makes a mask of its own"),
+        (eurobert, "fewer heads of keys"),
+    ],
+)
+def test_what_slots_cannot_serve_is_refused_at_the_patch(make, message, attention):
+    torch.manual_seed(0)
+    model = make().train()
+    implementation = model.config._attn_implementation
+    keys, modes = list(model.state_dict()), [module.training for module in model.modules()]
+    with pytest.raises(AlignAttnError, match=message):
+        alignattn.patch(model, attention)
+    assert not is_patched(model)
+    assert list(model.state_dict()) == keys
+    assert [module.training for module in model.modules()] == modes
+    assert model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("attention", ["dot", "qvi", "sum", "interaction"])
+def test_queries_that_arrive_scaled_are_not_scaled_again(attention):
+    with pytest.raises(AlignAttnError, match="scales its queries before"):
+        alignattn.patch(esm(), attention)
+
+
+@pytest.mark.parametrize("attention", ["aa-ct", "bilinear"])
+def test_other_slots_serve_models_that_scale_queries_themselves(attention):
+    torch.manual_seed(0)
+    model = esm().eval()
+    batch = {"input_ids": torch.randint(5, 50, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
+    batch["attention_mask"][1, 6:] = 0
+    with torch.no_grad():
+        expected = model(**batch).last_hidden_state
+        alignattn.patch(model, attention)
+        torch.testing.assert_close(model(**batch).last_hidden_state[0], expected[0])
+
+
+def test_a_patch_draws_nothing_and_leaves_the_mode():
+    model = tiny_model("bert").train()
+    model.bert.embeddings.eval()
+    modes = [module.training for module in model.modules()]
+    torch.manual_seed(3)
+    alignattn.patch(model, "aa-ot")
+    drawn = torch.rand(3)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.rand(3))
+    alignattn.unpatch(model)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_models_without_weights_are_patched():
+    with torch.device("meta"):
+        model = tiny_model("bert")
+    assert is_patched(alignattn.patch(model, "aa-ct"))
+
+
+def test_a_mask_of_numbers_is_refused_at_the_call():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    batch = tiny_batch()
+    batch["attention_mask"] = torch.zeros(4, 1, 9, 9)
+    with pytest.raises(AlignAttnError, match="makes a mask of its own"):
+        model(**batch)
+
+
+@pytest.mark.parametrize("attention", ["aa-ct", "aa-gan+qvi"])
+@pytest.mark.parametrize("size", ["50GB", "20KB"])
+def test_variants_of_a_checkpoint(attention, size, tmp_path):
+    model = alignattn.patch(tiny_model("bert"), attention)
+    model.save_pretrained(tmp_path, variant="fp16", max_shard_size=size)
+    assert not (tmp_path / "model.safetensors").exists()
+    auto_class = transformers.AutoModelForSequenceClassification
+    loaded = alignattn.from_pretrained(tmp_path, auto_class, variant="fp16")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_torch_func_transforms_no_forward_that_records():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    batch = tiny_batch()
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (), batch).loss
+
+    plain = torch.func.grad(lambda parameters: loss(parameters))(parameters)
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    model(**batch).loss.backward()
+    torch.testing.assert_close(plain[name], parameters[name].grad)
+    with pytest.raises(AlignAttnError, match=r"torch\.func transforms"):
+        torch.func.grad(loss)(dict(model.train().named_parameters()))
+    assert loss(parameters).requires_grad  # without a transform it records as any forward
+    assert alignattn.alignment_loss(model) > 0
+
+
+@pytest.mark.parametrize("preset", ["aa-gan", "aa-ot", "aa-ct"])
+def test_half_precision_loses_nothing_of_a_scaled_gradient(preset):
+    """As a gradient scaler scales it; against the same numbers in float32."""
+    scale, weight, found = 2.0**16, 1e-3, {}
+    torch.manual_seed(0)
+    for dtype in (torch.float16, torch.float32):
+        model = alignattn.patch(tiny_model("bert"), preset, alignment_weight=weight).train()
+        alignment = model.alignattn.alignments["8"]
+        torch.manual_seed(1)
+        for parameter in alignment.parameters():
+            parameter.data.normal_()
+        torch.manual_seed(2)
+        features = [torch.randn(8, 3, 64, 8).half().to(dtype).requires_grad_() for _ in range(2)]
+        (scale * weight * alignment(*features)).backward()
+        found[dtype] = torch.stack([part.grad.float() for part in features])
+    error = (found[torch.float16] - found[torch.float32]).norm() / found[torch.float32].norm()
+    assert error < 1e-3
