@@ -36,9 +36,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
         return
     check_output_folder(folder)
-    is_new = not folder.exists()
     # It would be released if its object were collected.
-    lock = _acquired(folder)
+    lock, is_new = _acquired(folder)
     try:
         yield
     finally:
@@ -64,13 +63,14 @@ def holder_of(lock_file: Path) -> str:
     return "another process"
 
 
-def _acquired(folder: Path) -> FileLock:
-    """Return the lock of a folder, taken."""
+def _acquired(folder: Path) -> tuple[FileLock, bool]:
+    """Return the lock of a folder, taken, and whether the folder was made for it."""
     path, said = folder / LOCK_FILE, False
     lock = FileLock(path)
     while True:
+        # Who held it before may have removed the folder with it.
+        is_new = not folder.exists()
         try:
-            # Who held it before may have removed the folder with it.
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout:
@@ -82,4 +82,4 @@ def _acquired(folder: Path) -> FileLock:
             time.sleep(POLL_SECONDS)
         else:
             note_holder(path)
-            return lock
+            return lock, is_new
