@@ -10,6 +10,7 @@ from typing import Any
 
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, patch_of
 from alignattn.patching.state_dicts import DESCRIPTION, written_description
@@ -83,7 +84,8 @@ class CarriedPatch(Patch, _Carried):
         if self.config.changes_function:
             # Read next, and written into the adapter's config: plain peft refuses a task of this name.
             adapter.task_type = LOADING_HINT
-        fields = model.config.to_dict()
+        config = getattr(model, "config", None)
+        fields = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
         description = {
             "attention": self.config.to_dict(),
             "task_type": self.task_types[adapter_name],

@@ -125,6 +125,11 @@ def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: li
             f"{config.describe_slots() or 'a patch'} does not fit the attention implementation {base!r} of {name}: "
             f"load it with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
         )
+    if any(hasattr(layer.module, "original_module") for layer in layers):
+        raise AlignAttnError(
+            f"an adapter trains copies of the attention of {name} (modules_to_save): patch the model before it is "
+            "adapted"
+        )
     for layer in layers:
         sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
         if all(sizes.values()) and len(set(sizes.values())) > 1:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.blocks import Call
+from alignattn.attention.alignment.call import Call
 from alignattn.support.errors import AlignAttnError
 
 
@@ -186,7 +186,7 @@ class Collector:
     def take(self) -> list[RecordedCall]:
         """Return the calls recorded since the last time, the oldest first, and forget them."""
         calls = self._calls()
-        self._taken |= {id(call.slots) for call in calls}
+        self._taken = {id(call.slots) for call in calls}
         self.saw_no_gradient = False
         self.newest = _end_of_list()
         return calls

@@ -65,6 +65,10 @@ class AlignmentMixin(SavingMixin):
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
             self._leave_out_the_search_for_unused_parameters()
+        self._step_alignments = step_alignments
+        if self.args.torch_compile:
+            backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
+            self._step_alignments = torch.compile(step_alignments, backend=backend, mode=mode)
 
     def _refuse_to_load_best(self) -> None:
         """Refuse what a trainer of another library could not do at the end, and would but log."""
@@ -163,7 +167,7 @@ class AlignmentMixin(SavingMixin):
         loss = task_loss if is_scaled else weighted(task_loss, task_weight)
         parts: dict[str, Tensor | float] = {}
         if patches:
-            factor, distance, diagnostics = self._alignment(step_alignments(self._model))
+            factor, distance, diagnostics = self._alignment(self._step_alignments(self._model))
             distance = distance.to(loss.device)
             parts = {"task_loss": loss, "align_loss": weight * distance, "alignment_weight": weight * factor}
             parts |= {name: weight * value for name, value in diagnostics.items()}

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from alignattn.attention.alignment import CTAlignment, GANAlignment, transport
+from alignattn.attention.alignment import CTAlignment, GANAlignment
+from alignattn.attention.alignment.cpu import transport
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
 from alignattn.attention.choices import ALIGNMENTS

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment import transport
 from alignattn.attention.alignment.base import unit_vectors
+from alignattn.attention.alignment.cpu import transport
+from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
+from alignattn.attention.alignment.cpu.scratch import KEPT_BYTES, SCRATCH, Scratch
 from alignattn.attention.alignment.networks import Discriminator, Navigator
-from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
-from alignattn.attention.alignment.scratch import KEPT_BYTES, SCRATCH, Scratch
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 7, 5

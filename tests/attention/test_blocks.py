@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.attention.alignment import blocks
+from alignattn.attention.alignment.cpu import blocks
 from alignattn.attention.choices import ALIGNMENTS
 
 BATCH, HEADS, LENGTH, DIM = 5, 2, 7, 4

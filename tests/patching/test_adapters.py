@@ -2,11 +2,12 @@
 
 import copy
 import gc
+import re
 import weakref
 
 import pytest
 import torch
-from conftest import ALIGNED, FAMILIES, tiny_batch, tiny_model
+from conftest import ALIGNED, FAMILIES, ROOT, tiny_batch, tiny_model
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification
@@ -409,6 +410,29 @@ def test_the_alignment_is_in_no_modules_to_save():
         peft.get_peft_model(model, lora(modules_to_save=["alignattn"]))
 
 
+def test_copies_of_attention_are_made_after_the_patch():
+    model = peft.get_peft_model(tiny_model("bert"), lora(target_modules=["dense"], modules_to_save=["attention.self"]))
+    with pytest.raises(AlignAttnError, match="patch the model before it is adapted"):
+        alignattn.patch(model, "aa-ct")
+
+
+def test_models_of_ones_own_are_adapted_too(tmp_path):
+    from own_encoder import own_encoder
+
+    model = alignattn.attach(own_encoder(), "aa-gan+qvi")
+    adapted_model = peft.get_peft_model(model, lora(target_modules=["query_projection"])).train()
+    adapted_model(**tiny_batch())
+    alignattn.alignment_loss(adapted_model).backward()
+    found = gradients(adapted_model)
+    assert any("query_projection.lora_A" in name for name in found)
+    assert any("alignattn.alignments" in name for name in found)
+    adapted_model.save_pretrained(tmp_path)
+    twin = alignattn.attach(own_encoder(), "aa-gan+qvi")
+    held = load_file(tmp_path / "adapter_model.safetensors")
+    own = {f"base_model.model.{name}" for name in twin.state_dict() if "alignattn" in name}
+    assert own <= held.keys()
+
+
 def test_a_copied_model_records_for_itself():
     model = adapted()
     twin = copy.deepcopy(model)
@@ -432,6 +456,15 @@ def test_checkpointing_changes_no_gradient():
     whole = aligned_gradients(model)
     model.get_base_model().activation_checkpointing_enable({"use_reentrant": False})
     assert_same(aligned_gradients(model), whole)
+
+
+def test_the_readmes_code_runs(base, tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "get_peft_model" in block]
+    monkeypatch.chdir(tmp_path)
+    names = {"model": AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)}
+    exec(code, names)
+    assert patch_of(names["model"]).config.name == "aa-ct"
 
 
 def test_adapter_file_holds_what_was_trained(base, tmp_path):

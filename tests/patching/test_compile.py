@@ -85,3 +85,16 @@ def test_one_graph_of_a_whole_step(variant):
     for _ in range(3):
         torch.testing.assert_close(loss(tiny_batch()), expected)
     assert graphs() == 1
+
+
+def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
+    model = patched("aa-ct")
+    forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
+    of_model = of_alignment = 0
+    for length in (8, 11, 13, 17, 9):
+        start = graphs()
+        loss = forward(**tiny_batch(length=length)).loss
+        middle = graphs()
+        (loss + alignment_loss(model)).backward()
+        of_model, of_alignment = of_model + middle - start, of_alignment + graphs() - middle
+    assert of_alignment <= of_model < 5

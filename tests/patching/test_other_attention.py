@@ -157,7 +157,7 @@ def test_half_precision_loses_nothing_of_a_scaled_gradient(preset):
         for parameter in alignment.parameters():
             parameter.data.normal_()
         torch.manual_seed(2)
-        features = [torch.randn(8, 3, 64, 8).half().to(dtype).requires_grad_() for _ in range(2)]
+        features = [torch.randn(32, 1, 256, 8).half().to(dtype).requires_grad_() for _ in range(2)]
         (scale * weight * alignment(*features)).backward()
         found[dtype] = torch.stack([part.grad.float() for part in features])
     error = (found[torch.float16] - found[torch.float32]).norm() / found[torch.float32].norm()

@@ -141,13 +141,21 @@ def closure(lines, extra=""):
 allowed = closure(sys.argv[1:]) | {"textattack", "alignattn", "setuptools", "packaging"}
 owners = metadata.packages_distributions()
 
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if owners.get(top) and not {normal(owner) for owner in owners[top]} & allowed:
-            raise ModuleNotFoundError(name, name=name)
+class Without:
+    # A finder of modules to which all other packages are absent, also to whoever asks for them without an import.
 
-sys.meta_path.insert(0, Blocked())
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        owned_by = owners.get(name.partition(".")[0])
+        is_allowed = not owned_by or {normal(owner) for owner in owned_by} & allowed
+        return self.finder.find_spec(name, path, target) if is_allowed else None
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import alignattn
+from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
 from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
@@ -327,6 +328,19 @@ def test_bf16_autocast_trains_near_float32(variant, tmp_path):
         return logged(train(model, tmp_path, **changes), "loss")
 
     assert losses(bf16=True) == pytest.approx(losses(), rel=0.03)
+
+
+@pytest.mark.parametrize("variant", ALIGNED)
+def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_path, monkeypatch):
+    def losses():
+        model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+        trainer = train(model, tmp_path)
+        return logged(trainer, "loss"), logged(trainer, "align_loss")
+
+    of_cpu = losses()
+    monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    for of_gpu, of_cpu_alone in zip(losses(), of_cpu, strict=True):
+        assert of_gpu == pytest.approx(of_cpu_alone, abs=1e-5)
 
 
 @pytest.mark.parametrize("variant", ALIGNED)

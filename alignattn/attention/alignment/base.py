@@ -9,7 +9,8 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor, nn
 
-from alignattn.attention.alignment.blocks import Block, BlockLoss, Call, by_autograd, loss_in_blocks, takes_blocks
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
@@ -136,20 +137,23 @@ class Alignment(nn.Module, ABC):
 
     def _groups(self, calls: Sequence[Call]) -> Iterator[tuple[slice, list[Call]]]:
         """Yield neighbouring layers and their calls in order: of one shape, as many a layer, and within the budget."""
-        kinds: dict[tuple[object, ...], dict[int, list[Call]]] = {}
+        # Kinds are compared, not hashed, and sizes never divided: a compiler may then leave them open.
+        kinds: list[tuple[tuple[object, ...], dict[int, list[Call]]]] = []
         for call in calls:
             kind = (call.query.shape, call.query.dtype, call.query.device, call.heads, call.mask is None)
-            kinds.setdefault(kind, {}).setdefault(call.layer, []).append(call)
-        for by_layer in kinds.values():
-            at_once = max(1, GROUP_ELEMENTS // max(1, self._elements(next(iter(by_layer.values()))[0])))
+            by_layer = next((known for other, known in kinds if other == kind), None)
+            if by_layer is None:
+                by_layer = {}
+                kinds.append((kind, by_layer))
+            by_layer.setdefault(call.layer, []).append(call)
+        for _, by_layer in kinds:
+            elements = self._elements(next(iter(by_layer.values()))[0])
             first = 0
             run: list[list[Call]] = []
             for layer in sorted(by_layer):
-                of_layer = by_layer[layer]
-                for start in range(0, len(of_layer), at_once):
-                    part = of_layer[start : start + at_once]
+                for part in _within_budget(by_layer[layer], elements):
                     follows = run and layer == first + len(run) and len(part) == len(run[0])
-                    if run and not (follows and (len(run) + 1) * len(part) <= at_once):
+                    if run and not (follows and (len(run) + 1) * len(part) * elements <= GROUP_ELEMENTS):
                         yield slice(first, first + len(run)), [call for part in run for call in part]
                         run = []
                     first = first if run else layer
@@ -205,6 +209,16 @@ class Alignment(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
         return f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
+
+
+def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:
+    part: list[Call] = []
+    for call in calls:
+        if part and (len(part) + 1) * elements > GROUP_ELEMENTS:
+            yield part
+            part = []
+        part.append(call)
+    yield part
 
 
 def sum_of(scalars: Iterable[Tensor]) -> Tensor:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer, unit_vectors
-from alignattn.attention.alignment.blocks import Block, BlockLoss
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
+from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
+from alignattn.attention.alignment.cpu.scratch import SCRATCH
+from alignattn.attention.alignment.cpu.transport import differentiate
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator, Navigator
-from alignattn.attention.alignment.passes import NetworkPass, normalize_, normalize_gradient_
-from alignattn.attention.alignment.scratch import SCRATCH
-from alignattn.attention.alignment.transport import differentiate, transported_similarity
+from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
 
 HIDDEN_DIM = 16
@@ -28,7 +29,7 @@ class CTAlignment(Alignment):
 
         L = 1 - ½ [ mean_i u(q_i)·attend(τ(q_i), τ(k), u(k)) + mean_j u(k_j)·attend(τ(k_j), τ(q), u(q)) ],
 
-    one call of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `transport.differentiate` does it
+    one call of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `cpu.transport.differentiate` does it
     faster for short samples. Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is
     reversed at its input and at its output.
 

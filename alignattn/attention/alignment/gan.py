@@ -5,10 +5,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
-from alignattn.attention.alignment.blocks import Block, BlockLoss
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
+from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Discriminator
-from alignattn.attention.alignment.passes import NetworkPass
 from alignattn.attention.choices import HeadReduction
 
 HIDDEN_DIM = 16

@@ -68,11 +68,14 @@ class Subject:
         if attention != PLAIN_ATTENTION:
             patch(self.model, attention)
         self._forward: Callable[..., object] = self.model
+        self._step_alignments = step_alignments
 
     def prepare(self, phase: Phase) -> None:
         """Set the mode of `phase`; a compiled model will be compiled anew."""
         self.model.train(phase == "training")
-        self._forward = torch.compile(self.model) if self.setting.compiles else self.model
+        if self.setting.compiles:
+            self._forward = torch.compile(self.model)
+            self._step_alignments = torch.compile(step_alignments)
 
     def step(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step, as `AlignmentTrainer` does but without the optimizer, and return the diagnostics.
@@ -88,7 +91,7 @@ class Subject:
             loss = self._forward(**batch).loss  # type: ignore[attr-defined]
         diagnostics: dict[str, Tensor] = {}
         if has_alignment(self.model):
-            ((state, distance, diagnostics),) = step_alignments(self.model)
+            ((state, distance, diagnostics),) = self._step_alignments(self.model)
             loss = loss + state.config.alignment_weight * distance
         loss.backward()
         return diagnostics

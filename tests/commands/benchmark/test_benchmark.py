@@ -9,7 +9,7 @@ import torch
 from conftest import ALIGNED, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
-from alignattn.attention.alignment import transport
+from alignattn.attention.alignment.cpu import transport
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.benchmark.command import load_model

@@ -14,29 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from alignattn.attention.alignment.scratch import SCRATCH
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.cpu.scratch import SCRATCH
 
 BLOCK_ELEMENTS = 2**18
 """Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """The queries and keys of one attention call, as its projections gave them.
-
-    Attributes:
-        query: `[B, n, H * d]`.
-        key: `[B, n, H * d]`.
-        heads: H.
-        mask: `[B, n]` bool, True = a real token; None where all are.
-        layer: the index of the layer that called.
-    """
-
-    query: Tensor
-    key: Tensor
-    heads: int
-    mask: Tensor | None
-    layer: int
 
 
 def takes_blocks(features: Tensor) -> bool:

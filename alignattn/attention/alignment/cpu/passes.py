@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import NORM_EPSILON
+from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.networks import Highway, Linear, highway, highway_gradient
-from alignattn.attention.alignment.scratch import SCRATCH
 
 
 class _Pass(Protocol):
