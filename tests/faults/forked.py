@@ -45,7 +45,9 @@ TRAINING = (
 
 
 def sentences(count: int, start: int = 0) -> list[str]:
-    return [" ".join(WORDS[(start + row + place) % len(WORDS)] for place in range(4)) for row in range(count)]
+    return [
+        " ".join(WORDS[(start + row * (place + 1) + place) % len(WORDS)] for place in range(4)) for row in range(count)
+    ]
 
 
 class Workplace:
@@ -62,7 +64,7 @@ class Workplace:
             path = folder / "data" / f"{name}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pd.DataFrame(pair).to_parquet(path)
-        (folder / "texts.txt").write_text("\n".join(sentences(20)) + "\n")
+        (folder / "texts.txt").write_text("\n".join(f"{text} {text}" for text in sentences(60)) + "\n")
 
     def _save_model(self) -> None:
         import transformers
@@ -88,7 +90,17 @@ class Workplace:
             "seeds": [*finetune, "--save_strategy", "no", "--seeds", "1", "2", "--output_dir", str(out)],
             "domain-shift": ["domain-shift", *shift, *TRAINING, "--output_dir", str(out)],
             "calibrate": ["calibrate", f"{run}/predictions.parquet", "--resamples", "10", "--output_dir", str(out)],
-            "inspect": ["inspect", "--model", at["model"], "--validation_file", at["texts"], "--output_dir", str(out)],
+            "inspect": [
+                "inspect",
+                "--model",
+                at["model"],
+                "--validation_file",
+                at["texts"],
+                "--max_length",
+                "16",
+                "--output_dir",
+                str(out),
+            ],
             "figure": ["figure", "curves", "--run", run, "--output", str(out / "curves.svg")],
             "train-mlm": [
                 *("robustness", "train-mlm", "--model", at["model"], "--train_file", at["texts"]),

@@ -23,7 +23,7 @@ from alignattn.commands.reproduce.launchers.worker import ORPHANED
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, entries, replacing, unfinished, write_text
 from alignattn.support.folder_lock import LOCK_FILE, sole_writer
-from alignattn.training.saving import check_finite_weights
+from alignattn.training.saving import check_finite_weights, remove_torn_weights
 
 TIMEOUT_SECONDS = 600
 ROWS = 8
@@ -75,9 +75,16 @@ class TestTemporaryFiles:
     def test_a_run_whose_first_write_was_killed_is_not_refused(self, words, tmp_path):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / ".alignattn-dead.yaml").write_text("torn")
-        (tmp_path / "run" / ".tmpAbC123").write_text("torn weights")
         assert main(words) == 0
         assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+    def test_torn_weights_of_safetensors_are_removed(self, tmp_path):
+        names = (".tmpAbC123", "checkpoint-1/.tmpAbC123", ".tmpfiles", "model.safetensors")
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("weights")
+        remove_torn_weights(tmp_path)
+        assert [name for name in names if (tmp_path / name).exists()] == [".tmpfiles", "model.safetensors"]
 
     def test_what_a_killed_call_left_unfinished_may_be_written_over(self, tmp_path):
         def killed():
