@@ -1,7 +1,15 @@
 """The one exception for what a user can mend."""
 
+import errno
+import shutil
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+MEGABYTE = 1e6
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system says of a full disk, or of a user's share of it."""
 
 _LISTED_NAMES = 10
 _SHOWN_CHARACTERS = 40
@@ -38,7 +46,22 @@ def install_extra(extra: str) -> str:
 
 def reason_of(error: OSError) -> str:
     """Return what the system refused, on one line: a full disk, a folder that may not be written."""
-    return f"cannot use {error.filename or 'the disk'}: {error.strerror or one_line(error)}"
+    reason = error.strerror or one_line(error)
+    if error.errno in FULL and error.filename is not None:
+        free = in_megabytes(free_space(Path(str(error.filename))))
+        reason += f" ({free} are free): make room, and give the same command again"
+    return f"cannot use {error.filename or 'the disk'}: {reason}"
+
+
+def free_space(path: Path) -> int:
+    """Return how many bytes the disk of a path takes; the path need not be there."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
+
+
+def in_megabytes(count: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{count / MEGABYTE:,.1f} MB"
 
 
 def shown(value: Any) -> str:

@@ -26,7 +26,7 @@ from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, read_text
+from alignattn.support.files import check_free, read_text, unfinished
 from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
@@ -53,8 +53,9 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
         arguments.max_length_of(task),
         arguments.seed,
     )
-    write_studies(folder / HEADS_TABLE, studies, studied)
-    draw_studies(folder / HEADS_PICTURE, studies, studied)
+    with unfinished(folder):
+        write_studies(folder / HEADS_TABLE, studies, studied)
+        draw_studies(folder / HEADS_PICTURE, studies, studied)
     print(f"{render_studies(studies, studied)}\nwritten to {folder}")
     return studies
 

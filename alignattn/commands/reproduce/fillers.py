@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.runs.filler import OUTPUT_DIR, Filler
-from alignattn.support.command import TableUse
+from alignattn.runs.filler import Filler
+from alignattn.support.command import OUTPUT_DIR, TableUse
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Option, Options, did_you_mean, options_of

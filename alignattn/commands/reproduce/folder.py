@@ -20,8 +20,8 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.runs.filler import NEEDED_RUN, OUTPUT_DIR, Filler, words
-from alignattn.support.command import Command
+from alignattn.runs.filler import NEEDED_RUN, Filler, words
+from alignattn.support.command import OUTPUT_DIR, Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.support.json_records import read_record
