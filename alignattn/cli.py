@@ -1,6 +1,7 @@
 """The `alignattn` command: finds the command that is asked for, and is the one place where mistakes are caught."""
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +12,11 @@ from alignattn.support.errors import AlignAttnError, reason_of
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 """Of a shell's command that Ctrl-C ended: 128 and the number of SIGINT."""
+UNREAD_EXIT_CODE = 141
+"""Of one whose output nobody reads any more, as in `| head`: 128 and the number of SIGPIPE."""
+
+STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
+"""With their file descriptors."""
 
 
 def overview() -> str:
@@ -28,21 +34,26 @@ def overview() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["--version"]:
-        print(f"alignattn {__version__}")
-        return 0
-    if not words or words[0] in ("-h", "--help"):
-        print(overview())
-        return 0 if words else USER_ERROR_EXIT_CODE
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
+        if words[:1] == ["--version"]:
+            print(f"alignattn {__version__}", flush=True)
+            return 0
+        if not words or words[0] in ("-h", "--help"):
+            print(overview(), flush=True)
+            return 0 if words else USER_ERROR_EXIT_CODE
         command, rest = get_command(words[0]).select(words[1:])
         command.execute(command.parse(rest))
+        if sys.stdout is not None:
+            # What it still holds is written here, and not after the last chance to say that it cannot be.
+            sys.stdout.flush()
     except AlignAttnError as error:
         print(f"alignattn: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return UNREAD_EXIT_CODE
         # A full disk, a folder that may not be written: the machine's doing, and the user's to mend.
         if error.filename is None and error.strerror is None:
             raise
@@ -54,9 +65,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _is_unread() -> bool:
+    """Whether standard output is a pipe that nobody reads."""
+    poll = select.poll()
+    poll.register(STANDARD_STREAMS["stdout"], 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _to_nowhere(stream: str) -> None:
+    """Send a standard stream nowhere: what it still holds would be an error at the interpreter's end."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != STANDARD_STREAMS[stream]:
+        os.dup2(nowhere, STANDARD_STREAMS[stream])
+        os.close(nowhere)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller closed: the next file would take such a stream's descriptor."""
+    for stream in STANDARD_STREAMS:
+        if getattr(sys, stream) is None:
+            _to_nowhere(stream)
+            mode = "r" if stream == "stdin" else "w"
+            setattr(sys, stream, os.fdopen(STANDARD_STREAMS[stream], mode, closefd=False))
+
+
 def entry_point() -> None:
     """Run as the installed command."""
-    sys.exit(main())
+    _open_closed_streams()
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _to_nowhere("stdout")
+    sys.exit(code)
 
 
 if __name__ == "__main__":

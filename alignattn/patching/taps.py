@@ -4,7 +4,7 @@ A plain `torch.nn.Linear` projects once and returns its result twice. What an ad
 quantised layer makes of a projection is known to its own forward alone: for scope `projections` that is called a second
 time on the input without its history, with the same dropout. Within an adapter the plain layer is not computed again.
 
-`torch.compile` breaks the graph where the state of the random generators is read: once for each projection that may draw.
+`torch.compile` breaks the graph where the state of the random generators is read: once a projection that may draw.
 Plain layers, and LoRA without dropout, are known to draw nothing: a model with them stays one graph.
 """
 

@@ -26,6 +26,7 @@ from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, 
 from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import write_text
+from alignattn.support.folder_lock import holder_of, note_holder
 
 ROWS_SCORED_AT_ONCE = 256
 NUMPY_SEEDS = 2**32
@@ -256,12 +257,15 @@ def check_finished(run: AttackRun) -> None:
 def _sole_writer(records_path: Path) -> Iterator[None]:
     """Keep other processes from writing the same records."""
     records_path.parent.mkdir(parents=True, exist_ok=True)
+    lock_file = records_path.with_name(f".{records_path.name}.lock")
     try:
-        with FileLock(records_path.with_name(f".{records_path.name}.lock"), timeout=0):
+        with FileLock(lock_file, timeout=0):
+            note_holder(lock_file)
             yield
     except Timeout as error:
         raise AlignAttnError(
-            f"another process writes {records_path}: wait for it, give another --output_dir, or attack in shards"
+            f"another process writes {records_path} ({holder_of(lock_file)}): wait for it, give another --output_dir, "
+            "or attack in shards"
         ) from error
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alignattn.statistics.example_scores import ExampleScores
 
-OUTPUT_DIR, NEEDED_RUN = "output_dir", "run"
-"""The options that say where a command writes, and on the result of which run it works."""
+NEEDED_RUN = "run"
+"""The option that says on the result of which run a command works."""
 
 
 @dataclass(frozen=True)

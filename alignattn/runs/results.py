@@ -38,7 +38,8 @@ class RunResult:
         derived_splits: how an evaluation split came about that the data set does not have, by its name.
         train_runtime: seconds of training; of a run that was resumed, those since then.
         train_samples_per_second: rows trained on a second.
-        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics.
+        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics; None for what was
+            not finite.
         parameters: how many: `total`, `trainable`, and those of the alignment's own networks.
         embeddings: where the word vectors of a model that is not pretrained come from; None for others.
         versions: of Python and the packages.
@@ -59,7 +60,7 @@ class RunResult:
     derived_splits: dict[str, str]
     train_runtime: float
     train_samples_per_second: float
-    training: dict[str, float]
+    training: dict[str, float | None]
     parameters: dict[str, int]
     embeddings: dict[str, Any] | None
     versions: dict[str, str]

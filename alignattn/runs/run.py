@@ -1,5 +1,6 @@
 """One fine-tuning run: options -> rows -> tensors -> patched model -> metrics -> the files of a run's folder."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from accelerate import PartialState
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.disk_room import check_disk_room
 from alignattn.runs.distance import log_distance
 from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
@@ -33,18 +35,19 @@ from alignattn.runs.results import (
 )
 from alignattn.runs.rows import EncodedData, encode_splits, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.runs.training_arguments import RunArguments, training_arguments
+from alignattn.runs.training_arguments import RunArguments, check_full_batch, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import read_yaml, replacing, write_json, write_text
+from alignattn.support.files import entries, read_yaml, replacing, write_json, write_text
+from alignattn.support.folder_lock import sole_writer
 from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-from alignattn.training import AlignmentTrainer, last_whole_checkpoint
+from alignattn.training import AlignmentTrainer, last_whole_checkpoint, remove_torn_weights
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -57,6 +60,9 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
+
+NEWEST_CHECKPOINT = (None, "True", "true", "last")
+"""Values of `--resume_from_checkpoint` that name none."""
 
 
 def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
@@ -72,7 +78,17 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
-    data_options, args = options.data, args or training_arguments(options.training, RunArguments)
+    with sole_writer(options.output_dir):
+        # Another process may have made it meanwhile, or another run.
+        check_output_dir(options)
+        if read_result(options.output_dir) is not None:
+            return finetune_one(options, args)
+        remove_torn_weights(options.output_dir)
+        return _finetune(options, args or training_arguments(options.training, RunArguments))
+
+
+def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
+    data_options = options.data
     rows = load_run_rows(options)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
@@ -88,7 +104,10 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
     trainer = _build_trainer(replace(loaded, model=trained), task, data, args)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
-    output = trainer.train(resume_from_checkpoint=_checkpoint_to_resume(options, args))
+    checkpoint = _checkpoint_to_resume(options, args, loaded.model.config)
+    if checkpoint is None and trainer.is_world_process_zero():
+        check_disk_room(trainer)
+    output = trainer.train(resume_from_checkpoint=checkpoint)
     keep_merged(trainer, options.model, options.output_dir)
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
@@ -141,40 +160,50 @@ def _result(
 
 
 def check_output_dir(options: RunOptions) -> None:
-    """Refuse a folder that holds another run or other files."""
+    """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
     folder = options.output_dir
+    given = options.values["resume_from_checkpoint"]
+    if given not in NEWEST_CHECKPOINT:
+        resumed = Path(given).absolute().parent / CONFIG_FILE
+        _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
     if not folder.exists():
         return
     task = options.data.task
     if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
         raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
     # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
-    if folder.is_dir() and {path.name for path in folder.iterdir()} <= {CONFIG_FILE, TASK_FILE}:
+    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE}:
         return
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    differing = sorted(set(options.differences(read_yaml(config))) - OPTIONS_THAT_MAY_DIFFER)
+    _check_differences(options, config, f"{folder} already holds another run", "give another --output_dir")
+
+
+def _check_differences(options: RunOptions, config: Path, problem: str, advice: str) -> None:
+    """Refuse options that make another run than those of a file, which need not be there."""
+    written = read_yaml(config) if config.is_file() else {}
+    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER) if written else []
     if differing:
-        raise AlignAttnError(
-            f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"
-        )
+        raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
 
 
-def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
-    if args.resume_from_checkpoint not in (None, "True", "true", "last"):
+def _checkpoint_to_resume(options: RunOptions, args: RunArguments, config: PreTrainedConfig) -> str | None:
+    if args.resume_from_checkpoint not in NEWEST_CHECKPOINT:
         checkpoint = Path(args.resume_from_checkpoint)
+        check_checkpoint(checkpoint, config)
     elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
         checkpoint = newest
         print(f"resuming from {checkpoint}")
+        check_checkpoint(checkpoint)
     else:
         return None
-    check_checkpoint(checkpoint)
     return str(checkpoint)
 
 
 def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     _choose_best_metric(args, task, list(data.evaluation))
+    check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
     try:
@@ -232,13 +261,16 @@ def with_split(table: pa.Table, split: str) -> pa.Table:
     return table.add_column(0, "split", pa.array([split] * table.num_rows, pa.string()))
 
 
-def _last_logged(trainer: AlignmentTrainer) -> dict[str, float]:
-    """The last logged value of each quantity of the training, such as `align_loss`."""
+def _last_logged(trainer: AlignmentTrainer) -> dict[str, float | None]:
+    """The last logged value of each quantity of the training, such as `align_loss`; None for one that is not finite."""
     logged: dict[str, float] = {}
     for entry in trainer.state.log_history:
         if "loss" in entry or "train_loss" in entry:
             logged |= entry
-    return logged
+    lost = sorted(name for name, value in logged.items() if not math.isfinite(value))
+    if lost and trainer.is_world_process_zero():
+        print(f"not finite at last, and null in {RESULTS_FILE}: {', '.join(lost)}", file=sys.stderr)
+    return {name: None if name in lost else value for name, value in logged.items()}
 
 
 def _count_parameters(model: PreTrainedModel) -> dict[str, int]:

@@ -1,13 +1,18 @@
 """What a command is: its name, its options, and where the function is that runs it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Options, did_you_mean, resolve
+from alignattn.support.options import Options, did_you_mean, resolve, values_of
+
+OUTPUT_DIR = "output_dir"
+"""The option of every command that writes a folder."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Command:
         examples: whole command lines.
         subcommands: those that go with it, by their own word.
         in_tables: how its runs fill tables, if they do; the `FILLER` in the module `filler` of its room reads them.
+        shares_folder: whether its function sees by itself to who writes its `output_dir`: several calls may, in parts
+            of their own. Of any other command one call at a time does.
         moved: words that were subcommands once, and where to find now what they did.
     """
 
@@ -49,6 +56,7 @@ class Command:
     examples: Sequence[str] = ()
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
     in_tables: TableUse | None = None
+    shares_folder: bool = False
     moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -91,7 +99,12 @@ class Command:
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
-        return self.function(options)
+        # It takes a tenth of a second, for which no help waits.
+        from alignattn.support.folder_lock import sole_writer
+
+        folder = values_of(options).get(OUTPUT_DIR)
+        with nullcontext() if folder is None or self.shares_folder else sole_writer(Path(folder)):
+            return self.function(options)
 
     @property
     def function(self) -> Callable[[Any], Any]:

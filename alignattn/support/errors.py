@@ -1,10 +1,20 @@
 """The one exception for what a user can mend."""
 
+import errno
+import shutil
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+MEGABYTE = 1e6
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system says of a full disk, or of a user's share of it."""
 
 _LISTED_NAMES = 10
 _SHOWN_CHARACTERS = 40
+_MESSAGE_START, _MESSAGE_END = 1000, 400
+"""Characters of a long message that are kept: what is wrong stands first, what to do last."""
 
 
 class AlignAttnError(ValueError):
@@ -13,6 +23,10 @@ class AlignAttnError(ValueError):
     The message is one line that says what is wrong and what to do. The command line catches this class
     once, prints that line and exits with code 2.
     """
+
+    def __init__(self, message: str) -> None:
+        """Take a message, which may quote whatever a user gave: it becomes one line, of printable characters."""
+        super().__init__(_printable_line(message))
 
 
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
@@ -32,7 +46,22 @@ def install_extra(extra: str) -> str:
 
 def reason_of(error: OSError) -> str:
     """Return what the system refused, on one line: a full disk, a folder that may not be written."""
-    return f"cannot use {error.filename or 'the disk'}: {error.strerror or one_line(error)}"
+    reason = error.strerror or one_line(error)
+    if error.errno in FULL and error.filename is not None:
+        free = in_megabytes(free_space(Path(str(error.filename))))
+        reason += f" ({free} are free): make room, and give the same command again"
+    return f"cannot use {error.filename or 'the disk'}: {reason}"
+
+
+def free_space(path: Path) -> int:
+    """Return how many bytes the disk of a path takes; the path need not be there."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
+
+
+def in_megabytes(count: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{count / MEGABYTE:,.1f} MB"
 
 
 def shown(value: Any) -> str:
@@ -45,3 +74,11 @@ def listing(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _LISTED_NAMES
     return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _printable_line(text: str) -> str:
+    """A text without what breaks a line or commands a terminal, cut in its middle where it is long."""
+    if len(text) > _MESSAGE_START + _MESSAGE_END:
+        text = f"{text[:_MESSAGE_START]} … {text[-_MESSAGE_END:]}"
+    # Python writes what is not printable in a text as an escape, and leaves the rest.
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

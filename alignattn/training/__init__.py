@@ -3,6 +3,7 @@
 from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
 from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.training.parameter_groups import parameter_groups
+from alignattn.training.saving import SavingMixin, remove_torn_weights
 from alignattn.training.sharding import shard_slots
 from alignattn.training.trainer import AlignmentMixin, AlignmentTrainer
 
@@ -11,7 +12,9 @@ __all__ = [
     "AlignmentMixin",
     "AlignmentTrainer",
     "AlignmentTrainingArguments",
+    "SavingMixin",
     "last_whole_checkpoint",
     "parameter_groups",
+    "remove_torn_weights",
     "shard_slots",
 ]

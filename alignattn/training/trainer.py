@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,12 @@ from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE, stack_optimizer_state, take_own_groups
+from alignattn.training.saving import SavingMixin
 from alignattn.training.unused import reach_alignment_from_output
 from alignattn.training.weights import BatchSize, StepSize, weighted
 
-if TYPE_CHECKING:
-    _Trainer = Trainer
-else:
-    _Trainer = object
 
-
-class AlignmentMixin(_Trainer):
+class AlignmentMixin(SavingMixin):
     """Makes a Trainer minimise task loss + λ · mean over layers of A(Q, K), whatever computes the task loss.
 
         class AlignedTrainer(AlignmentMixin, SentenceTransformerTrainer): ...

@@ -25,7 +25,7 @@ from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
 from alignattn.plots import draw_reliability, write_figure
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, write_json
+from alignattn.support.files import check_free, unfinished, write_json
 from alignattn.support.publishing import published_names
 from alignattn.support.text_tables import render_table
 
@@ -92,9 +92,10 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
     reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
-    for part in parts:
-        draw_split(folder / part.picture, part, arguments.num_bins)
-    write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, arguments))
+    with unfinished(folder):
+        for part in parts:
+            draw_split(folder / part.picture, part, arguments.num_bins)
+        write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, arguments))
     print("\n".join([render_reports(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
     return reports
 

@@ -126,11 +126,13 @@ def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -
     for genre in DOMAINS:
         rows = predictions[predictions["split"] == f"validation_{genre}"]
         errors[genre] = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
+    steps = result.training["step"]
+    assert steps is not None
     return DemoRow(
         attention=result.attention,
         accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in DOMAINS},
         calibration_error=errors,
-        seconds_per_step=result.train_runtime / result.training["step"],
+        seconds_per_step=result.train_runtime / steps,
         distance=distance,
     )
 

@@ -67,5 +67,6 @@ COMMAND = Command(
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
     in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS)),
+    shares_folder=True,
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
 )

@@ -44,7 +44,8 @@ from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json, write_text
+from alignattn.support.files import entries, write_json, write_text
+from alignattn.support.folder_lock import sole_writer
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, max_samples
@@ -136,6 +137,15 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
         return finished
+    with sole_writer(options.output_dir):
+        # Another process may have made it meanwhile, or another run.
+        check_folder(options)
+        if read_domain_shift(options.output_dir) is not None:
+            return domain_shift_one(options)
+        return _domain_shift(options)
+
+
+def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
     # Before the training, so that what is wrong with either side is said before hours have passed.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
@@ -175,7 +185,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
 def check_folder(options: DomainShiftOptions) -> None:
     """Refuse a folder of another run; one that holds nothing but the run to be evaluated goes on."""
     folder = options.output_dir
-    holds_run_only = folder.is_dir() and [path.name for path in folder.iterdir()] == [RUN_FOLDER]
+    holds_run_only = folder.is_dir() and entries(folder) == {RUN_FOLDER}
     if not holds_run_only:
         check_output_dir(options)
     check_output_dir(training_options(options))

@@ -10,6 +10,7 @@ COMMAND = Command(
     RunOptions,
     run="alignattn.commands.finetune.command:finetune",
     in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS)),
+    shares_folder=True,
     examples=(
         "alignattn finetune --model albert-base-v2 --task mrpc --attention aa-ct --output_dir runs/mrpc",
         "alignattn finetune --config configs/albert-rte.yaml --seeds 1 2 3 --output_dir runs/rte",

@@ -22,10 +22,11 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
+from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, read_text
+from alignattn.support.files import check_free, read_text, unfinished
 from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import Task, TextClassification, get_task
 from alignattn.tasks.kinds import kind_of
@@ -52,8 +53,9 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
         arguments.max_length_of(task),
         arguments.seed,
     )
-    write_studies(folder / HEADS_TABLE, studies, studied)
-    draw_studies(folder / HEADS_PICTURE, studies, studied)
+    with unfinished(folder):
+        write_studies(folder / HEADS_TABLE, studies, studied)
+        draw_studies(folder / HEADS_PICTURE, studies, studied)
     print(f"{render_studies(studies, studied)}\nwritten to {folder}")
     return studies
 
@@ -82,9 +84,9 @@ def study_model(
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
     encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
     ids = encoded["input_ids"][:]
-    longest, positions = max(map(len, ids)), getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None and longest > positions:
-        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {positions} tokens")
+    most = most_tokens(loaded.model, loaded.tokenizer)
+    if max(map(len, ids)) > most:
+        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
     layers = patch_of(loaded.model).config.layers

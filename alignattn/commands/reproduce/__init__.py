@@ -73,6 +73,7 @@ COMMAND = Command(
     "a table of a paper, measured: what is missing of it is run, and written beside the published figures",
     ReproduceOptions,
     run="alignattn.commands.reproduce.command:reproduce",
+    shares_folder=True,
     examples=(
         "alignattn reproduce table1 --dry_run",
         "alignattn reproduce table1 --tasks mrpc rte --attentions soft aa-ct --num_train_epochs 1",

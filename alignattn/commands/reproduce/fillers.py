@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.runs.filler import OUTPUT_DIR, Filler
-from alignattn.support.command import TableUse
+from alignattn.runs.filler import Filler
+from alignattn.support.command import OUTPUT_DIR, TableUse
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Option, Options, did_you_mean, options_of
@@ -56,10 +56,10 @@ def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
-    commands = filter(None, (use_of(command).needs, command))
+    commands = [name for name in (use_of(command).needs, command) if name is not None]
     groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    return read_words(options, words, build_parser(options, get_command("reproduce").prog))
+    return read_words(options, words, build_parser(options, get_command(commands[0]).prog))
 
 
 def in_digests(option: Option, value: Any) -> Any:

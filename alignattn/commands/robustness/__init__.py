@@ -13,6 +13,7 @@ COMMAND = Command(
     "how many attacks by TextFooler, TextBugger and BAE fail",
     RobustnessOptions,
     run="alignattn.commands.robustness.command:robustness",
+    shares_folder=True,
     examples=(
         f"{ROBUSTNESS} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
         f"{ROBUSTNESS} --merge --output_dir attacks",

@@ -6,6 +6,7 @@ The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the maske
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,14 +34,16 @@ from alignattn.commands.robustness.masked_texts import (
     split_texts,
 )
 from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.robustness.encoders import CHECKPOINT, most_tokens
+from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
 from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
-from alignattn.runs.training_arguments import training_arguments
+from alignattn.runs.training_arguments import check_full_batch, training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_free, write_json
+from alignattn.support.files import check_free, unfinished, write_json
+from alignattn.training import SavingMixin
 from alignattn.training.arguments import refuse_data_parallel
 
 
@@ -98,6 +101,10 @@ class MaskedLanguageResult:
     device: str
 
 
+class _MaskedLanguageTrainer(SavingMixin, Trainer):
+    """transformers' Trainer, which saves whole and finite checkpoints or none."""
+
+
 def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLanguageResult:
     """Train a masked-language head and its encoder on texts; save them, and print and write what they guess.
 
@@ -139,9 +146,11 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
         versions=package_versions(),
         device=device_name(args.device),
     )
-    trainer.save_model()
+    with unfinished(folder) if trainer.is_world_process_zero() else nullcontext():
+        trainer.save_model()
+        if trainer.is_world_process_zero():
+            write_json(folder / RESULTS_FILE, asdict(result))
     if trainer.is_world_process_zero():
-        write_json(folder / RESULTS_FILE, asdict(result))
         print(accuracy_lines(result, folder))
     return result
 
@@ -210,10 +219,11 @@ def _build_trainer(
 ) -> Trainer:
     refuse_data_parallel(args, "train-mlm")
     train, held_out = (part.remove_columns("is_cut") for part in parts)
+    check_full_batch(args, len(train))
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:
-        trainer = Trainer(
+        trainer = _MaskedLanguageTrainer(
             model=model,
             args=args,
             train_dataset=train,

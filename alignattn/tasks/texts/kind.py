@@ -39,6 +39,9 @@ class TextClassificationKind(LabelledKind[TextClassification]):
             config.problem_type = "regression"
         else:
             name_classes(config, task.labels)
+            if len(task.labels) > 1:
+                # The first forward with labels would write it: a run that is resumed at its end has none.
+                config.problem_type = "single_label_classification"
 
     def encode(
         self,

@@ -1,5 +1,7 @@
 """Runs on a Ray cluster, or on one that is started here for the purpose."""
 
+import re
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,20 @@ from typing import Any
 from alignattn.commands.reproduce.folder import record_failure
 from alignattn.commands.reproduce.launchers.worker import FAILED, run_in_process
 from alignattn.support.errors import AlignAttnError, install_extra, one_line
+
+CLUSTER_ADDRESS = re.compile(r"(?:ray://)?(?P<host>.+):(?P<port>\d+)")
+SECONDS_TO_ANSWER = 10.0
+
+
+def _check_listening(address: str | None) -> None:
+    """Refuse an address at which nobody listens: Ray would try it for minutes, and may then end the process."""
+    parts = CLUSTER_ADDRESS.fullmatch(address or "")
+    if parts is None:
+        return
+    try:
+        socket.create_connection((parts["host"].strip("[]"), int(parts["port"])), SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise AlignAttnError(f"no Ray cluster at {address}: {one_line(error)}: give another --ray_address") from error
 
 
 class RayLauncher:
@@ -29,6 +45,7 @@ class RayLauncher:
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
         """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
         ray = self.ray
+        _check_listening(self.address)
         try:
             ray.init(address=self.address or "local", log_to_driver=False, include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError) as error:

@@ -1,12 +1,13 @@
-"""The process of one run: `python -m alignattn.commands.reproduce.launchers.worker FOLDER`.
+"""The process of one run: `python -m alignattn.commands.reproduce.launchers.worker FOLDER [LAUNCHER]`.
 
 Whatever starts it, the worker itself holds the folder's lock while it works, so that a launcher which dies leaves no
-run that another launcher could start beside it.
+run that another launcher could start beside it. Given the launcher's process id, it ends with that process.
 """
 
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -20,6 +21,12 @@ from alignattn.support.errors import AlignAttnError, reason_of
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""
 
+ORPHANED = 143
+"""Of one whose launcher ended: 128 and the number of SIGTERM."""
+
+POLL_SECONDS = 0.5
+"""Between two looks at whether the launcher is there."""
+
 
 def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     """Run the worker of a folder in a process of its own, and return its exit code.
@@ -32,7 +39,7 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
     """
     with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
         code = subprocess.run(  # noqa: S603  # no shell, and words of our own
-            [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder)],
+            [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -43,6 +50,22 @@ def run_in_process(folder: Path, environment: Mapping[str, str]) -> int:
         end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         record_failure(folder, f"the run {end}; its last words are in {LOG_FILE}")
     return code
+
+
+def end_with(launcher: int) -> None:
+    """End this process as soon as the process that started it is no more, as a kill would.
+
+    Args:
+        launcher: its process id.
+    """
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(POLL_SECONDS)
+        print("what started this run is no more: it ends here, and the next call goes on with it", flush=True)
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def work(folder: RunFolder) -> int:
@@ -77,6 +100,8 @@ def work(folder: RunFolder) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        end_with(int(sys.argv[2]))
     try:
         sys.exit(work(RunFolder.read(Path(sys.argv[1]))))
     except AlignAttnError as error:

@@ -1,0 +1,130 @@
+"""A checkpoint is written whole and finite, or not at all."""
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import Trainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from alignattn.support.errors import AlignAttnError, free_space, in_megabytes, one_line
+from alignattn.training.checkpoints import last_whole_checkpoint
+
+if TYPE_CHECKING:
+    _Trainer = Trainer
+else:
+    _Trainer = object
+
+TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos")
+"""In the words of `torch.save` where the disk takes no more: it says nothing of the disk."""
+
+TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
+"""Under which safetensors writes a file before it gets its name."""
+
+ADAM_MOMENTS = 2
+"""Which Adam keeps of each parameter that it trains, each as large as the parameter."""
+
+ADAMS = ("adamw_torch", "adamw_torch_fused")
+
+
+class SavingMixin(_Trainer):
+    """Makes a Trainer save no weights that are not finite, and say in one line what a disk could not take.
+
+    It stands before `transformers.Trainer` or a subclass of it among the bases.
+
+    Raises:
+        AlignAttnError: on weights that are not finite, and where the disk refuses a checkpoint, the model or the state.
+    """
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model as the Trainer does, if its weights are finite."""
+        assert self.model is not None
+        check_finite_weights(self.model, self.state.global_step)
+        with self._told_of_the_disk("the model"):
+            super().save_model(*args, **kwargs)
+
+    def save_state(self) -> None:
+        """Save the state as the Trainer does."""
+        with self._told_of_the_disk("what was logged"):
+            super().save_state()
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = Path(str(self.args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        was_there = folder.exists()
+        try:
+            with self._told_of_the_disk("a checkpoint"):
+                super()._save_checkpoint(*args, **kwargs)
+        except AlignAttnError:
+            # It is of no use, and takes the room that a report of the failure needs.
+            if not was_there and self.args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @contextmanager
+    def _told_of_the_disk(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(words in str(error) for words in TORCH_CANNOT_WRITE):
+                raise
+            folder = Path(str(self.args.output_dir))
+            whole = last_whole_checkpoint(folder)
+            kept = "nothing was saved before" if whole is None else f"the last whole checkpoint, {whole.name}, stays"
+            raise AlignAttnError(
+                f"cannot write {what} to {folder} ({one_line(error)}): a checkpoint takes about "
+                f"{in_megabytes(self.checkpoint_bytes())}, and {in_megabytes(free_space(folder))} are free; {kept}: "
+                "make room, and give the same command again"
+            ) from error
+
+    def model_bytes(self) -> int:
+        """Return how many bytes the saved weights take, about: of adapters, theirs alone."""
+        assert self.model is not None
+        if hasattr(self.model, "peft_config"):
+            return _bytes_of(tensor for tensor in self.model.parameters() if tensor.requires_grad)
+        return _bytes_of(self.model.state_dict().values())
+
+    def checkpoint_bytes(self) -> int:
+        """Return how many bytes a checkpoint takes at least, about: weights, and what Adam keeps of them."""
+        assert self.model is not None
+        if self.args.save_only_model or self.args.optim not in ADAMS:
+            return self.model_bytes()
+        trained = (tensor for tensor in self.model.parameters() if tensor.requires_grad)
+        return self.model_bytes() + ADAM_MOMENTS * _bytes_of(trained)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def remove_torn_weights(folder: Path) -> None:
+    """Remove what safetensors was writing in a run's folder and its checkpoints when it was killed: it knows no lock.
+
+    Args:
+        folder: that no other process writes.
+    """
+    for part in (folder, *folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+        for torn in filter(TORN_WEIGHTS.fullmatch, map(str, part.glob(".tmp*"))):
+            Path(torn).unlink(missing_ok=True)
+
+
+def check_finite_weights(model: nn.Module, step: int) -> None:
+    """Raise if a parameter is not finite.
+
+    Args:
+        model: to be saved.
+        step: of its training, for the message.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.detach().isfinite().all():
+            raise AlignAttnError(
+                f"the weights are no longer finite (step {step}, {name}) and are not saved: lower --learning_rate, "
+                "--alignment_learning_rate or the alignment weight; earlier checkpoints are untouched"
+            )

@@ -1,0 +1,237 @@
+"""Kill commands at every one of their own writes: `python tests/faults/forked.py FOLDER NAME...`, a JSON line a point.
+
+A process that has imported everything forks a child for each call. A first call counts the places at which this package
+has the disk keep what was written (`os.fsync`) or gives it its name (`os.replace`). Then for each of them a call is
+killed there, the same command is given again, and what it leaves is compared with what a call left that nobody killed.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    os.environ.setdefault("HOME", tempfile.mkdtemp())
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+from conftest import SPECIAL, WORDS
+
+from alignattn.cli import main
+from alignattn.commands import get_command
+from alignattn.support.folder_lock import LOCK_FILE
+
+KILLED = 137
+POINTS = ("fsync", "replace")
+OF_TIME = re.compile(r"runtime|_per_second|seconds")
+"""Numbers that no second call repeats."""
+TIMED_FILES = frozenset({"README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"})
+"""Their contents tell of times; that they are there and can be read is compared."""
+
+ROWS, OTHER_ROWS = 8, 6
+TRAINING = (
+    *("--num_train_epochs", "1", "--per_device_train_batch_size", "4", "--use_cpu", "true", "--max_length", "16"),
+    *("--learning_rate", "1e-3"),
+)
+
+
+def sentences(count: int, start: int = 0) -> list[str]:
+    return [
+        " ".join(WORDS[(start + row * (place + 1) + place) % len(WORDS)] for place in range(4)) for row in range(count)
+    ]
+
+
+class Workplace:
+    """A folder with a tiny model and rows, and what commands are given there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, folder / "tiny"
+        self._save_model()
+        for name, count in (("train", ROWS), ("validation", OTHER_ROWS)):
+            frame = pd.DataFrame({"a": sentences(count), "b": sentences(count, 3), "label": [0, 1] * (count // 2)})
+            frame.to_csv(folder / f"{name}.csv", index=False)
+        pair = {"premise": sentences(ROWS), "hypothesis": sentences(ROWS, 2), "label": [0, 1, 2, 0, 1, 2, 0, 1]}
+        for name in ("snli/train", "snli/validation", "glue/mnli/validation_matched"):
+            path = folder / "data" / f"{name}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pd.DataFrame(pair).to_parquet(path)
+        (folder / "texts.txt").write_text("\n".join(f"{text} {text}" for text in sentences(60)) + "\n")
+
+    def _save_model(self) -> None:
+        import transformers
+
+        self.model.mkdir()
+        (self.model / "vocab.txt").write_text("\n".join(SPECIAL + WORDS))
+        transformers.BertTokenizer(str(self.model / "vocab.txt"), model_max_length=64).save_pretrained(self.model)
+        torch.manual_seed(0)
+        size = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+        vocabulary = len(SPECIAL + WORDS)
+        config = transformers.BertConfig(vocab_size=vocabulary, max_position_embeddings=64, **size)
+        transformers.BertForMaskedLM(config).save_pretrained(self.model)
+
+    def words(self, name: str, out: Path) -> list[str]:
+        """The command line of a command that writes `out`."""
+        at = {"model": str(self.model), "data": str(self.folder / "data"), "texts": str(self.folder / "texts.txt")}
+        run, rows = str(self.folder / "run"), [str(self.folder / f"{part}.csv") for part in ("train", "validation")]
+        of_rows = ["--train_file", rows[0], "--validation_file", rows[1], "--text_columns", "a", "b"]
+        finetune = ["finetune", "--model", at["model"], *of_rows, *TRAINING, "--attention", "aa-ct"]
+        shift = ["--pair", "snli-mnli", "--data_dir", at["data"], "--model", at["model"], "--attention", "soft"]
+        lines: dict[str, list[str]] = {
+            "finetune": [*finetune, "--save_strategy", "steps", "--save_steps", "1", "--output_dir", str(out)],
+            "seeds": [*finetune, "--save_strategy", "no", "--seeds", "1", "2", "--output_dir", str(out)],
+            "domain-shift": ["domain-shift", *shift, *TRAINING, "--output_dir", str(out)],
+            "calibrate": ["calibrate", f"{run}/predictions.parquet", "--resamples", "10", "--output_dir", str(out)],
+            "inspect": [
+                "inspect",
+                "--model",
+                at["model"],
+                "--validation_file",
+                at["texts"],
+                "--max_length",
+                "16",
+                "--output_dir",
+                str(out),
+            ],
+            "figure": ["figure", "curves", "--run", run, "--output", str(out / "curves.svg")],
+            "train-mlm": [
+                *("robustness", "train-mlm", "--model", at["model"], "--train_file", at["texts"]),
+                *("--max_steps", "2", "--max_length", "16", "--use_cpu", "true", "--output_dir", str(out)),
+            ],
+            "demo": [
+                *("demo", "--model", at["model"], "--train_rows", "16", "--validation_rows", "8"),
+                *("--num_train_epochs", "1", "--output_dir", str(out)),
+            ],
+        }
+        return lines[name]
+
+
+def in_child(work: Callable[[], int], log: Path) -> int:
+    """Do something in a child, which writes its words to a file, and return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            code = work()
+            sys.stdout.flush()
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) -> Callable[[], int]:
+    """What runs a command and dies in the place of its own write of that number; the number of all is written."""
+
+    def work() -> int:
+        reached = 0
+
+        def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal reached
+                reached += 1
+                if reached == point:
+                    os._exit(KILLED)
+                return real(*args, **kwargs)
+
+            return call
+
+        for name in POINTS:
+            setattr(os, name, counted(getattr(os, name)))
+        code = main(words)
+        if count_file is not None:
+            count_file.write_text(str(reached))
+        return code
+
+    return work
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What of the files of a folder two calls of one command must have in common."""
+    found: dict[str, Any] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE):
+        found[str(path.relative_to(folder))] = _content(path, folder)
+    return found
+
+
+def _content(path: Path, folder: Path) -> Any:
+    if path.name in TIMED_FILES:
+        return path.stat().st_size > 0
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".json":
+        return _timeless(json.loads(path.read_text().replace(str(folder), "")))
+    if path.suffix in (".yaml", ".txt", ".csv"):
+        text = path.read_text().replace(str(folder), "").replace(folder.name, "")
+        # The demo's table tells how long a step took, in its fifth column.
+        return re.sub(r"\d+\.\d{3}\b", "", text) if path.name == "table.txt" else text
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _timeless(item) for name, item in value.items() if not OF_TIME.search(name)}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def try_command(place: Workplace, name: str) -> None:
+    """Kill a command at each of its writes, and print a JSON line for each."""
+    counted, whole = place.folder / f"{name}-count", place.folder / f"{name}-whole"
+    code = in_child(killed_at(0, place.words(name, whole), counted), place.folder / "log")
+    if code:
+        print(json.dumps({"command": name, "point": 0, "survived": False, "why": _end(place)}), flush=True)
+        return
+    expected, count = contents(whole), int(counted.read_text())
+    for point in range(1, count + 1):
+        out = place.folder / f"{name}-{point}"
+        why = ""
+        words = place.words(name, out)
+        code = in_child(killed_at(point, words), place.folder / "log")
+        if code != KILLED:
+            why = f"ended with {code} before it was killed: {_end(place)}"
+        else:
+            code = in_child(lambda words=words: main(words), place.folder / "log")
+            found = contents(out)
+            differing = [file for file in expected | found if expected.get(file, "") != found.get(file, "")]
+            # What was whole already is not written over: that is said, with exit code 2.
+            if code and (differing or "already" not in _end(place)):
+                why = f"the same command ended with {code}: {_end(place)}"
+            elif differing:
+                why = f"differs in {', '.join(differing)}"
+        print(json.dumps({"command": name, "point": point, "survived": not why, "why": why}), flush=True)
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _end(place: Workplace) -> str:
+    lines = (place.folder / "log").read_text(errors="replace").strip().splitlines()
+    return " | ".join(lines[-3:])
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for command in ("finetune", "domain-shift", "inspect", "calibrate", "figure", "demo"):
+        _ = get_command(command).function
+    _ = get_command("robustness").subcommands["train-mlm"].function
+    with contextlib.suppress(ImportError):
+        import transformers.models.bert.modeling_bert  # noqa: F401
+    workplace = Workplace(folder)
+    run = workplace.words("finetune", folder / "run")
+    assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)
+    for command in sys.argv[2:]:
+        try_command(workplace, command)

@@ -1,0 +1,274 @@
+"""What befalls a folder: two commands at once, leftovers of kills, a full disk, a read-only one, infinities."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import ROOT, WORDS
+
+from alignattn.cli import main
+from alignattn.commands.reproduce.launchers import ray as ray_launcher
+from alignattn.commands.reproduce.launchers.worker import ORPHANED
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, entries, replacing, unfinished, write_text
+from alignattn.support.folder_lock import LOCK_FILE, sole_writer
+from alignattn.training.saving import check_finite_weights, remove_torn_weights
+
+TIMEOUT_SECONDS = 600
+ROWS = 8
+ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+HOLD = """
+import sys
+from pathlib import Path
+from alignattn.support.folder_lock import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    input()
+"""
+
+
+def python(code: str, *words: str, **options) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.Popen(command, env=os.environ | ENVIRONMENT, text=True, **(pipes | options))
+
+
+@pytest.fixture
+def words(tiny_checkpoint, tmp_path):
+    texts = [" ".join(WORDS[row : row + 4]) for row in range(ROWS)]
+    frame = pd.DataFrame({"a": texts, "b": texts[::-1], "label": [0, 1] * (ROWS // 2)})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    rows = ["--train_file", str(tmp_path / "rows.csv"), "--validation_file", str(tmp_path / "rows.csv")]
+    return [
+        "finetune", "--model", str(tiny_checkpoint), *rows, "--text_columns", "a", "b", "--num_train_epochs", "1",
+        "--per_device_train_batch_size", "4", "--use_cpu", "true", "--max_length", "16", "--save_strategy", "steps",
+        "--save_steps", "1", "--output_dir", str(tmp_path / "run"),
+    ]  # fmt: skip
+
+
+def last_line(capsys) -> str:
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+class TestTemporaryFiles:
+    def test_those_of_the_dead_are_removed_and_those_of_the_living_stay(self, tmp_path):
+        (tmp_path / ".alignattn-dead.yaml").write_text("torn")
+        with replacing(tmp_path / "of_another.json") as alive:
+            write_text(tmp_path / "config.yaml", "a: 1\n")
+            assert alive.exists()
+            assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", alive.name}
+            assert entries(tmp_path) == {"config.yaml"}
+            alive.write_text("{}")
+        assert entries(tmp_path) == {"config.yaml", "of_another.json"}
+
+    def test_a_run_whose_first_write_was_killed_is_not_refused(self, words, tmp_path):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / ".alignattn-dead.yaml").write_text("torn")
+        assert main(words) == 0
+        assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+    def test_torn_weights_of_safetensors_are_removed(self, tmp_path):
+        names = (".tmpAbC123", "checkpoint-1/.tmpAbC123", ".tmpfiles", "model.safetensors")
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("weights")
+        remove_torn_weights(tmp_path)
+        assert [name for name in names if (tmp_path / name).exists()] == [".tmpfiles", "model.safetensors"]
+
+    def test_what_a_killed_call_left_unfinished_may_be_written_over(self, tmp_path):
+        def killed():
+            with unfinished(tmp_path):
+                write_text(tmp_path / "table.csv", "half")
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            killed()
+        check_free(tmp_path, ["table.csv"])
+        with unfinished(tmp_path):
+            write_text(tmp_path / "table.csv", "whole")
+        with pytest.raises(AlignAttnError, match="already holds"):
+            check_free(tmp_path, ["table.csv"])
+
+
+class TestLock:
+    def test_the_second_waits_and_says_for_whom(self, tmp_path):
+        folder = tmp_path / "run"
+        first = python(HOLD, str(folder))
+        assert first.stdout.readline() == "held\n"
+        second = python(HOLD, str(folder))
+        said = second.stderr.readline()
+        assert re.search(rf"waiting for {folder}, which is written by process {first.pid} on \S+, since .* UTC", said)
+        assert first.communicate("\n", timeout=TIMEOUT_SECONDS)[1] == ""
+        assert second.stdout.readline() == "held\n"
+        second.communicate("\n", timeout=TIMEOUT_SECONDS)
+        assert (first.returncode, second.returncode) == (0, 0)
+        assert not folder.exists()
+
+    def test_a_killed_holder_holds_nothing(self, tmp_path):
+        first = python(HOLD, str(tmp_path))
+        assert first.stdout.readline() == "held\n"
+        first.kill()
+        first.communicate()
+        with sole_writer(tmp_path):
+            assert (tmp_path / LOCK_FILE).exists()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_processes_of_one_group_do_not_wait_for_their_first(self, tmp_path, monkeypatch):
+        with sole_writer(tmp_path):
+            monkeypatch.setenv("RANK", "1")
+            with sole_writer(tmp_path):
+                pass
+
+
+class TestNumbers:
+    def test_a_diagnostic_that_is_not_finite_is_null_and_named(self, words, tmp_path, capsys):
+        assert main([*words, "--attention", "aa-ct", "--alignment_weight", "1e22"]) == 0
+        assert "null in results.json: grad_norm" in capsys.readouterr().err
+        result = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert result["training"]["grad_norm"] is None
+        assert main([*words, "--attention", "aa-ct", "--alignment_weight", "1e22"]) == 0
+        figure = ["figure", "curves", "--run", str(tmp_path / "run"), "--output", str(tmp_path / "curves.svg")]
+        assert main(figure) == 0
+
+    def test_weights_that_are_not_finite_are_not_saved(self, words, tmp_path, capsys):
+        assert main([*words, "--learning_rate", "1e38"]) == 2
+        assert "weights are no longer finite" in last_line(capsys)
+        assert entries(tmp_path / "run") == {"config.yaml"}
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_one_number_is_enough(self, value):
+        layer = torch.nn.Linear(3, 3)
+        check_finite_weights(layer, 1)
+        with torch.no_grad():
+            layer.bias[1] = value
+        with pytest.raises(AlignAttnError, match=r"step 1, bias"):
+            check_finite_weights(layer, 1)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str):
+    """A file system of so many bytes, where this process may mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+class TestFullDisk:
+    def test_a_disk_that_cannot_take_the_run_is_said_before_the_training(self, words, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr("alignattn.runs.disk_room.free_space", lambda folder: 1000)
+        assert main(words) == 2
+        assert "2 checkpoint(s) of" in (said := last_line(capsys))
+        assert "make room" in said
+        assert main([*words, "--save_strategy", "no"]) == 2
+        assert "0 checkpoint(s)" in last_line(capsys)
+
+    @pytest.mark.parametrize("kilobytes", [8, 100, 330, 430])
+    def test_a_disk_that_becomes_full_is_one_line_and_the_last_checkpoint_stays(
+        self, words, tmp_path, kilobytes, monkeypatch, capsys
+    ):
+        monkeypatch.setattr("alignattn.runs.run.check_disk_room", lambda trainer: None)
+        disk = tmp_path / "disk"
+        with small_disk(disk, f"{kilobytes}k"):
+            small = [*words[:-1], str(disk / "run")]
+            assert main(small) == 2
+            said = capsys.readouterr().err
+            assert "Traceback" not in said
+            assert re.search(r"are free.*make room, and give the same command again", said.strip().splitlines()[-1])
+            # What is there goes on where there is room.
+            shutil.copytree(disk / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".alignattn*"))
+        assert main([*words[:-1], str(tmp_path / "moved")]) == 0
+
+    def test_a_file_that_may_not_grow(self, words, tmp_path):
+        code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
+        code += "from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
+        process = python(code, *words)
+        _, said = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 2, said
+        assert "too large" in said.strip().splitlines()[-1]
+
+
+def test_a_read_only_folder_is_one_line(words, tmp_path, capsys):
+    with small_disk(tmp_path / "disk", "1m"):
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        assert main([*words[:-1], str(tmp_path / "disk" / "run")]) == 2
+    assert re.fullmatch(r"alignattn: cannot use \S+: Read-only file system\n", capsys.readouterr().err)
+
+
+LIST_TASKS = (sys.executable, "-m", "alignattn", "list", "tasks")
+
+
+class TestStreams:
+    def run(self, shell: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", shell, "bash", *LIST_TASKS],
+            env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def test_a_reader_that_goes_away_is_no_fault_of_the_disk(self):
+        done = self.run('"$@" | true; exit ${PIPESTATUS[0]}')
+        assert (done.returncode, done.stderr) == (141, "")
+
+    def test_a_closed_output(self):
+        done = self.run('"$@" >&-')
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_a_full_device(self):
+        done = self.run('"$@" >/dev/full')
+        assert done.returncode == 2
+        assert done.stderr == "alignattn: cannot use the disk: No space left on device\n"
+
+
+def test_a_worker_ends_with_what_started_it():
+    worker = "import os, sys, time; from alignattn.commands.reproduce.launchers.worker import end_with; "
+    worker += "end_with(int(sys.argv[1])); print('up', flush=True); time.sleep(600)"
+    code = "import subprocess, os, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); "
+    code += "print(p.pid, flush=True); p.wait()"
+    launcher = python(code, worker)
+    pid = int(launcher.stdout.readline())
+    assert launcher.stdout.readline() == "up\n"
+    launcher.send_signal(signal.SIGKILL)
+    # The pipe that both held ends with the worker.
+    out, _ = launcher.communicate(timeout=TIMEOUT_SECONDS)
+    assert "no more" in out
+    assert ORPHANED == 128 + signal.SIGTERM
+    assert pid > 0
+
+
+def test_a_cluster_of_nobody_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(AlignAttnError, match=rf"no Ray cluster at 127.0.0.1:{port}.*give another"):
+            ray_launcher._check_listening(f"127.0.0.1:{port}")
+    ray_launcher._check_listening(None)
+    ray_launcher._check_listening("auto")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("offset", range(12))
+def test_two_commands_on_one_folder_both_end_well(words, tmp_path, offset):
+    code = "import sys; from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
+    first = python(code, *words)
+    time.sleep(offset)
+    second = python(code, *words)
+    ended = [(process.communicate(timeout=TIMEOUT_SECONDS)[1], process.returncode) for process in (first, second)]
+    assert [code for _, code in ended] == [0, 0], ended
+    assert "results.json" in entries(tmp_path / "run")

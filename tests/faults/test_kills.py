@@ -1,0 +1,43 @@
+"""Commands that are killed at each of their own writes, and given again: they end as if nobody had killed them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+HARNESS = ROOT / "tests" / "faults" / "forked.py"
+QUICK = ("finetune", "figure")
+OTHERS = ("seeds", "domain-shift", "inspect", "calibrate", "train-mlm", "demo")
+TIMEOUT_SECONDS = 1800
+
+
+def tries(folder: Path, *names: str) -> list[dict[str, object]]:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(HARNESS), str(folder), *names],
+        env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def check(lines: list[dict[str, object]], names: tuple[str, ...]) -> None:
+    assert {line["command"] for line in lines} == set(names)
+    assert [line for line in lines if not line["survived"]] == []
+
+
+def test_a_command_that_is_killed_at_its_writes_goes_on(tmp_path):
+    lines = tries(tmp_path, *QUICK)
+    check(lines, QUICK)
+    # Its options, predictions, card and results, each brought to the disk and given its name.
+    assert sum(line["command"] == "finetune" for line in lines) >= 8
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_command_that_is_killed_at_its_writes_goes_on(name, tmp_path):
+    check(tries(tmp_path, name), (name,))
