@@ -75,7 +75,7 @@ class Patch(nn.Module):
             )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         within = prefix.removesuffix(f"{CHILD_NAME}.").removeprefix(PEFT_PREFIX)
         owner: Any = self.collector.owner
         # Transformers' models with a head keep their encoder under the name that it gives itself.
