@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from alignattn.calibration.rows import find_bad_rows
 from alignattn.support.bad_rows import BadRow, list_bad_rows
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_file
+from alignattn.support.parquet import read_parquet
 
 SPLIT_COLUMN = "split"
 
@@ -89,10 +89,7 @@ def all_splits(files: Sequence[Predictions]) -> list[str]:
 
 def _read_table(path: Path) -> pa.Table:
     check_file(path, "give a file of predictions")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise AlignAttnError(f"cannot read {path} as a Parquet file: {one_line(error)}") from error
+    table = read_parquet(path)
     if table.num_rows == 0:
         raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
     return table

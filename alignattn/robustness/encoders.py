@@ -9,17 +9,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.batches import ModelInputs, OutputCache
+from alignattn.robustness.recipe_names import LONGEST
 
 VECTORS_KEPT = 2**14
 """Sentences whose vectors are kept; 24 MiB at 384 numbers each."""
-
-NO_LIMIT = -1
-"""The `max_position_embeddings` of a model that takes any length, such as XLNet."""
-
-LONGEST = 512
-"""Most tokens that a model is given, where neither it nor its tokenizer names fewer."""
 
 CHECKPOINT = "a folder with weights as safetensors, or a Hub id that is cached or reachable"
 """What a user may give as a model; other weights would have to be unpickled."""
@@ -84,17 +80,6 @@ class MeanPooling:
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return how many tokens a model is given."""
     return min(LONGEST, most_tokens(model, tokenizer))
-
-
-def most_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens a model takes; transformers' very large number where neither names how many."""
-    positions: int = getattr(model.config, "max_position_embeddings", None) or NO_LIMIT
-    if positions == NO_LIMIT:
-        return int(tokenizer.model_max_length)
-    if "roberta" in model.config.model_type:
-        # Its positions are counted from the one after the padding token's.
-        positions -= model.config.pad_token_id + 1
-    return min(positions, int(tokenizer.model_max_length))
 
 
 @lru_cache

@@ -1,9 +1,9 @@
 """The names of recipes, of what they are made of and of how attacks end, which need no heavy import."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from alignattn.support.errors import unknown
+from alignattn.support.errors import AlignAttnError, unknown
 
 RECIPES: Mapping[str, str] = {
     "textfooler": "TextFoolerJin2019",
@@ -19,9 +19,24 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 UNIVERSAL_SENTENCE_ENCODER = "use"
 WORDNET = "wordnet"
+SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
+
+LONGEST = 512
+"""Tokens that a model is given where nobody says how many, and it takes as many."""
 
 
 def check_recipe(recipe: str) -> None:
     """Check that there is such a recipe."""
     if recipe not in RECIPES:
         raise unknown("recipe", recipe, RECIPES)
+
+
+def check_sources_of_words(given: Any) -> None:
+    """Check that the words to swap come from one source at most.
+
+    Args:
+        given: has what is given of each as an attribute, or None.
+    """
+    names = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(given, name) is not None]
+    if len(names) > 1:
+        raise AlignAttnError(f"{' and '.join(names)} are given: the words to swap come from one of them")

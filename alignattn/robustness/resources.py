@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
-from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, check_sources_of_words
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_file
+from alignattn.support.parquet import read_parquet
 
 BERT = "bert-base-uncased"
 COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"
@@ -54,6 +54,9 @@ class Resources:
     sentence_encoder: str | Path = UNIVERSAL_SENTENCE_ENCODER
     mlm: Path | None = None
     nltk_data: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_sources_of_words(self)
 
     @property
     def has_vectors(self) -> bool:
@@ -133,15 +136,12 @@ def read_neighbors(path: Path) -> dict[str, list[str]]:
     Returns:
         The neighbours of each word.
     """
-    table = pq.read_table(path, columns=list(NEIGHBOR_COLUMNS))
+    table = read_parquet(path, columns=list(NEIGHBOR_COLUMNS))
     return dict(zip(table["word"].to_pylist(), table["neighbors"].to_pylist(), strict=True))
 
 
 def _check_neighbors(path: Path) -> None:
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise AlignAttnError(f"--neighbors {path} is no Parquet file: {one_line(error)}") from error
+    table = read_parquet(path, "give another to --neighbors")
     for name, kind in NEIGHBOR_COLUMNS.items():
         if name not in table.column_names or not table.schema.field(name).type.equals(kind):
             raise AlignAttnError(

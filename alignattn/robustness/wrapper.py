@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.models.lengths import most_tokens
 from alignattn.robustness.batches import ModelInputs, OutputCache
-from alignattn.robustness.encoders import most_tokens
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import MOST_TEXTS
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from alignattn.runs.folders import STATE_FILE, read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
 from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores
+from alignattn.support.parquet import read_parquet
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.metrics import METRICS
 
@@ -19,7 +20,7 @@ NO_ANSWER_COLUMN = "no_answer_score"
 
 def read_split(folder: Path, split: str) -> Any:
     """Return the predictions of a split, a table."""
-    return pq.read_table(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
+    return read_parquet(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
 
 
 def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:

@@ -5,16 +5,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.runs.options import RunOptions, is_seed_folder
 from alignattn.runs.results import CONFIG_FILE
 from alignattn.runs.rows import load_evaluation_rows, load_run_rows
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.json_records import read_json, read_record
+from alignattn.support.json_records import parse_json, read_json, read_record
 from alignattn.support.options import read_options_file, resolve
 from alignattn.support.publishing import distinct_ends
 from alignattn.tasks.rows import Rows
+
+OF_A_FILE = frozenset(
+    {"architectures", "attn_implementation", "dtype", "problem_type", "transformers_version", "use_cache"}
+)
+"""Fields of a saved config that tell of how it was trained and saved, and not of the model."""
 
 STATE_FILE = "trainer_state.json"
 """transformers' name of the file that holds what a run logged."""
@@ -42,13 +49,27 @@ def check_run_folder(folder: Path, option: str) -> None:
         )
 
 
-def check_checkpoint(folder: Path) -> None:
-    """Refuse a checkpoint to resume from that is not there, or whose records are damaged."""
+def check_checkpoint(folder: Path, config: PreTrainedConfig | None = None) -> None:
+    """Refuse a checkpoint to resume from that is not there, whose records are damaged, or that is of another model.
+
+    Args:
+        folder: of the checkpoint.
+        config: of the model that is to go on from it, where it is known.
+    """
     if not folder.is_dir():
         raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
     is_of_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
-    for name in (STATE_FILE, ADAPTER_CONFIG_NAME if is_of_adapter else "config.json"):
+    for name in (STATE_FILE, ADAPTER_CONFIG_NAME if is_of_adapter else CONFIG_NAME):
         read_json(folder / name)
+    if is_of_adapter or config is None:
+        return
+    theirs, mine = read_json(folder / CONFIG_NAME), parse_json(config.to_json_string(use_diff=False))
+    differing = sorted(name for name in theirs.keys() & mine.keys() - OF_A_FILE if theirs[name] != mine[name])
+    if differing:
+        raise AlignAttnError(
+            f"{folder} is a checkpoint of another model (its config differs in {', '.join(differing)}): give another "
+            "to --resume_from_checkpoint"
+        )
 
 
 def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,26 +10,40 @@ from tempfile import TemporaryDirectory
 
 import yaml
 from huggingface_hub import HfApi
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
 from alignattn.runs.folders import STATE_FILE
+from alignattn.runs.lora import ADAPTER_FOLDER
 from alignattn.runs.options import TASK_FILE, RunOptions
-from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult
+from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text, read_yaml, write_text
 from alignattn.support.json_records import read_json
 from alignattn.support.publishing import publishable
 
-LEFT_OUT = ("_*", f"{PREFIX_CHECKPOINT_DIR}-*")
-"""What `Trainer.push_to_hub` leaves out, too."""
+PUBLISHED = (
+    *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE),
+    *("config.json", "adapter_*.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("*.model", "chat_template.jinja"),
+)
+"""What of a run's folder is pushed: what this package writes there, a model's files and a tokenizer's. Whatever else
+lies there stays, `training_args.bin` among it: it is a pickle, and whoever unpickles one runs what it says."""
 
-NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, ADAPTER_CONFIG_NAME)
+RESUMED = (*PUBLISHED, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+"""What of a checkpoint is pushed where `--hub_strategy` asks for one to resume from."""
+
+NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
 """Files of a run that name data and models, some by where they lie on this machine."""
 
+NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
+"""Files of transformers and peft that name the model they were made of, in fields of `MODEL_NAMES`; their other fields
+hold tokens, too, and those of a path's looks are none."""
+
+MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
+
 STAGING_FOLDER = "_push"
-"""Of what the Trainer pushes while it trains, in the run's folder: left out by its name."""
+"""Of what the Trainer pushes while it trains, in the run's folder."""
 
 NOT_OPENED = "--push_to_hub: the repository could not be opened"
 NOT_PUSHED = "holds the finished run, which could not be pushed"
@@ -59,31 +73,46 @@ def push_run(result: RunResult, options: RunOptions) -> None:
             folder_path=staged,
             commit_message="End of training",
             token=token,
-            ignore_patterns=list(LEFT_OUT),
             revision=values["hub_revision"],
         )
 
 
-def stage(folder: Path, staged: Path) -> Path:
-    """Fill a folder with what of another is pushed, and return it: links to files, and copies without local paths."""
-    for source in filter(Path.is_file, folder.rglob("*")):
-        place = source.relative_to(folder)
-        if any(fnmatch(place.parts[0], pattern) for pattern in LEFT_OUT):
-            continue
-        target = staged / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.name in NAMING_PATHS:
-            write_text(target, _published_text(source))
-        else:
-            target.symlink_to(source.resolve())
+def stage(folder: Path, staged: Path, patterns: Sequence[str] = PUBLISHED) -> Path:
+    """Fill a folder with what of another is pushed, and return it: links to files, and copies without local paths.
+
+    Args:
+        folder: of a run or a checkpoint.
+        staged: the folder to fill.
+        patterns: of the names of the files to push.
+    """
+    for place in (folder, folder / ADAPTER_FOLDER):
+        for source in sorted(filter(Path.is_file, place.iterdir() if place.is_dir() else ())):
+            if not _is_named(source, patterns):
+                continue
+            target = staged / source.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            if source.name in NAMING_PATHS or _is_named(source, NAMING_MODELS):
+                write_text(target, _published_text(source))
+            else:
+                target.symlink_to(source.resolve())
     return staged
+
+
+def _is_named(file: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(file.name, pattern) for pattern in patterns)
 
 
 def _published_text(file: Path) -> str:
     if file.name == CONFIG_FILE:
         published: str = yaml.safe_dump(publishable(read_yaml(file)), allow_unicode=True)
         return published
-    return json.dumps(publishable(read_json(file)), indent=2) + "\n"
+    content = read_json(file)
+    if file.name in NAMING_PATHS:
+        content = publishable(content)
+    else:
+        content |= {name: publishable(content[name]) for name in MODEL_NAMES if name in content}
+    return json.dumps(content, indent=2) + "\n"
 
 
 def clear_staged(folder: Path) -> None:

@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, saved_class
+from alignattn.models.lengths import most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer, loading
@@ -68,7 +69,10 @@ def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
         kind.configure(task, config)
         _set_config_fields(config, arguments.model_config_fields)
     model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
-    return BuiltModel(model, load_tokenizer(name, model, **hub, **kind.tokenizer_options))
+    tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
+    # Not every tokenizer says what the model takes, and longer rows would end the training.
+    tokenizer.model_max_length = most_tokens(model, tokenizer)
+    return BuiltModel(model, tokenizer)
 
 
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:

@@ -60,12 +60,14 @@ class ModelOptions(Options):
     )
     model_revision: str = option("main", "Branch, tag or commit on the Hub.", group=MODEL_GROUP, rare=True)
     cache_dir: str | None = option(None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", rare=True)
-    lora_r: int | None = option(None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, low=1)
+    lora_r: int | None = option(
+        None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, rare=True, low=1
+    )
     lora_alpha: float | None = option(
-        None, "Their scale, over the rank (default: twice it).", group=LORA_GROUP, above=0
+        None, "Their scale, over the rank (default: twice it).", group=LORA_GROUP, rare=True, above=0
     )
     lora_target_modules: tuple[str, ...] | None = option(
-        None, "As query key (default: every linear layer).", group=LORA_GROUP, metavar="NAME"
+        None, "As query key (default: every linear layer).", group=LORA_GROUP, rare=True, metavar="NAME"
     )
     attention: str | None = option(None, ATTENTION_HELP, group=ATTENTION_GROUP)
     score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)

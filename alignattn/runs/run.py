@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from accelerate import PartialState
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from transformers.trainer_utils import SaveStrategy
 
 from alignattn.models.build import BuiltModel
@@ -35,7 +35,7 @@ from alignattn.runs.results import (
 )
 from alignattn.runs.rows import EncodedData, encode_splits, load_run_rows
 from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.runs.training_arguments import RunArguments, training_arguments
+from alignattn.runs.training_arguments import RunArguments, check_full_batch, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, one_line
@@ -60,6 +60,9 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
+
+NEWEST_CHECKPOINT = (None, "True", "true", "last")
+"""Values of `--resume_from_checkpoint` that name none."""
 
 
 def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
@@ -101,7 +104,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     trainer = _build_trainer(replace(loaded, model=trained), task, data, args)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
-    checkpoint = _checkpoint_to_resume(options, args)
+    checkpoint = _checkpoint_to_resume(options, args, loaded.model.config)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
     output = trainer.train(resume_from_checkpoint=checkpoint)
@@ -157,8 +160,12 @@ def _result(
 
 
 def check_output_dir(options: RunOptions) -> None:
-    """Refuse a folder that holds another run or other files."""
+    """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
     folder = options.output_dir
+    given = options.values["resume_from_checkpoint"]
+    if given not in NEWEST_CHECKPOINT:
+        resumed = Path(given).absolute().parent / CONFIG_FILE
+        _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
     if not folder.exists():
         return
     task = options.data.task
@@ -170,27 +177,33 @@ def check_output_dir(options: RunOptions) -> None:
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    differing = sorted(set(options.differences(read_yaml(config))) - OPTIONS_THAT_MAY_DIFFER)
+    _check_differences(options, config, f"{folder} already holds another run", "give another --output_dir")
+
+
+def _check_differences(options: RunOptions, config: Path, problem: str, advice: str) -> None:
+    """Refuse options that make another run than those of a file, which need not be there."""
+    written = read_yaml(config) if config.is_file() else {}
+    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER) if written else []
     if differing:
-        raise AlignAttnError(
-            f"{folder} already holds another run (it differs in {', '.join(differing)}): give another --output_dir"
-        )
+        raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
 
 
-def _checkpoint_to_resume(options: RunOptions, args: RunArguments) -> str | None:
-    if args.resume_from_checkpoint not in (None, "True", "true", "last"):
+def _checkpoint_to_resume(options: RunOptions, args: RunArguments, config: PreTrainedConfig) -> str | None:
+    if args.resume_from_checkpoint not in NEWEST_CHECKPOINT:
         checkpoint = Path(args.resume_from_checkpoint)
+        check_checkpoint(checkpoint, config)
     elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
         checkpoint = newest
         print(f"resuming from {checkpoint}")
+        check_checkpoint(checkpoint)
     else:
         return None
-    check_checkpoint(checkpoint)
     return str(checkpoint)
 
 
 def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
     _choose_best_metric(args, task, list(data.evaluation))
+    check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
     try:

@@ -6,10 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
 from transformers import EvalPrediction
 from transformers.trainer_utils import HubStrategy
+from transformers.utils.hub import PushInProgress
 
-from alignattn.runs.hub import NOT_OPENED, STAGING_FOLDER, clear_staged, hub_errors, stage
+from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds import kind_of
@@ -17,6 +19,10 @@ from alignattn.training import AlignmentTrainer
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
+
+
+LAST_CHECKPOINT = "last-checkpoint"
+"""Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
 
 
 class TaskTrainer(AlignmentTrainer):
@@ -85,18 +91,35 @@ class TaskTrainer(AlignmentTrainer):
         clear_staged(Path(str(self.args.output_dir)))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push as `Trainer` does, from copies of the output folder and the checkpoint that name no local path."""
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+        """Push what `Trainer` does, but listed files alone and without local paths: its own call adds a pickle."""
+        earlier: Any = self.push_in_progress
+        busy = earlier is not None and not earlier.is_done()
+        strategy = self.args.hub_strategy
+        if not self.is_world_process_zero() or strategy == HubStrategy.END or (busy and not self.args.hub_always_push):
             return
-        output_dir, checkpoint = str(self.args.output_dir), Path(checkpoint_folder)
-        if self.push_in_progress is None or self.push_in_progress.is_done():
-            clear_staged(Path(output_dir))
-        staged = stage(Path(output_dir), Path(output_dir, STAGING_FOLDER, checkpoint.name))
-        self.args.output_dir = str(staged)
-        try:
-            super()._push_from_checkpoint(str(stage(checkpoint, staged / checkpoint.name)))
-        finally:
-            self.args.output_dir = output_dir
+        output_dir, checkpoint = Path(str(self.args.output_dir)), Path(checkpoint_folder)
+        if not busy:
+            clear_staged(output_dir)
+        place = output_dir / STAGING_FOLDER / checkpoint.name
+        whole: dict[str | None, Path] = {None: stage(checkpoint, stage(output_dir, place / "run"))}
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            whole[name] = stage(checkpoint, place / "checkpoint", RESUMED)
+        jobs: Any = [
+            HfApi().upload_folder(
+                repo_id=str(self.hub_model_id),
+                folder_path=folder,
+                path_in_repo=path,
+                commit_message=f"Training in progress, step {self.state.global_step}",
+                token=self.args.hub_token,
+                run_as_future=True,
+                revision=self.args.hub_revision,
+            )
+            for path, folder in whole.items()
+        ]
+        jobs = [*earlier.jobs, *jobs] if busy else jobs
+        progress: Any = PushInProgress(jobs)
+        self.push_in_progress = progress
 
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:

@@ -42,3 +42,18 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         # Pinning serves the copy to an accelerator; without one torch warns at every loader.
         args.dataloader_pin_memory = False
     return args
+
+
+def check_full_batch(args: TrainingArguments, rows: int) -> None:
+    """Refuse a training without a step: no batch is full, and those that are not are left out.
+
+    Args:
+        args: of the training.
+        rows: to train on, as many as the model is given.
+    """
+    batch = args.train_batch_size * args.world_size
+    if args.dataloader_drop_last and rows < batch:
+        raise AlignAttnError(
+            f"--dataloader_drop_last leaves out batches that are not full, and the {rows} rows to train on fill none "
+            f"of {batch}: leave it out, or give a smaller --per_device_train_batch_size"
+        )

@@ -13,6 +13,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _LISTED_NAMES = 10
 _SHOWN_CHARACTERS = 40
+_MESSAGE_START, _MESSAGE_END = 1000, 400
+"""Characters of a long message that are kept: what is wrong stands first, what to do last."""
 
 
 class AlignAttnError(ValueError):
@@ -21,6 +23,10 @@ class AlignAttnError(ValueError):
     The message is one line that says what is wrong and what to do. The command line catches this class
     once, prints that line and exits with code 2.
     """
+
+    def __init__(self, message: str) -> None:
+        """Take a message, which may quote whatever a user gave: it becomes one line, of printable characters."""
+        super().__init__(_printable_line(message))
 
 
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
@@ -68,3 +74,11 @@ def listing(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _LISTED_NAMES
     return ", ".join(names[:_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _printable_line(text: str) -> str:
+    """A text without what breaks a line or commands a terminal, cut in its middle where it is long."""
+    if len(text) > _MESSAGE_START + _MESSAGE_END:
+        text = f"{text[:_MESSAGE_START]} … {text[-_MESSAGE_END:]}"
+    # Python writes what is not printable in a text as an escape, and leaves the rest.
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

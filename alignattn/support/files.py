@@ -123,16 +123,26 @@ def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
         path: the file.
         advice: what to do if there is none.
     """
-    text = read_text(path, advice)
+    return parse_yaml(read_text(path, advice), str(path))
+
+
+def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str, Any]:
+    """Return the names and values that YAML holds.
+
+    Args:
+        text: in YAML.
+        origin: what the text is, for messages.
+        as_written: whether every value stays the text that it is.
+    """
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=yaml.BaseLoader if as_written else yaml.SafeLoader)  # noqa: S506
     except RecursionError as error:
-        raise AlignAttnError(f"{path} is nested too deeply: correct the file") from error
+        raise AlignAttnError(f"{origin} is nested too deeply: correct the file") from error
     # A date of the 13th month and a number of 5,000 digits are errors of Python's and not of yaml's.
     except (yaml.YAMLError, ValueError) as error:
-        raise AlignAttnError(f"{path} is not YAML: {one_line(error)}") from error
+        raise AlignAttnError(f"{origin} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise AlignAttnError(f"{path} must hold lines of NAME: VALUE")
+        raise AlignAttnError(f"{origin} must hold lines of NAME: VALUE")
     return values
 
 

@@ -133,8 +133,10 @@ class Option:
 
     def checked(self, value: Any) -> Any:
         """Return a value as the option's type, a list as a tuple."""
-        if value is self.default or (value is None and self.takes_none) or self.rest:
+        if value is self.default or (value is None and self.takes_none):
             return value
+        if self.rest:
+            return self._words(value)
         if not self.is_list:
             return self._checked_one(value, self.label)
         values = value if isinstance(value, list | tuple) else [value]
@@ -150,12 +152,20 @@ class Option:
         if value == "":
             raise AlignAttnError(f"{label} is empty: give a value{'' if self.is_required else ', or leave it out'}")
         converted = self._converted(value)
+        if isinstance(converted, str) and not _is_writable(converted):
+            raise AlignAttnError(f"{label} {shown(value)} holds a character that no file can hold: leave it out")
         if self.choices and converted not in self.choices:
             choices = ", ".join(map(str, self.choices))
-            raise AlignAttnError(f"argument {self.label}: invalid choice: {value!r}: choose one of {choices}")
+            raise AlignAttnError(f"argument {self.label}: invalid choice: {shown(value)}: choose one of {choices}")
         if isinstance(converted, int | float) and not isinstance(converted, bool) and converted != self.default:
             self._check_range(converted)
         return converted
+
+    def _words(self, value: Any) -> tuple[str, ...]:
+        words = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(word, str) and _is_writable(word) for word in words):
+            raise AlignAttnError(f"{self.name} {shown(value)} must be words, as of a command line")
+        return tuple(words)
 
     def _converted(self, value: Any) -> Any:
         if value is False and "no" in self.choices:
@@ -190,6 +200,15 @@ def _as_text(value: Any, kind: type[Any]) -> str | None:
     if isinstance(value, bool):
         return str(value).lower() if kind is str else None
     return str(value) if isinstance(value, int | float | os.PathLike) else None
+
+
+def _is_writable(text: str) -> bool:
+    """Whether a text can be written to a file, or name one: UTF-8 has no lone surrogates, and paths no NUL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

@@ -4,6 +4,7 @@ Every reader returns a `datasets.Dataset` and raises `AlignAttnError` when there
 """
 
 import csv
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,13 +14,16 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.support.json_records import parse_json
+from alignattn.support.parquet import check_parquet
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TRAIN, Task
+
+LEAST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
+"""That a column holds."""
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
 
@@ -103,7 +107,7 @@ def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
 
 
 def _read_csv(path: Path) -> dict[str, list[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file, _any_length():
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
         rows = [row for row in reader if row]
@@ -120,6 +124,16 @@ def _read_csv(path: Path) -> dict[str, list[Any]]:
     return {name: [row[index] for row in rows] for index, name in enumerate(header)}
 
 
+@contextmanager
+def _any_length() -> Iterator[None]:
+    """Let a field of a CSV file be of any length, where Python would take 131,072 characters."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _read_json(path: Path) -> dict[str, list[Any]]:
     text = path.read_text(encoding="utf-8-sig")
     rows = parse_json(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
@@ -129,7 +143,17 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
         if not isinstance(row, dict):
             raise AlignAttnError(f"row {number} of {path} is {row!r} and no JSON object: correct the file")
     names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
-    return {name: [row.get(name) for row in rows] for name in names}
+    return {name: [_storable(row.get(name)) for row in rows] for name in names}
+
+
+def _storable(value: Any) -> Any:
+    """A value of JSON in which integers that no column of 64 bits holds, as ids may be, are the texts that they are."""
+    if isinstance(value, dict):
+        return {name: _storable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_integer and not LEAST_INTEGER <= value <= LARGEST_INTEGER else value
 
 
 def _json_lines(text: str, path: Path) -> Iterator[Any]:
@@ -144,7 +168,7 @@ def _json_lines(text: str, path: Path) -> Iterator[Any]:
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
-    if pq.read_metadata(path).num_rows == 0:
+    if check_parquet(path) == 0:
         raise _no_rows(path)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():

@@ -1,6 +1,5 @@
 """Which checkpoint a killed run goes on from, and what other libraries leave out when they load one."""
 
-import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import CHILD_NAME
+from alignattn.support.json_records import parse_json
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
@@ -33,7 +33,7 @@ def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
 
 def _is_whole(checkpoint: Path) -> bool:
     try:
-        json.loads((checkpoint / "trainer_state.json").read_text())
+        parse_json((checkpoint / "trainer_state.json").read_bytes())
         for weights in checkpoint.glob("*.safetensors"):
             with safe_open(weights, "pt"):
                 pass

@@ -255,6 +255,8 @@ def test_values_of_a_program_go_the_same_way_as_words():
     ("words", "answer"),
     [
         ("finetune --bogus", "unrecognized arguments: --bogus (see alignattn finetune --help-all)"),
+        ("reproduce table1 --bogus 1", "unrecognized arguments: --bogus (see alignattn finetune --help-all)"),
+        ("robustness train-mlm --model x --train_file x --output_dir o --push_to_hub", "is for runs of finetune"),
         ("finetune --fp16 maybe", "argument --fp16: invalid bool value: 'maybe': give true or false"),
         ("robustness --runs x", "--runs is called --run now"),
         ("robustness --run x --neighbors a --synonyms wordnet", "--neighbors and --synonyms are given"),

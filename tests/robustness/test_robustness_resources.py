@@ -26,7 +26,7 @@ pytest_plugins = ["robustness_fixtures"]
     ("changes", "message"),
     [
         ({"neighbors": Path("none.parquet")}, "no file none.parquet"),
-        ({"neighbors": GLOVE}, "no Parquet file"),
+        ({"neighbors": GLOVE}, "as a Parquet file"),
         ({"neighbors": next(SST2.glob("*.parquet"))}, "lacks a column 'word'"),
         ({"mlm": Path("none")}, r"--mlm none holds no config\.json"),
         ({"sentence_encoder": "uze"}, "give use or the folder"),
@@ -64,7 +64,7 @@ def test_damaged_neighbours_are_refused(tmp_path: Path) -> None:
     content = bytearray(NEIGHBORS.read_bytes())
     content[100:5000] = bytes(4900)
     (tmp_path / "lists.parquet").write_bytes(content)
-    with pytest.raises(AlignAttnError, match="no Parquet file"):
+    with pytest.raises(AlignAttnError, match="as a Parquet file"):
         Resources(neighbors=tmp_path / "lists.parquet").check()
 
 

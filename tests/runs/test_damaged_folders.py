@@ -112,3 +112,39 @@ def test_rows_that_are_none(damage, here, capsys):
 def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
     Path("unfinished/checkpoint-4/config.json").write_bytes(RESULTS[damage])
     assert_one_line(finetune(*words, name="unfinished"), "unfinished/checkpoint-4/config.json is damaged", capsys)
+
+
+OTHERS = {
+    "of another run": (("--learning_rate", "0.5"), "checkpoint-4 is of another run (it differs in learning_rate)"),
+    "of another model": (
+        ("--attention", "aa-ct"),
+        "is a checkpoint of another model (its config differs in",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused_by_its_config(kind, here, capsys):
+    others, words = OTHERS[kind]
+    if kind == "of another model":
+        Path("unfinished/config.yaml").unlink()
+    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    assert_one_line(finetune(*resume, *others, name="unfinished"), words, capsys)
+
+
+def test_a_checkpoint_of_the_same_run_is_gone_on_from_elsewhere(here):
+    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    assert finetune(*resume, name="unfinished") == 0
+    logged = json.loads(Path("out/trainer_state.json").read_text())["log_history"]
+    assert min(entry["step"] for entry in logged) <= 4  # of the run that is gone on with
+
+
+def test_a_training_without_a_full_batch_is_refused(here, capsys):
+    words = ("--dataloader_drop_last", "--per_device_train_batch_size", "1000", "--output_dir", "out")
+    assert_one_line(finetune(*words), "none of 1000: leave it out, or give a smaller", capsys)
+
+
+def test_rows_longer_than_the_model_takes_are_refused_whatever_its_tokenizer_says(here, capsys):
+    path = Path("tiny/tokenizer_config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 10**30}))
+    assert_one_line(finetune("--max_length", "4000", "--output_dir", "out"), "the model takes at most", capsys)

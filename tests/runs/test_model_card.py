@@ -18,6 +18,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.hub import stage
 from alignattn.runs.results import RunResult
 from alignattn.tasks import TASKS
 from alignattn.tasks.kinds import kind_of
@@ -341,7 +342,43 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     pushed = {path.name: path.read_bytes() for path in upload.folder.iterdir()}
     config = yaml.safe_load(kept.pop("config.yaml"))
     assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
+    assert kept.pop("training_args.bin")
     assert pushed == kept
+
+
+@pytest.mark.parametrize("when", ["later", "at every save"])
+def test_with_upload_functions_replaced_only_listed_files_are_pushed(words_of_run, tmp_path, stand_in_hub, when):
+    folder = tmp_path / "run"
+    words = pushing(words_of_run, folder, "--hub_strategy", "all_checkpoints", "--save_strategy", "epoch")
+    if when == "later":
+        assert main([*words_of_run, "--output_dir", str(folder), "--save_strategy", "epoch"]) == 0
+        for name in ("notes.txt", ".secret", "vectors.pkl", "nohup.out", "pytorch_model.bin"):
+            (folder / name).write_text("mine")
+        (folder / "notes").mkdir()
+        (folder / "notes/model.safetensors").write_text("mine")
+    assert main(words) == 0
+    pushed = [path for upload in stand_in_hub.uploads for path in upload.folder.rglob("*") if path.is_file()]
+    named = {path.name for path in pushed} - {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+    assert named == {
+        *("README.md", "config.json", "config.yaml", "model.safetensors", "predictions.parquet", "results.json"),
+        *("tokenizer.json", "tokenizer_config.json", "trainer_state.json"),
+    }
+    resumed = [upload for upload in stand_in_hub.uploads if getattr(upload, "path_in_repo", None)]
+    assert bool(resumed) is (when == "at every save")
+    assert all((upload.folder / "optimizer.pt").is_file() for upload in resumed)
+
+
+def test_the_model_that_another_was_made_of_is_named_without_its_path(tmp_path):
+    fields = {"_name_or_path": "/home/me/models/albert", "vocab": ["/", "/s/t"]}
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps(fields))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/home/me/albert"}))
+    staged = stage(tmp_path, tmp_path / "staged")
+    for name in ("config.json", "tokenizer_config.json"):
+        assert json.loads((staged / name).read_text()) == fields | {"_name_or_path": "albert"}
+    adapter = json.loads((staged / "adapter/adapter_config.json").read_text())
+    assert adapter == {"base_model_name_or_path": "albert"}
 
 
 def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_users_card(

@@ -148,3 +148,10 @@ def test_the_help_shows_rare_options_only_when_it_is_asked_to(capsys):
     assert "(default: 8)" in short
     assert "example a" in short
     assert "num_rows" not in whole
+
+
+@pytest.mark.parametrize("text", ["a\0b", "caf\udce9"])
+def test_a_text_that_no_file_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(AlignAttnError, match="holds a character that no file can hold") as error:
+        resolve(ExampleOptions, {"files": [text]})
+    assert error.value.args[0].isprintable()

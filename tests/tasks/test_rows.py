@@ -477,3 +477,24 @@ def test_real_scores_of_a_csv_file_are_numbers(tmp_path: Path, cache_dir: str) -
     task = replace(TOY, labels=(), label_range=(0.0, 5.0))
     rows = load_task_files(task, path, path, cache_dir=cache_dir)
     assert rows.evaluation["validation"]["label"][:] == [4.5, 5.0]
+
+
+def test_a_long_field_of_a_csv_file_is_read(tmp_path):
+    path, text = tmp_path / "rows.csv", "a cat " * 50_000
+    path.write_text(f"text,label\n{text},no\nthe dog,yes\n")
+    rows = load_user_rows(path, None, ["text"], "label")
+    assert rows.train[0]["text"] == text
+
+
+def test_integers_of_any_size_in_a_column_that_is_not_used(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"text": f"cat {label}", "label": label, "id": 2**70, "more": {"ids": [-(10**30)]}} for label in "ab"]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert load_user_rows(path, None, ["text"], "label").train["text"] == ["cat a", "cat b"]
+
+
+def test_an_integer_of_any_size_is_no_class(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": "cat", "label": label}) for label in (0, 1, 2**70)))
+    with pytest.raises(AlignAttnError, match=f"label {2**70} in row 3"):
+        load_user_rows(path, None, ["text"], "label")

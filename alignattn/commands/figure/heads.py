@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.commands.figure import FigureOptions
+from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
-from alignattn.robustness.encoders import most_tokens
 from alignattn.runs.folders import load_run_evaluation, read_run_options
 from alignattn.runs.options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model

@@ -22,6 +22,7 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
+from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
@@ -83,9 +84,9 @@ def study_model(
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
     encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
     ids = encoded["input_ids"][:]
-    longest, positions = max(map(len, ids)), getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None and longest > positions:
-        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {positions} tokens")
+    most = most_tokens(loaded.model, loaded.tokenizer)
+    if max(map(len, ids)) > most:
+        raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
     layers = patch_of(loaded.model).config.layers

@@ -56,10 +56,10 @@ def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
-    commands = filter(None, (use_of(command).needs, command))
+    commands = [name for name in (use_of(command).needs, command) if name is not None]
     groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    return read_words(options, words, build_parser(options, get_command("reproduce").prog))
+    return read_words(options, words, build_parser(options, get_command(commands[0]).prog))
 
 
 def in_digests(option: Option, value: Any) -> Any:

@@ -116,8 +116,11 @@ class RunFolder:
     @property
     def seconds(self) -> float:
         """How long the run took in all its attempts; NaN where that is not known."""
-        path = self.path / SECONDS_FILE
-        return float(path.read_text(encoding="utf-8")) if path.is_file() else math.nan
+        try:
+            seconds = float((self.path / SECONDS_FILE).read_bytes())
+        except (OSError, ValueError):
+            return math.nan
+        return seconds if math.isfinite(seconds) else math.nan
 
     def add_seconds(self, seconds: float) -> None:
         """Write how long another attempt took; a full disk, which ended it, takes no note of that either."""
@@ -138,7 +141,7 @@ class RunFolder:
             return Status("failed", str(error))
         failure = self.path / FAILURE_FILE
         if failure.is_file():
-            return Status("failed", failure.read_text(encoding="utf-8").strip())
+            return Status("failed", " ".join(failure.read_text(encoding="utf-8", errors="replace").split()))
         return Status("missing")
 
     def prepare(self) -> None:

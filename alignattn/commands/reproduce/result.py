@@ -18,6 +18,7 @@ from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, correct
+from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.publishing import publishable_text, short_path
@@ -260,11 +261,18 @@ def _paired_scores(
     pairs = []
     for seed in seeds:
         runs = ((folders[one.experiments[seed].digest], one.path) for one in (cell, plain))
-        measured, baseline = (folder.filler.examples(folder.output, path) for folder, path in runs)
+        measured, baseline = (_examples(folder, path) for folder, path in runs)
         if measured is None or baseline is None:
             return None
         pairs.append((measured, baseline))
     return pairs
+
+
+def _examples(folder: RunFolder, path: Sequence[str]) -> ExampleScores | None:
+    try:
+        return folder.filler.examples(folder.output, path)
+    except UNREADABLE as error:
+        raise AlignAttnError(f"what {folder.output} holds cannot be read: {one_line(error)}; move it away") from error
 
 
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:

@@ -25,7 +25,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
@@ -35,7 +34,7 @@ from alignattn.commands.reproduce.fillers import in_digests, option_for
 from alignattn.models import Traits, traits_of
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import read_text
+from alignattn.support.files import parse_yaml, read_text
 from alignattn.tasks import plain_name
 
 ATTENTION_OPTION = "attention"
@@ -211,23 +210,25 @@ def load_table(name: str) -> Table:
 
 def parse_table(name: str, text: str) -> Table:
     """Return the table that a file describes."""
+    content = parse_yaml(text, f"table {name} is not valid: it")
+    # Numbers as they are written: a paper's 78.80 is not 78.8.
+    as_written = parse_yaml(text, f"table {name} is not valid: it", as_written=True)
     try:
-        content = yaml.safe_load(text)
-        # Numbers as they are written: a paper's 78.80 is not 78.8.
-        as_written = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
         for row, written in zip(content["rows"], as_written["rows"], strict=True):
             if row.get("published") is not None:
                 row["published"] = [_as_printed(entry) for entry in written["published"]]
         for column in content["columns"]:
             if config := column.pop("config", None):
-                own = yaml.safe_load((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"))
+                own = parse_yaml((CONFIGS / f"{config}.yaml").read_text(encoding="utf-8"), f"config {config}")
                 column["options"] = own | column.get("options", {})
         return Table.model_validate(content | {"name": name})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "its content"
         raise AlignAttnError(f"table {name} is not valid: {place}: {problem['msg']}") from error
-    except (yaml.YAMLError, OSError, LookupError, TypeError, AttributeError) as error:
+    except AlignAttnError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise AlignAttnError(f"table {name} is not valid: {one_line(error)}") from error
 
 

@@ -5,7 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignattn.robustness.recipe_names import OUTCOMES, RECIPES, UNIVERSAL_SENTENCE_ENCODER, WORDNET
+from alignattn.robustness.recipe_names import (
+    LONGEST,
+    OUTCOMES,
+    RECIPES,
+    UNIVERSAL_SENTENCE_ENCODER,
+    WORDNET,
+    check_sources_of_words,
+)
 from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
@@ -21,7 +28,6 @@ ENCODERS = f"{UNIVERSAL_SENTENCE_ENCODER} (Universal Sentence Encoder) or an enc
 ASKED_NUMBER = {"max_eval_samples": "the rows of an evaluation; of the attacks it is called --num_examples"}
 """A name by which the number of attacks is asked for."""
 RESOURCE_FILES = ("word_vectors", "neighbors", "mlm", "nltk_data")
-SOURCES_OF_WORDS = ("word_vectors", "neighbors", "synonyms")
 RESOURCES = "resources"
 """Group in the help."""
 
@@ -43,7 +49,7 @@ class AttackOptions(Options):
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
     data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
-    max_length: int = option(512, "Most tokens that the model reads of a row.", low=1)
+    max_length: int | None = option(None, f"Most tokens of a row (default: the model's, {LONGEST}).", low=1)
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
     seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
@@ -65,9 +71,7 @@ class AttackOptions(Options):
             raise AlignAttnError("nothing to attack: give --run FOLDER, or --model FOLDER with --task NAME")
         if self.task is not None:
             get_task(self.task)
-        words = [f"--{name}" for name in SOURCES_OF_WORDS if getattr(self, name) is not None]
-        if len(words) > 1:
-            raise AlignAttnError(f"{' and '.join(words)} are given: the words to swap come from one of them")
+        check_sources_of_words(self)
 
     @property
     def attacks(self) -> bool:
@@ -139,6 +143,13 @@ class MaskedLanguageTrainingOptions(TransformersOptions):
     logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, rare=True)
     save_strategy: str = option("no", "When checkpoints to resume from are saved.", group=RUN)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.push_to_hub:
+            raise AlignAttnError(
+                "--push_to_hub is for runs of finetune: leave it out, and push the folder with `hf upload`"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from alignattn.commands.robustness.options import AttackOptions
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.patching import is_patched, patch_of
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.robustness.encoders import CHECKPOINT
+from alignattn.robustness.encoders import CHECKPOINT, longest_input
 from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
@@ -66,12 +66,16 @@ class Target:
         model = self.model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)
         return PLAIN_ATTENTION if traits_of(model).has_attention else model
 
+    def max_length(self, arguments: AttackOptions) -> int:
+        """Return the most tokens of a row: those that are asked for, or as many as the model takes."""
+        return longest_input(self.model, self.tokenizer) if arguments.max_length is None else arguments.max_length
+
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
         """Return what attacks query it through."""
         return wrap_model(
             self.model,
             self.tokenizer,
-            max_length=arguments.max_length,
+            max_length=self.max_length(arguments),
             batch_size=arguments.batch_size,
             half_precision=arguments.half_precision,
         )
@@ -92,7 +96,7 @@ class Target:
             attention=self.attention,
             recipe=recipe,
             attack_columns=attacked_columns(recipe, self.task.text_columns, arguments.attack_columns),
-            max_length=arguments.max_length,
+            max_length=self.max_length(arguments),
             seed=arguments.seed,
             num_examples=arguments.num_examples,
             precision="float16" if arguments.half_precision else "float32",

@@ -34,12 +34,13 @@ from alignattn.commands.robustness.masked_texts import (
     split_texts,
 )
 from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.robustness.encoders import CHECKPOINT, most_tokens
+from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
 from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
-from alignattn.runs.training_arguments import training_arguments
+from alignattn.runs.training_arguments import check_full_batch, training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, unfinished, write_json
 from alignattn.training import SavingMixin
@@ -218,6 +219,7 @@ def _build_trainer(
 ) -> Trainer:
     refuse_data_parallel(args, "train-mlm")
     train, held_out = (part.remove_columns("is_cut") for part in parts)
+    check_full_batch(args, len(train))
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:

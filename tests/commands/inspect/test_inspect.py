@@ -282,6 +282,7 @@ def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Pat
         ("--model {bert} --validation_file {texts} --compare {small}", "{small} has 2 layers of 3 heads"),
         ("--model {root}/untold --validation_file {texts}", "holds no tokenizer"),
         ("--model {root}/short --validation_file {root}/long.txt --max_length 100", "takes at most 64 tokens"),
+        ("--model {root}/offset --validation_file {root}/long.txt --max_length 64", "takes at most 63 tokens"),
         ("--model {bert} --validation_file {texts} --colour red", "--colour"),
         ("--model {bert}", "either --task NAME or --validation_file FILE"),
     ],
@@ -301,6 +302,8 @@ def test_a_mistake_is_one_line(
     tiny_model("bert").save_pretrained(tmp_path / "untold")
     tiny_model("bert").save_pretrained(tmp_path / "short")
     save_tokenizer(tmp_path / "short")
+    tiny_model("roberta").save_pretrained(tmp_path / "offset")  # counts its positions from the one after padding
+    save_tokenizer(tmp_path / "offset")
     places = models | {"texts": texts, "root": str(tmp_path)}
     folder = tmp_path / "out"
     given = [word.format(**places) for word in words.split()]

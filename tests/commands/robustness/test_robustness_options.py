@@ -116,4 +116,4 @@ def test_the_help_gives_defaults_that_are_values(capsys) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "Seed of the attacks. (default: 42)" in text
     assert "Attacks. (default: textfooler textbugger bae)" in text
-    assert "Most tokens that the model reads of a row. (default: 512)" in text
+    assert "Most tokens of a row (default: the model's, 512)." in text

@@ -22,7 +22,9 @@ from transformers import (
 
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import Target, target_loaders
-from alignattn.robustness.encoders import longest_input, most_tokens
+from alignattn.models.lengths import most_tokens
+from alignattn.robustness.encoders import longest_input
+from alignattn.robustness.resources import Resources
 from alignattn.support.errors import AlignAttnError
 
 SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"], "label": [1, 0, 1, 0]}
@@ -113,6 +115,8 @@ def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> N
         target.wrapper(replace(arguments, max_length=65))
     wrapper = target.wrapper(replace(arguments, max_length=64))
     assert wrapper(["the cat " * 100]).isfinite().all()
+    assert target.wrapper(arguments)(["the cat " * 100]).isfinite().all()
+    assert target.settings("bae", arguments, {}).max_length == 64
 
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64)])
@@ -153,3 +157,8 @@ def test_a_model_without_attention_is_called_by_its_own_name(monkeypatch) -> Non
     monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
     (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
     assert loader().attention == "esim"
+
+
+def test_the_words_to_swap_come_from_one_source(tmp_path) -> None:
+    with pytest.raises(AlignAttnError, match="--neighbors and --synonyms are given"):
+        Resources(neighbors=tmp_path / "neighbors.parquet", synonyms="wordnet")

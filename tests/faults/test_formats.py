@@ -1,0 +1,238 @@
+"""Each file that is read, broken in each way: it is read, or refused in one line."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import (
+    broken_json,
+    broken_json_lines,
+    broken_lines,
+    broken_parquet,
+    broken_safetensors,
+    broken_table,
+    broken_yaml,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForSequenceClassification
+
+from alignattn.calibration.predictions import read_predictions
+from alignattn.commands import get_command
+from alignattn.commands.benchmark.filler import FILLER as BENCHMARK
+from alignattn.commands.domain_shift.filler import FILLER as DOMAIN_SHIFT
+from alignattn.commands.finetune.filler import FILLER as FINETUNE
+from alignattn.commands.inspect import InspectOptions
+from alignattn.commands.inspect.command import load_texts
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.result import UNREADABLE
+from alignattn.commands.reproduce.table import load_table
+from alignattn.commands.robustness.filler import FILLER as ROBUSTNESS
+from alignattn.models.words import read_embeddings
+from alignattn.patching.checkpoints import load_pretrained
+from alignattn.robustness.record_files import read_header, read_run, read_shown
+from alignattn.robustness.resources import Resources, read_neighbors
+from alignattn.runs.folders import check_checkpoint, read_log_history, read_run_options
+from alignattn.runs.results import read_result, render_metrics
+from alignattn.runs.tables import TABLES
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import TASKS, get_task
+from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
+from alignattn.training import last_whole_checkpoint
+
+MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
+EXAMPLES = 40
+"""Of each format."""
+EXAMPLES_OF_MODELS = 20
+"""A model is built for each of them."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file of a format, in a copy of the folder of what was made before.
+
+    Attributes:
+        file: where it lies.
+        broken: makes its ways to be broken of the bytes of a whole one.
+        read: what reads it, given its path.
+        whole: the bytes of a whole one, where none lies there.
+    """
+
+    file: str
+    broken: Callable[[bytes], st.SearchStrategy[bytes]]
+    read: Callable[[Path], Any]
+    whole: bytes | None = None
+
+
+def load_tiny(path: Path) -> None:
+    load_pretrained(str(path.parent), AutoModelForSequenceClassification)
+
+
+def read_neighbors_file(path: Path) -> None:
+    Resources(neighbors=path, sentence_encoder=str(path.parents[1] / "tiny")).check()
+    read_neighbors(path)
+
+
+def read_status(path: Path) -> None:
+    folder = RunFolder.read(path.parent)
+    folder.status()
+    folder.add_seconds(1.0)
+
+
+def read_table(path: Path) -> None:
+    list(load_table(str(path)).cells([1]))
+
+
+def read_texts(path: Path) -> None:
+    columns = None if path.suffix == ".txt" else ("a",)
+    load_texts(InspectOptions(model="none", validation_file=str(path), text_columns=columns))
+
+
+def read_texts_and_labels(path: Path) -> None:
+    load_user_rows(path, None, ["a", "b"], "same")
+
+
+def of_task(name: str) -> Callable[[Path], Any]:
+    return lambda path: load_task_files(get_task(name), path, None, skip_bad_rows=True)
+
+
+def read_calibrated(path: Path) -> None:
+    read_predictions(path, label_column="label", probabilities_column="probabilities", skip_bad_rows=True)
+
+
+def read_report(path: Path) -> None:
+    FINETUNE.report(path.parent)
+    for metric in ("accuracy", "f1"):
+        FINETUNE.examples(path.parent, ("metrics", "validation", metric))
+
+
+def refused_by_tables(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """What a table says of whatever it cannot read of a run: that the run failed."""
+
+    def read_or_failed(path: Path) -> None:
+        with suppress(*UNREADABLE):
+            read(path)
+
+    return read_or_failed
+
+
+def read_results(path: Path) -> None:
+    result = read_result(path.parent)
+    assert result is not None
+    render_metrics(result)
+
+
+RUN, SHIFT, CHECKPOINT = "finished/aa-ct", "shift", "unfinished/checkpoint-4"
+ATTACKS = "attacks/finished/aa-ct"
+EXPERIMENT, BENCHMARK_RUN = "table/runs/f3fa04346c30cae9", "table/runs/4c5cdcc64aa1b749/run"
+
+JSON_ROWS = b'{"a": "a cat", "b": "the dog", "same": "no", "id": 1}\n{"a": "a", "b": "the", "same": "yes", "id": 2}\n'
+TAG_ROWS = b'{"tokens": ["a", "cat"], "ner_tags": ["O", "B-X"]}\n{"tokens": ["the"], "ner_tags": ["O"]}\n'
+SQUAD_ROW = b'{"id": "1", "question": "who?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}}\n'
+CHOICE_ROW = b'{"ctx": "a", "endings": ["b", "c", "d", "e"], "label": "1", "extra": {"a": [1]}}\n'
+TASK = b"kind: text-classification\ntext_columns: [a, b]\nlabels: [maybe, other]\nmetrics: [accuracy]\n"
+
+FORMATS = {
+    "options of a run (YAML)": Format(f"{RUN}/config.yaml", broken_yaml, lambda path: read_run_options(path.parent)),
+    "options (YAML)": Format(
+        f"{RUN}/config.yaml", broken_yaml, lambda path: get_command("finetune").parse(["--config", str(path)])
+    ),
+    "results (JSON)": Format(f"{RUN}/results.json", broken_json, read_results),
+    "results of two tasks (JSON)": Format(
+        f"{SHIFT}/results.json", broken_json, lambda path: DOMAIN_SHIFT.is_finished(path.parent)
+    ),
+    "what was logged (JSON)": Format(
+        f"{RUN}/trainer_state.json", broken_json, lambda path: read_log_history(path.parent)
+    ),
+    "state of a checkpoint (JSON)": Format(
+        f"{CHECKPOINT}/trainer_state.json",
+        broken_json,
+        lambda path: (last_whole_checkpoint(path.parents[1]), check_checkpoint(path.parent)),
+    ),
+    "weights of a checkpoint": Format(
+        f"{CHECKPOINT}/model.safetensors", broken_safetensors, lambda path: last_whole_checkpoint(path.parents[1])
+    ),
+    "a task (YAML)": Format("own.yaml", broken_yaml, lambda path: get_task(str(path)), TASK),
+    "a table (YAML)": Format("own.yaml", broken_yaml, read_table, TABLES["table1"].read_bytes()),
+    "texts and labels (CSV)": Format("train.csv", broken_table, read_texts_and_labels),
+    "texts and labels (JSON lines)": Format("rows.jsonl", broken_json_lines, read_texts_and_labels, JSON_ROWS),
+    "texts and labels (Parquet)": Format("data/snli/train.parquet", broken_parquet, of_task("snli")),
+    "words and tags (JSON lines)": Format(
+        "tags.jsonl", broken_json_lines, lambda path: load_user_tags(path, None, "tokens", "ner_tags"), TAG_ROWS
+    ),
+    "words and tags (CoNLL)": Format("tags.conll", broken_table, of_task("msra"), b"a O\ncat B-X\n\nthe O\n"),
+    "questions (JSON lines)": Format("squad.jsonl", broken_json_lines, of_task("squad"), SQUAD_ROW),
+    "choices (JSON lines)": Format("choices.jsonl", broken_json_lines, of_task("hellaswag"), CHOICE_ROW),
+    "texts of a table": Format("rows.jsonl", broken_json_lines, read_texts, JSON_ROWS),
+    "texts": Format("texts.txt", broken_lines, read_texts, b"a cat\nthe dog\n"),
+    "predictions (Parquet)": Format(f"{RUN}/predictions.parquet", broken_parquet, read_calibrated),
+    "neighbours (Parquet)": Format("resources/neighbors.parquet", broken_parquet, read_neighbors_file),
+    "word vectors": Format("vectors.txt", broken_lines, lambda path: read_embeddings(path, None)),
+    "header of attacks (JSON)": Format(
+        f"{ATTACKS}/textbugger.json", broken_json, lambda path: read_header(path.with_suffix(".jsonl"))
+    ),
+    "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
+    "attacks that are shown (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_shown),
+    "a table of attacks (JSON)": Format(
+        "attacks/finished/robustness.json", broken_json, lambda path: ROBUSTNESS.is_finished(path.parent)
+    ),
+    "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
+    "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),
+    "how long a run took": Format(f"{EXPERIMENT}/seconds.txt", broken_lines, lambda path: read_status(path), b"2.5\n"),
+    "a benchmark (CSV)": Format(
+        f"{BENCHMARK_RUN}/benchmark.csv", broken_table, refused_by_tables(lambda path: BENCHMARK.report(path.parent))
+    ),
+    "predictions of a run of a table (Parquet)": Format(
+        f"{RUN}/predictions.parquet", broken_parquet, refused_by_tables(read_report)
+    ),
+}
+MODELS = {
+    "config of a model (JSON)": Format("tiny/config.json", broken_json, load_tiny),
+    "tokenizer (JSON)": Format("tiny/tokenizer.json", broken_json, load_tiny),
+    "config of a tokenizer (JSON)": Format("tiny/tokenizer_config.json", broken_json, load_tiny),
+    "weights (safetensors)": Format("tiny/model.safetensors", broken_safetensors, load_tiny),
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    shutil.copytree(MADE_BEFORE, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def place_of(form: Format, made: Path) -> Path:
+    path = made / form.file
+    path.parent.mkdir(exist_ok=True, parents=True)
+    return path
+
+
+@pytest.mark.parametrize("name", FORMATS | MODELS)
+def test_a_broken_file_is_read_or_refused_in_one_line(name: str, made: Path, trying: Any):
+    form = (FORMATS | MODELS)[name]
+    path = place_of(form, made)
+    if form.whole is not None:
+        path.write_bytes(form.whole)
+    form.read(path)  # a whole one is read
+
+    @settings(
+        max_examples=EXAMPLES_OF_MODELS if name in MODELS else EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=HealthCheck,
+    )
+    @given(form.broken(path.read_bytes()))
+    def give(content: bytes) -> None:
+        path.write_bytes(content)
+        with trying(f"a broken file: {name}"), suppress(AlignAttnError):
+            form.read(path)
+
+    give()
+
+
+def test_every_shipped_kind_of_rows_is_tried():
+    assert {"squad", "hellaswag", "msra", "snli"} <= set(TASKS)

@@ -1,0 +1,105 @@
+"""Each option of each command, given each way, with what its type is not: a value that is taken, or one line."""
+
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from damage import LARGEST, texts, values
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from alignattn.commands import COMMANDS, get_command
+from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import Option, Options, options_of
+
+EXAMPLES = 10
+"""Of each option."""
+
+LONGEST_LINE = 2000
+"""Characters of a message."""
+
+REQUIRED_VALUES = {"output_dir": "out", "model": "none", "task": "mrpc", "pair": "snli-mnli", "table": "table1"}
+"""What else a command must be given; for others any text will do."""
+
+objects = values | st.sampled_from((b"bytes", {1: 2}, {None: [{}]}, set(), 1j)) | st.dates()
+"""What a YAML file or a program gives."""
+
+
+def near(option: Option) -> st.SearchStrategy[Any]:
+    """What lies at the limits of an option and is no choice of it."""
+    limits = [limit for limit in (option.low, option.high, option.above, option.below) if abs(limit) < LARGEST]
+    beyond = [limit + step for limit in limits for step in (-1, 0, 1, -1e-9, 1e-9)]
+    choices = [str(choice).upper() for choice in option.choices] + [f"{choice} " for choice in option.choices]
+    return st.sampled_from([*beyond, *choices, *map(str, beyond)]) if beyond or choices else texts
+
+
+def rooms() -> list[Command]:
+    commands = [get_command(name) for name in COMMANDS]
+    return [*commands, *(other for command in commands for other in command.subcommands.values())]
+
+
+FIRST_OF = {
+    str(option): (command, option) for command in rooms()[::-1] for option in options_of(command.options).values()
+}
+"""Commands share options, each of which is tried once."""
+OPTIONS = [pytest.param(command, option, id=f"{command.name} {option.name}") for command, option in FIRST_OF.values()]
+
+
+def assert_taken_or_one_line(give: Any) -> None:
+    try:
+        assert isinstance(give(), Options)
+    except AlignAttnError as error:
+        message = str(error)
+        assert message.strip()
+        assert len(message.splitlines()) == 1, message
+        assert len(message) < LONGEST_LINE, message[:LONGEST_LINE]
+
+
+@pytest.mark.parametrize(("command", "option"), OPTIONS)
+def test_a_value_is_taken_or_refused_in_one_line(command: Command, option: Option, trying: Any, tmp_path: Path):
+    others = {
+        name: REQUIRED_VALUES.get(name, "x")
+        for name, known in options_of(command.options).items()
+        if known.is_required and name != option.name
+    }
+    path = tmp_path / "options.yaml"
+
+    @settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
+    @given(st.one_of(texts, objects, near(option)))
+    def give(value: Any) -> None:
+        with trying("an option, given by a program"):
+            assert_taken_or_one_line(lambda: command.resolve({**others, option.name: value}))
+        if isinstance(value, str):
+            words = [value] if option.positional else [f"--{option.name}", value]
+            rest = [word for name, other in others.items() for word in (f"--{name}", other)]
+            if not option.rest:
+                with trying("an option, given in words"):
+                    assert_taken_or_one_line(lambda: command.parse([*words, *rest]))
+        try:
+            content = yaml.safe_dump({**others, option.name: value})
+        except yaml.YAMLError:
+            return
+        path.write_text(content, encoding="utf-8", errors="surrogatepass")
+        with trying("an option, given in a file"):
+            assert_taken_or_one_line(lambda: command.parse(["--config", str(path)]))
+
+    give()
+
+
+@pytest.mark.parametrize("command", rooms(), ids=lambda command: command.name)
+def test_words_in_any_order_are_taken_or_refused_in_one_line(command: Command, trying: Any):
+    names = [f"--{name}" for name in options_of(command.options)]
+    words = st.sampled_from(names) | texts | st.text(string.printable, max_size=8)
+
+    @settings(
+        max_examples=4 * EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
+    )
+    @given(st.lists(words, max_size=8))
+    def give(line: list[str]) -> None:
+        with trying("a line of words"):
+            assert_taken_or_one_line(lambda: command.parse(line))
+
+    give()

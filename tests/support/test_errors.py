@@ -1,0 +1,15 @@
+"""A message is one line of printable characters, whatever it quotes."""
+
+from alignattn.support.errors import AlignAttnError
+
+
+def test_what_breaks_a_line_or_commands_a_terminal_is_shown_and_not_done():
+    message = str(AlignAttnError("no file a\nb\x1b[2J\u202ec\udce9: give another λ"))
+    assert message == r"no file a\nb\x1b[2J\u202ec\udce9: give another λ"
+
+
+def test_a_long_message_keeps_what_is_wrong_and_what_to_do():
+    message = str(AlignAttnError(f"unknown task {'x' * 10**6}: choose one of a, b"))
+    assert message.startswith("unknown task xxx")
+    assert message.endswith("xxx: choose one of a, b")
+    assert len(message) < 2000
