@@ -23,6 +23,7 @@ from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.adapter_files import adapter_description, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.network import say_hub
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 """What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""
@@ -176,6 +177,8 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
         name: the model as the user named it.
         choices: what to give instead.
     """
+    if HUB_ID.fullmatch(name) and not Path(model_source(name)).exists():
+        say_hub(f"the model {name}")
     try:
         yield
     except AlignAttnError:

@@ -78,7 +78,7 @@ def listing(names: Sequence[str]) -> str:
 
 def _printable_line(text: str) -> str:
     """A text without what breaks a line or commands a terminal, cut in its middle where it is long."""
-    if len(text) > _MESSAGE_START + _MESSAGE_END:
-        text = f"{text[:_MESSAGE_START]} … {text[-_MESSAGE_END:]}"
     # Python writes what is not printable in a text as an escape, and leaves the rest.
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    line = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    is_long = len(line) > _MESSAGE_START + _MESSAGE_END
+    return f"{line[:_MESSAGE_START]} … {line[-_MESSAGE_END:]}" if is_long else line

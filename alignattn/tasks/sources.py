@@ -18,6 +18,7 @@ import pyarrow as pa
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.support.json_records import parse_json
+from alignattn.support.network import say_hub
 from alignattn.support.parquet import check_parquet
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TRAIN, Task
@@ -45,6 +46,7 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     if not sources.hub:
         file = Path(sources.folder) / f"{split}.parquet"
         raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
+    say_hub(hub_origin(task, split))
     try:
         return datasets.load_dataset(
             sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir

@@ -11,8 +11,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,9 @@ OF_TIME = re.compile(r"runtime|_per_second|seconds")
 """Numbers that no second call repeats."""
 TIMED_FILES = frozenset({"README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"})
 """Their contents tell of times; that they are there and can be read is compared."""
+
+LATER_IS_FASTER = 0.4
+"""The second save of a process against its first."""
 
 ROWS, OTHER_ROWS = 8, 6
 TRAINING = (
@@ -104,7 +110,8 @@ class Workplace:
             "figure": ["figure", "curves", "--run", run, "--output", str(out / "curves.svg")],
             "train-mlm": [
                 *("robustness", "train-mlm", "--model", at["model"], "--train_file", at["texts"]),
-                *("--max_steps", "2", "--max_length", "16", "--use_cpu", "true", "--output_dir", str(out)),
+                *("--max_steps", "2", "--max_length", "16", "--mlm_probability", "0.5", "--use_cpu", "true"),
+                *("--output_dir", str(out)),
             ],
             "demo": [
                 *("demo", "--model", at["model"], "--train_rows", "16", "--validation_rows", "8"),
@@ -218,6 +225,78 @@ def try_command(place: Workplace, name: str) -> None:
         shutil.rmtree(out, ignore_errors=True)
 
 
+def killed_while_saving(words: Sequence[str], share: float) -> Callable[[], int]:
+    """What runs a command and is killed from outside when this share of its first writes of other libraries is done.
+
+    The time that each takes is measured in the first of them, the killing thread starts with the second.
+    """
+
+    def work() -> int:
+        from transformers import Trainer
+
+        save, took = Trainer._save_checkpoint, []
+
+        def timed(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            if took:
+                delay = took[0] * share * LATER_IS_FASTER
+                killer = threading.Thread(
+                    target=lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGKILL)), daemon=True
+                )
+                killer.start()
+            start = time.perf_counter()
+            save(trainer, *args, **kwargs)
+            took.append(time.perf_counter() - start)
+
+        Trainer._save_checkpoint = timed
+        return main(words)
+
+    return work
+
+
+def try_saves(place: Workplace, name: str) -> None:
+    """Kill a run in the middle of a checkpoint, and print a JSON line."""
+    share = int(name.rpartition("-")[2]) / 10
+    whole, out = _whole_run(place), place.folder / name
+    words = place.words("finetune", out)
+    code = in_child(killed_while_saving(words, share), place.folder / "log")
+    left = sorted(str(path.relative_to(out)) for path in out.glob("checkpoint-*/*"))
+    code = in_child(lambda: main(words), place.folder / "log") if code < 0 else code
+    expected, found = contents(whole), contents(out)
+    why = f"ended with {code}: {_end(place)}" if code else ""
+    why = why or ", ".join(file for file in expected | found if expected.get(file, "") != found.get(file, ""))
+    print(json.dumps({"command": name, "point": share, "survived": not why, "why": why, "left": left}), flush=True)
+
+
+def try_pair(place: Workplace, name: str) -> None:
+    """Give one command twice, so many tenths of a second apart, and print a JSON line."""
+    apart = int(name.rpartition("-")[2]) / 10
+    whole, out = _whole_run(place), place.folder / name
+    words = place.words("finetune", out)
+
+    def both() -> int:
+        first = os.fork()
+        if first == 0:
+            torch.set_num_threads(1)
+            os._exit(main(words))
+        time.sleep(apart)
+        code = main(words)
+        return code or abs(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
+
+    code = in_child(both, place.folder / "log")
+    expected, found = contents(whole), contents(out)
+    why = f"ended with {code}: {_end(place)}" if code else ""
+    why = why or ", ".join(file for file in expected | found if expected.get(file, "") != found.get(file, ""))
+    print(json.dumps({"command": name, "point": apart, "survived": not why, "why": why}), flush=True)
+
+
+def _whole_run(place: Workplace) -> Path:
+    """The folder of a run that nobody disturbed."""
+    whole = place.folder / "undisturbed"
+    if not whole.exists():
+        assert in_child(lambda: main(place.words("finetune", whole)), place.folder / "log") == 0, _end(place)
+    return whole
+
+
 def _end(place: Workplace) -> str:
     lines = (place.folder / "log").read_text(errors="replace").strip().splitlines()
     return " | ".join(lines[-3:])
@@ -234,4 +313,5 @@ if __name__ == "__main__":
     run = workplace.words("finetune", folder / "run")
     assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)
     for command in sys.argv[2:]:
-        try_command(workplace, command)
+        kind = command.rpartition("-")[0]
+        {"saves": try_saves, "pair": try_pair}.get(kind, try_command)(workplace, command)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -260,15 +259,3 @@ def test_a_cluster_of_nobody_is_said_at_once():
             ray_launcher._check_listening(f"127.0.0.1:{port}")
     ray_launcher._check_listening(None)
     ray_launcher._check_listening("auto")
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("offset", range(12))
-def test_two_commands_on_one_folder_both_end_well(words, tmp_path, offset):
-    code = "import sys; from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
-    first = python(code, *words)
-    time.sleep(offset)
-    second = python(code, *words)
-    ended = [(process.communicate(timeout=TIMEOUT_SECONDS)[1], process.returncode) for process in (first, second)]
-    assert [code for _, code in ended] == [0, 0], ended
-    assert "results.json" in entries(tmp_path / "run")

@@ -41,3 +41,16 @@ def test_a_command_that_is_killed_at_its_writes_goes_on(tmp_path):
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_command_that_is_killed_at_its_writes_goes_on(name, tmp_path):
     check(tries(tmp_path, name), (name,))
+
+
+@pytest.mark.faults
+def test_a_run_that_is_killed_at_any_moment_of_a_save_goes_on(tmp_path):
+    """Ten moments are spread over writes that are not ours: of safetensors, torch.save and transformers."""
+    names = tuple(f"saves-{tenth}" for tenth in range(10))
+    check(tries(tmp_path, *names), names)
+
+
+@pytest.mark.faults
+def test_two_commands_on_one_folder_both_end_well(tmp_path):
+    names = tuple(f"pair-{tenths}" for tenths in range(12))
+    check(tries(tmp_path, *names), names)

@@ -1,0 +1,17 @@
+"""What leaves this machine is said: no call to the network without a line that tells to where."""
+
+import sys
+from functools import cache
+
+from huggingface_hub import constants, is_offline_mode
+
+
+@cache
+def say_hub(what: str) -> None:
+    """Say, once for each thing, that the Hub is asked for it, unless the Hub is switched off (`HF_HUB_OFFLINE`).
+
+    Args:
+        what: such as a model, or a split of a data set.
+    """
+    if not is_offline_mode():
+        print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
