@@ -74,7 +74,7 @@ def attend(
     Raises:
         AlignAttnError: if the mask is none of these.
     """
-    pairs = None if mask is None else _pair_mask(mask)
+    pairs = None if mask is None else _pair_mask(mask, query, key)
     dropout = dropout if module.training else 0.0
 
     def plain() -> tuple[Tensor, None]:
@@ -85,11 +85,13 @@ def attend(
     return attended
 
 
-def _pair_mask(mask: Tensor) -> Tensor:
-    is_of_pairs = mask.dim() == 4 and mask.shape[1] == 1
-    if mask.is_floating_point() or not (mask.dim() == 2 or is_of_pairs):
+def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
+    is_of_pairs = mask.shape == (batch, 1, queries, keys)
+    if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
         raise AlignAttnError(
-            f"a mask of {mask.dtype} {list(mask.shape)} is no mask of attend: give bool, [B, n] or [B, 1, n, n]"
+            f"a mask of {mask.dtype} {list(mask.shape)} is no mask of attend: give bool, {[batch, keys]} or "
+            f"{[batch, 1, queries, keys]}"
         )
     # Bool of an integer mask is what a user means by it; added to scores it would be something else.
     mask = mask.bool()

@@ -162,7 +162,7 @@ class DataOptions(Options):
     """The task and its rows."""
 
     task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", group=DATA_GROUP, metavar="TASK")
-    data_dir: str | None = option(None, "Reads TASK/SPLIT.parquet there, not the Hub.", group=DATA_GROUP, metavar="DIR")
+    data_dir: str | None = option(None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR")
     train_file: str | None = option(None, "Rows: CSV, JSON lines, Parquet or CoNLL.", group=DATA_GROUP, metavar="FILE")
     validation_file: str | None = option(None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE")
     text_columns: tuple[str, ...] | None = option(None, "The one or two text columns of your files.", group=DATA_GROUP)

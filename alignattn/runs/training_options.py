@@ -89,7 +89,7 @@ class TrainingOptions(TransformersOptions):
     num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
     max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
     per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
-    per_device_eval_batch_size: int = option(8, "The same in evaluation.", group=TRAINING)
+    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING)
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
     warmup_steps: float = option(0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, asked_as=ASKED_WARMUP)
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)

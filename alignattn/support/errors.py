@@ -1,5 +1,6 @@
 """The one exception for what a user can mend."""
 
+import difflib
 import errno
 import shutil
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,14 @@ class AlignAttnError(ValueError):
 
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
     """Return the error for a value that is none of the choices."""
-    return AlignAttnError(f"unknown {what} {value!r}: choose one of {', '.join(map(str, choices))}")
+    known = [str(choice) for choice in choices]
+    return AlignAttnError(f"unknown {what} {value!r}: choose one of {', '.join(known)}{meant(value, known)}")
+
+
+def meant(value: Any, known: Iterable[str]) -> str:
+    """Return a question whether the known word most like a value was meant, for the end of a message; or nothing."""
+    close = difflib.get_close_matches(str(value), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def one_line(error: BaseException) -> str:

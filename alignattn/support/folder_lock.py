@@ -15,7 +15,7 @@ from alignattn.support.files import OWN_PREFIX, check_output_folder, entries
 
 LOCK_FILE = f"{OWN_PREFIX}.lock"
 
-POLL_SECONDS = 0.5
+LOCK_POLL_SECONDS = 0.5
 """Between two looks at a lock that another process holds."""
 
 RANK_VARIABLE = "RANK"
@@ -77,9 +77,9 @@ def _acquired(folder: Path) -> tuple[FileLock, bool]:
             if not said:
                 print(f"waiting for {folder}, which is written by {holder_of(path)}", file=sys.stderr)
             said = True
-            time.sleep(POLL_SECONDS)
+            time.sleep(LOCK_POLL_SECONDS)
         except FileNotFoundError:
-            time.sleep(POLL_SECONDS)
+            time.sleep(LOCK_POLL_SECONDS)
         else:
             note_holder(path)
             return lock, is_new

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, meant
 from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
@@ -72,7 +72,7 @@ def get_task(name: str) -> Task:
     if plain not in TASKS:
         raise AlignAttnError(
             f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one, or "
-            "--train_file"
+            f"--train_file{meant(plain, TASKS)}"
         )
     return TASKS[plain]
 

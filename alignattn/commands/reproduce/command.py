@@ -21,7 +21,7 @@ from alignattn.commands.reproduce.result import read_table
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
 
-POLL_SECONDS = 2.0
+RUNS_POLL_SECONDS = 2.0
 """Between two looks at a run that another process makes."""
 
 SECONDS_A_MINUTE = 60
@@ -115,7 +115,7 @@ def _wait_for_one(busy: Iterable[RunFolder]) -> None:
     if folders:
         print(f"waiting for {len(folders)} run(s) that another process makes", file=sys.stderr)
     while folders and all(folder.is_locked() for folder in folders):
-        time.sleep(POLL_SECONDS)
+        time.sleep(RUNS_POLL_SECONDS)
 
 
 def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:

@@ -24,7 +24,7 @@ DONE, FAILED, BUSY = 0, 1, 75
 ORPHANED = 143
 """Of one whose launcher ended: 128 and the number of SIGTERM."""
 
-POLL_SECONDS = 0.5
+PARENT_POLL_SECONDS = 0.5
 """Between two looks at whether the launcher is there."""
 
 
@@ -61,7 +61,7 @@ def end_with(launcher: int) -> None:
 
     def watch() -> None:
         while os.getppid() == launcher:
-            time.sleep(POLL_SECONDS)
+            time.sleep(PARENT_POLL_SECONDS)
         print("what started this run is no more: it ends here, and the next call goes on with it", flush=True)
         os._exit(ORPHANED)
 
