@@ -70,8 +70,8 @@ def _acquired(folder: Path) -> tuple[FileLock, bool]:
     while True:
         # Who held it before may have removed the folder with it.
         is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout:
             if not said:
