@@ -209,7 +209,10 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
         ("--max_length 9999", "9999"),
         ("--merge", "--merge takes --output_dir alone: leave --max_length and"),
         ("--recipes bae bae", "--recipes bae bae names a recipe twice"),
-        ("--seed 99999999999999999999", "--seed 99999999999999999999 must be a number of 64 bits, at least 0 and at most 4294967295"),
+        (
+            "--seed 99999999999999999999",
+            "--seed 99999999999999999999 must be a number of 64 bits, at least 0 and at most 4294967295",
+        ),
         pytest.param(
             "--half_precision",
             "--half_precision is for CUDA",
