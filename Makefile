@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := demo,lint,peft,ray,test
+EXTRAS := demo,docs,lint,peft,ray,test
 
-.PHONY: attack demo faults test lint clean
+.PHONY: attack clean demo docs faults lint notebook slow test
 
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo
@@ -22,6 +22,18 @@ attack: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[attack]"
 	$(BIN)/pip install --quiet --no-deps textattack==0.3.11
 
+# The site, in site/index.html: any link or anchor of it that leads nowhere is an error.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The tutorial is docs/tutorial.py; what GitHub and the site show is what it gave when it was last run.
+notebook: $(VENV)/installed
+	HF_HUB_OFFLINE=1 $(BIN)/python scripts/run_tutorial.py
+
+# What takes too long for CI: the commands of the documentation, one after the other, and the notebook.
+slow: $(VENV)/installed notebook docs
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow -s tests/journeys
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,7 +41,7 @@ lint: $(VENV)/installed
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site
 
 # torch first: with it in place, no other package pulls in another build of it.
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -1,8 +1,8 @@
-"""What pyproject.toml cannot say: the configs of the repository's root are a package of the wheel."""
+"""What pyproject.toml cannot say: the configs of the root are a package of the wheel, and so are folders of data."""
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 setup(
-    packages=[*find_packages(include=["alignattn*"]), "alignattn.configs"],
+    packages=[*find_namespace_packages(include=["alignattn*"], exclude=["*.__pycache__"]), "alignattn.configs"],
     package_dir={"alignattn.configs": "configs"},
 )

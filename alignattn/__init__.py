@@ -19,8 +19,10 @@ if TYPE_CHECKING:
         patch_qvi,
         unpatch,
     )
+    from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.recording import LayerRecord, Recording
+    from alignattn.runs.predictor import Predictor, load_run
     from alignattn.support.errors import AlignAttnError
     from alignattn.training import (
         AlignmentArguments,
@@ -46,8 +48,10 @@ _NAMES = {
         "patch_qvi",
         "unpatch",
     ),
+    "patching.balance": ("BalanceReport", "balance", "balanced_parameters"),
     "patching.checkpoints": ("from_pretrained",),
     "patching.recording": ("LayerRecord", "Recording"),
+    "runs.predictor": ("Predictor", "load_run"),
     "support.errors": ("AlignAttnError",),
     "training": (
         "AlignmentArguments",
@@ -69,14 +73,19 @@ __all__ = [
     "AlignmentTrainingArguments",
     "AttentionConfig",
     "AttentionLayer",
+    "BalanceReport",
     "LayerRecord",
+    "Predictor",
     "Recording",
     "alignment_loss",
     "attach",
     "attend",
+    "balance",
+    "balanced_parameters",
     "collect",
     "from_pretrained",
     "is_patched",
+    "load_run",
     "parameter_groups",
     "patch",
     "patch_alignment",

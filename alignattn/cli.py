@@ -21,7 +21,12 @@ STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 def overview() -> str:
     """Return the commands, one a line."""
-    lines = (f"  {name:<13} {get_command(name).help}" for name in COMMANDS)
+    from alignattn.support.command_line import folded, help_width
+
+    start = max(map(len, COMMANDS)) + len("    ")
+    lines = (
+        folded(get_command(name).help.split(), help_width(), f"  {name}".ljust(start), " " * start) for name in COMMANDS
+    )
     return "\n".join(
         [
             "usage: alignattn COMMAND [options]\n\ncommands:",
@@ -44,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(overview(), flush=True)
             return 0 if words else USER_ERROR_EXIT_CODE
         command, rest = get_command(words[0]).select(words[1:])
-        command.execute(command.parse(rest))
+        command.call(rest)
         if sys.stdout is not None:
             # What it still holds is written here, and not after the last chance to say that it cannot be.
             sys.stdout.flush()

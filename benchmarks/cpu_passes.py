@@ -35,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", type=Shape.parse, default="16x128", metavar="ROWSxTOKENS")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
+    parser.add_argument("--alignments", nargs="+", choices=ALIGNMENTS, default=list(ALIGNMENTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -42,9 +44,9 @@ def main() -> None:
     config = model.config
     batch = make_batch(options.shape, config.vocab_size, config.pad_token_id, config.num_labels, SEED)
     steps = [(Subject(PLAIN_ATTENTION, model, Setting(torch.device("cpu"))), PLAIN_ATTENTION, "passes")]
-    for alignment in ALIGNMENTS:
+    for alignment in options.alignments:
         subject = Subject(f"aa-{alignment}", model, steps[0][0].setting)
-        steps += [(subject, subject.attention, path) for path in PATHS]
+        steps += [(subject, subject.attention, path) for path in options.paths]
     seconds: dict[tuple[str, str], list[float]] = {step[1:]: [] for step in steps}
     for repeat in range(-1, options.repeats):
         first = repeat % len(steps)

@@ -24,7 +24,8 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
         del os.environ[_name]
     # Packages of the user lie below the home that is left.
     os.environ.update(ALIGNATTN_TESTS_HOME=_home, HOME=_home, PYTHONUSERBASE=site.getuserbase())
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+    # What matplotlib looks up once it keeps, also where the test that made it look has another cache for itself.
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", MPLCONFIGDIR=f"{_home}/matplotlib")
 
 import numpy as np
 import torch
@@ -61,10 +62,27 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "modernbert": lambda: transformers.ModernBertConfig(
         **TINY, local_attention=4, bos_token_id=1, cls_token_id=1, eos_token_id=2, sep_token_id=2
     ),
+    "deberta-v3": lambda: transformers.DebertaV2Config(
+        **TINY,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        share_att_key=True,
+        position_buckets=6,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        type_vocab_size=0,
+    ),
+    "mpnet": lambda: transformers.MPNetConfig(**TINY),
 }
 ALIGNED = [name for name, preset in PRESETS.items() if preset.alignment is not None]
-WITHOUT_NETWORKS = ("soft", "aa-ot", "qvi")
+BY_SAMPLE = [name for name in ALIGNED if ALIGNMENTS.load(PRESETS[name].alignment).by_sample]
+"""Those whose loss of a batch is the mean of its samples', however it is cut."""
+DRAWN = ("aa-sliced",)
+"""Those that draw directions anew at every step of training: of one batch twice the loss is not the same."""
+WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-mmd", "aa-sliced", "qvi")
 """Presets whose alignment has no parameters of its own."""
+WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "qvi")
+"""Presets whose alignment saves nothing; those that draw save which step it was."""
 
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]

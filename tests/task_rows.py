@@ -8,7 +8,14 @@ from typing import Any
 
 from conftest import WORDS
 
-from alignattn.tasks import MultipleChoice, QuestionAnswering, Task, TextClassification, TokenClassification
+from alignattn.tasks import (
+    MultiLabelClassification,
+    MultipleChoice,
+    QuestionAnswering,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
 
 
 def sentence(length: int) -> list[str]:
@@ -44,8 +51,14 @@ def question_row(task: QuestionAnswering, number: int) -> dict[str, Any]:
     return {"id": f"q{number}", "question": "who sees the cat", "context": context, "answers": answers}
 
 
+def labels_row(task: MultiLabelClassification, number: int) -> dict[str, Any]:
+    labels = {column: (number >> place) & 1 for place, column in enumerate(task.label_columns)}
+    return {column: " ".join(sentence(4)) for column in task.text_columns} | labels
+
+
 MAKERS: Mapping[str, Callable[[Any, int], dict[str, Any]]] = {
     "text-classification": text_row,
+    "multi-label-classification": labels_row,
     "multiple-choice": choice_row,
     "token-classification": tagged_row,
     "question-answering": question_row,

@@ -283,6 +283,17 @@ def test_finished_attacks_are_not_made_again(here: Path) -> None:
 
 
 @needs_textattack
+def test_attacks_go_on_with_rows_as_long_as_they_began_with(here: Path) -> None:
+    path = Path("attacks/finished/aa-ct/textbugger.jsonl")
+    header = read(str(path.with_suffix(".json")))
+    header["settings"]["max_length"] = 20
+    path.with_suffix(".json").write_text(json.dumps(header))
+    done = marked(path)
+    call_apart(COMMANDS["attack"].replace("--max_length 24 ", ""))
+    assert path.read_text().splitlines() == done
+
+
+@needs_textattack
 def test_broken_off_attacks_go_on_behind_the_rows_that_are_done(here: Path) -> None:
     path = Path("attacks/broken-off/aa-ct/textbugger.jsonl")
     done = marked(path)
@@ -312,6 +323,6 @@ def test_a_run_is_inspected(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("kind", ["attention", "reliability", "curves"])
 def test_runs_are_drawn(kind: str, here: Path) -> None:
-    words = f"figure {kind} --run finished/aa-ct finished/seeds/seed-1 --output {kind}.svg"
+    words = f"figure {kind} --run finished/aa-ct finished/seeds/seed-1 --output_file {kind}.svg"
     assert main(words.split()) == 0
     assert Path(f"{kind}.svg").read_text().startswith("<?xml")

@@ -19,8 +19,8 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.record_files import header_path
 from alignattn.robustness.records import AttackRun, AttackSettings
-from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.robustness.wrapper import wrap_model
+from alignattn.support.shard import WHOLE, Shard
 
 skip_module_without(NLTK_DATA)
 textattack = load_textattack(NLTK_DATA)

@@ -11,7 +11,6 @@ from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel
 from alignattn.tasks.kind import name_classes
 from alignattn.tasks.labelled import LabelledKind
-from alignattn.tasks.labels import label_problems
 from alignattn.tasks.task import LabelledTask
 
 
@@ -22,16 +21,17 @@ class VectorClassification(LabelledTask):
 
     vector_column: str
 
+    @property
+    def input_columns(self):
+        return (self.vector_column,)
+
 
 class VectorKind(LabelledKind[VectorClassification]):
     auto_class = AutoModel
     reads_texts = False
 
-    def columns(self, task):
-        return [task.vector_column, task.label_column]
-
-    def problems(self, task, dataset, *, may_be_empty):
-        return label_problems(task, dataset[task.label_column][:])
+    def input_problems(self, task, dataset, *, may_be_empty):
+        return {}
 
     def configure(self, task, config):
         name_classes(config, task.labels)

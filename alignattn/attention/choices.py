@@ -27,6 +27,8 @@ _OT = (
     _option("iterations", int, low=1),
     _option("anneal_from", float, above=0),
 )
+_POINTS = (_option("points", int, low=2),)
+_SLICED = (*_POINTS, _option("directions", int, low=1))
 
 
 def _slot(name: str, choices: Mapping[str, Entry]) -> Registry:
@@ -84,9 +86,28 @@ ALIGNMENTS = _slot(
         "ct": Entry(
             ".alignment.ct:CTAlignment", "conditional transport, both ways", "zhang2021alignment", "eq. 4", _CT
         ),
+        "moments": Entry(
+            ".alignment.moments:MomentsAlignment",
+            "means and covariances, as of Gaussians",
+            "dowson1982frechet",
+            "eq. 16",
+        ),
+        "mmd": Entry(
+            ".alignment.mmd:MMDAlignment",
+            "energy distance of the clouds",
+            "sejdinovic2013equivalence",
+            "theorem 22",
+            _POINTS,
+        ),
+        "sliced": Entry(
+            ".alignment.sliced:SlicedAlignment", "Wasserstein along directions", "bonneel2015sliced", "eq. 8", _SLICED
+        ),
     },
 )
 """A: the distance between the key and query distributions."""
+
+LEARNED = frozenset({"bilinear", "additive", "interaction", "sum", "qvi", "gan", "ct"})
+"""Choices with parameters of their own; beside them `entmax` has some, where its α is learned."""
 
 SLOTS: Mapping[str, Registry] = {slots.kind: slots for slots in (SCORES, NORMALIZERS, VALUES, ALIGNMENTS)}
 """The choices of each slot by name; no name stands in two slots."""

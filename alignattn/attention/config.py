@@ -15,6 +15,9 @@ from alignattn.support.references import Reference
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
 
+BALANCED_SCORES = ("scaled_dot", "dot")
+"""Scores that see of queries and keys no more than their products."""
+
 GradientScope = Literal["projections", "all"]
 
 
@@ -122,6 +125,19 @@ class AttentionConfig:
         """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
         return any(slot != "alignment" for slot in self.filled_slots)
 
+    def unbalanced_by(self) -> str | None:
+        """Return the choice by which attention reads more of queries and keys than their products, or None.
+
+        Of that, `alignattn.balance` would change the function.
+        """
+        if self.score not in BALANCED_SCORES:
+            return f"score {self.score!r} is no dot product of queries and keys"
+        if self.value != PLAIN.value:
+            return f"value {self.value!r} reads the queries"
+        if self.normalizer == "local" and self.normalizer_options.get("kind") == "predictive":
+            return "normalizer 'local' predicts its window from the query"
+        return None
+
     def function_fields(self) -> dict[str, Any]:
         """Return the fields that say what a patched model computes: all but those of the alignment."""
         names = ("score", "normalizer", "value", "layers")
@@ -219,6 +235,10 @@ PRESETS: dict[str, AttentionConfig] = {
     "aa-gan": AttentionConfig(alignment="gan"),
     "aa-ot": AttentionConfig(alignment="ot"),
     "aa-ct": AttentionConfig(alignment="ct"),
+    "aa-moments": AttentionConfig(alignment="moments"),
+    "aa-mmd": AttentionConfig(alignment="mmd"),
+    "aa-sliced": AttentionConfig(alignment="sliced"),
     "qvi": AttentionConfig(value="qvi"),
 }
-"""The papers' names: soft attention, alignment attention with each of the three distances, query-value interaction."""
+"""The papers' names and ours: soft attention, alignment attention with each of the papers' three distances and with
+three that need no adversary, query-value interaction."""

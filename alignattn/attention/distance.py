@@ -1,10 +1,18 @@
 """How far apart the queries and the keys of a head lie, as distributions over tokens."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from alignattn.attention.basis import Moments, balancing_basis, cloud
+
 NUM_DIRECTIONS = 64
 DIRECTIONS_SEED = 0
+FRAME_DIRECTIONS = 128
+"""Of `spread_distance`, or a few more: whole orthonormal frames."""
+HALVES_SEED = 0
 
 
 def sliced_wasserstein(
@@ -55,6 +63,81 @@ def energy_distance(query: Tensor, key: Tensor, mask: Tensor | None = None) -> T
     return distance.clamp_min(0) / _mean_square_length(query, key).sqrt()
 
 
+@dataclass(frozen=True)
+class Distances:
+    """`spread_distance` of queries and keys, and what is left of it once the two are balanced; each `[H]` float64.
+
+    All three are between clouds of as many points, which A and c of the balanced basis have not seen.
+
+    Attributes:
+        as_is: as attention receives them.
+        balanced: in the basis in which their means and covariances agree, which attention does not see.
+        floor: between two halves of one cloud, mean of that of queries and that of keys: what 0 looks like.
+    """
+
+    as_is: Tensor
+    balanced: Tensor
+    floor: Tensor
+
+
+def spread_distance(query: Tensor, key: Tensor) -> Tensor:
+    """Return the sliced 2-Wasserstein distance of two clouds of as many points, in units of their spread.
+
+    As `sliced_wasserstein`, but divided by the root mean square distance of the points from their own cloud's mean,
+    which no shift common to a cloud changes, and over whole orthonormal frames of directions: over each the part that
+    comes of the means is exact, however the clouds are rotated.
+
+    Args:
+        query: `[H, N, d]`.
+        key: `[H, N, d]`.
+
+    Returns:
+        `[H]` float64: 0 for equal clouds, infinite for two different points.
+    """
+    query, key = (points.to("cpu", torch.float64) for points in (query, key))
+    middle = (query.mean(dim=1, keepdim=True) + key.mean(dim=1, keepdim=True)) / 2
+    directions = _frames(query.shape[-1])
+    # Where both have their origin, float32 has digits to spare. NumPy sorts it 30 times as fast as torch.
+    along_query, along_key = (
+        np.sort((directions.mT @ (points - middle).mT).float().numpy(), axis=-1) for points in (query, key)
+    )
+    gap = torch.from_numpy(along_query - along_key).double().square().mean(dim=(1, 2))
+    spread = torch.stack([points.var(dim=1, correction=0).sum(dim=-1) for points in (query, key)]).mean(dim=0)
+    return torch.where(gap == 0, 0, gap / spread).sqrt()
+
+
+def measure_distances(query: Tensor, key: Tensor) -> Distances:
+    """Return the distance of queries and keys as they are and balanced, and its floor.
+
+    The tokens are halved at random, with a fixed seed, and pooled whatever sample they are of: one half gives the
+    moments, the other is measured.
+
+    Args:
+        query: `[H, N, d]`.
+        key: `[H, N, d]`.
+    """
+    (query, other_query), (key, other_key) = halves(query), halves(key)
+    basis = balancing_basis(Moments.of(other_query), Moments.of(other_key))
+    balanced = spread_distance(basis.of_queries(query), basis.of_keys(key))
+    floor = (spread_distance(query, other_query) + spread_distance(key, other_key)) / 2
+    return Distances(spread_distance(query, key), balanced, floor)
+
+
+def halves(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two halves of points `[H, N, d]`, the same of every cloud with N points; one point is both its halves."""
+    order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(HALVES_SEED))
+    half = max(len(order) // 2, 1)
+    return points[:, order[:half].to(points.device)], points[:, order[-half:].to(points.device)]
+
+
+def _frames(size: int) -> Tensor:
+    """Directions as the columns of random orthogonal matrices, `[d, K]`."""
+    generator = torch.Generator().manual_seed(DIRECTIONS_SEED)
+    count = -(-FRAME_DIRECTIONS // size)
+    frames = torch.linalg.qr(torch.randn(count, size, size, generator=generator, dtype=torch.float64)).Q
+    return frames.transpose(0, 1).flatten(1)
+
+
 def _mean_distance(first: Tensor, second: Tensor) -> Tensor:
     # Products of matrices would lose the digits of close points.
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").mean(dim=(1, 2))
@@ -65,7 +148,4 @@ def _mean_square_length(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _cloud(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the real tokens of all samples, `[H, N, d]`."""
-    by_token = features.detach().float().transpose(1, 2)
-    flat = by_token.flatten(0, 1) if mask is None else by_token[mask]
-    return flat.transpose(0, 1)
+    return cloud(features, mask).float()

@@ -36,6 +36,7 @@ class AttentionVariant(nn.Module):
         value: Tensor,
         mask: Tensor | None = None,
         *,
+        bias: Tensor | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
@@ -47,6 +48,8 @@ class AttentionVariant(nn.Module):
             key: `[B, H, n, d]`.
             value: `[B, H, n, d]`.
             mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere.
+            bias: what the model adds to scores of any kind, its part of relative positions, `[B, H, n, n]` in the
+                queries' type.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the weights are wanted; without them a fused kernel may serve.
@@ -61,10 +64,18 @@ class AttentionVariant(nn.Module):
         values = self.value_slot(query, value, values_may_meet)
         if self.uses_softmax and isinstance(self.score_slot, DotProduct) and not wants_weights:
             mapped, factor = self.score_slot.map_query(query), self.score_slot.factor(scale)
+            mask = mask if bias is None else masked_bias(bias, mask)
             return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None
-        weights = self.normalizer_slot(self.score_slot(query, key, scale), mask, query).to(values.dtype)
+        scores = self.score_slot(query, key, scale)
+        scores = scores if bias is None else scores + bias
+        weights = self.normalizer_slot(scores, mask, query).to(values.dtype)
         weights = F.dropout(weights, p=dropout, training=dropout > 0)
         return weights @ values, weights
+
+
+def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what is added to scores for a bias `[B, H, n, n]` and a bool mask, or None, that broadcasts to it."""
+    return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
 def values_mask(mask: Tensor) -> Tensor:
@@ -110,7 +121,7 @@ def attention_with_weights(
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None:
         if not mask.is_floating_point():
-            mask = torch.where(mask, 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+            mask = scores.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(scores.dtype).min)
         scores = scores + mask
     weights = F.dropout(F.softmax(scores, dim=-1), p=dropout, training=dropout > 0)
     return weights @ value, weights

@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import did_you_mean
+from alignattn.support.errors import AlignAttnError, did_you_mean
 
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
+    "predict": "alignattn.commands.predict",
     "domain-shift": "alignattn.commands.domain_shift",
     "robustness": "alignattn.commands.robustness",
     "inspect": "alignattn.commands.inspect",
     "figure": "alignattn.commands.figure",
+    "compare": "alignattn.commands.compare",
+    "balance": "alignattn.commands.balance",
     "reproduce": "alignattn.commands.reproduce",
     "calibrate": "alignattn.commands.calibrate",
     "benchmark": "alignattn.commands.benchmark",

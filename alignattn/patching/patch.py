@@ -1,7 +1,8 @@
 """Patch Hugging Face encoders through transformers' attention interface.
 
 transformers calls one registered function for attention in almost every model. A patch registers its own, gives each
-self-attention module its slots, and sets the model's attention implementation; no forward is copied.
+self-attention module its slots, and sets the model's attention implementation; no forward is copied. Of the models that
+do not call it, `alignattn.patching.families` serves some.
 """
 
 import functools
@@ -18,8 +19,10 @@ from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.variant import attention_with_weights
 from alignattn.patching.attach import attach, check_model, declared_layers, fill_slots, unpatch
-from alignattn.patching.probe import check_attends
+from alignattn.patching.families import SERVED, family_of
+from alignattn.patching.probe import check_bidirectional, check_calls
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
+from alignattn.patching.slots import alignment_parameters, function_parameters
 from alignattn.support.errors import AlignAttnError
 
 READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
@@ -39,8 +42,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
 
     Args:
         model: a bidirectional encoder that uses transformers' attention interface: ALBERT, BERT, RoBERTa,
-            DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others; or one whose attention modules call
-            `alignattn.attend`, as for `attach`. It may have adapters, or be in a `peft.PeftModel`.
+            DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT and others; DeBERTa-v2, DeBERTa-v3 or MPNet, whose part of
+            relative positions is added to whatever score; or one whose attention modules call `alignattn.attend`, as
+            for `attach`. It may have adapters, or be in a `peft.PeftModel`.
         attention: a config, a name such as `aa-ct`, `qvi` or `entmax15`, or several joined by `+`, as for
             `AttentionConfig.resolve`.
         **overrides: fields of `AttentionConfig` that replace those of `attention`.
@@ -63,12 +67,21 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     if declared_layers(model):
         return attach(model, config)
     layers = _layers_to_patch(model, config)
-    _check_interface(model, config, layers)
-    base = model.config._attn_implementation
+    check_model(model)
+    is_of_family = any(family_of(layer.module) for layer in layers)
+    if is_of_family:
+        _check_family(model, layers)
+    else:
+        _check_interface(model, config, layers)
+    _check_layers(model, layers)
+    check_bidirectional(model)
+    base = None if is_of_family else model.config._attn_implementation
     fill_slots(model, layers, config, base)
-    model.set_attn_implementation(IMPLEMENTATIONS[base])
+    if base is not None:
+        model.set_attn_implementation(IMPLEMENTATIONS[base])
     try:
-        check_attends(model)
+        check_calls(model)
+        _check_on_a_device(model)
     except AlignAttnError:
         unpatch(model)
         raise
@@ -93,6 +106,16 @@ def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0
     return patch(model, AttentionConfig(alignment=alignment, alignment_weight=weight), **options)
 
 
+def _check_on_a_device(model: PreTrainedModel) -> None:
+    """Refuse parameters on the meta device beside accelerate's hooks, which bring what they know of, and not these."""
+    is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
+    if is_hooked and any(own.is_meta for own in [*alignment_parameters(model), *function_parameters(model)]):
+        raise AlignAttnError(
+            f"weights of this {type(model).__name__} are offloaded, and the slots' own would never be brought back: "
+            "patch it before it is offloaded (load it without device_map, and call accelerate.dispatch_model after)"
+        )
+
+
 def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[AttentionModule]:
     num_heads = getattr(model.config, "num_attention_heads", None)
     layers = [] if num_heads is None else attention_modules(model, num_heads)
@@ -113,11 +136,11 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
 
 def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]) -> None:
     name = type(model).__name__
-    check_model(model)
     if not model._can_set_attn_implementation() or not layers:
         raise AlignAttnError(
             f"{name} has no attention that a patch can reach (it does not use transformers' attention interface): "
-            "take ALBERT, BERT, RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa or ModernBERT"
+            f"take ALBERT, BERT, RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa or ModernBERT, or of those without the "
+            f"interface {SERVED}"
         )
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:
@@ -125,18 +148,6 @@ def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: li
             f"{config.describe_slots() or 'a patch'} does not fit the attention implementation {base!r} of {name}: "
             f"load it with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
         )
-    if any(hasattr(layer.module, "original_module") for layer in layers):
-        raise AlignAttnError(
-            f"an adapter trains copies of the attention of {name} (modules_to_save): patch the model before it is "
-            "adapted"
-        )
-    for layer in layers:
-        sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
-        if all(sizes.values()) and len(set(sizes.values())) > 1:
-            raise AlignAttnError(
-                f"{name} has fewer heads of keys than of queries ({sizes['key']} and {sizes['query']} features): slots "
-                "are for as many of both"
-            )
     reads_queries = [slot for slot in ("score", "value") if getattr(config, slot) in READ_SCALE]
     if reads_queries and any(getattr(layer.module, "scaling", None) == 1 != layer.head_dim for layer in layers):
         raise AlignAttnError(
@@ -150,6 +161,35 @@ def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: li
             f"score='additive' does not fit the sliding window of {name}: it would score every pair to drop most of "
             f"them; choose one of {', '.join(others)}, or layers= without a window"
         )
+
+
+def _check_family(model: PreTrainedModel, layers: list[AttentionModule]) -> None:
+    name = type(model).__name__
+    if not all(family_of(layer.module) for layer in layers):
+        raise AlignAttnError(
+            f"a part of {name} uses transformers' attention interface and another does not: patch one of the parts"
+        )
+    if any("forward" in vars(layer.module) for layer in layers):
+        raise AlignAttnError(
+            f"something stands around the forward of the attention of {name}, as accelerate's hooks do where a "
+            "device_map spreads a model: patch the model before"
+        )
+
+
+def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:
+    name = type(model).__name__
+    if any(hasattr(layer.module, "original_module") for layer in layers):
+        raise AlignAttnError(
+            f"an adapter trains copies of the attention of {name} (modules_to_save): patch the model before it is "
+            "adapted"
+        )
+    for layer in layers:
+        sizes = {role: features_of(projection) for role, projection in layer.projections.items()}
+        if all(sizes.values()) and len(set(sizes.values())) > 1:
+            raise AlignAttnError(
+                f"{name} has fewer heads of keys than of queries ({sizes['key']} and {sizes['query']} features): slots "
+                "are for as many of both"
+            )
 
 
 def _attention_function(

@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from alignattn.patching.families import family_of
+
 FUSED = "fused"
 
 
@@ -33,6 +35,13 @@ PROJECTIONS = (
     ProjectionNames({"query": "q_proj", "key": "k_proj"}),
     ProjectionNames({FUSED: "Wqkv"}, parts=3),
 )
+
+
+def names_of(module: nn.Module) -> list[ProjectionNames]:
+    """Return the names by which `module` keeps projections of queries and keys: none if it is not attention."""
+    family = family_of(module)
+    names = PROJECTIONS if family is None else (ProjectionNames(dict(family.roles)),)
+    return [name for name in names if name.of(module)]
 
 
 DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"})
@@ -70,13 +79,11 @@ def attention_modules(model: nn.Module, num_heads: int) -> list[AttentionModule]
     """Return the self-attention modules of a model in the order of its layers.
 
     Args:
-        model: any model; one of a family that `PROJECTIONS` does not list has none.
+        model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
         num_heads: heads of each.
     """
-    found = []
-    for module in model.modules():
-        for names in PROJECTIONS:
-            projections = names.of(module)
-            if projections is not None:
-                found.append(AttentionModule(module, names, projections, num_heads))
-    return found
+    return [
+        AttentionModule(module, names, names.of(module) or {}, num_heads)
+        for module in model.modules()
+        for names in names_of(module)
+    ]

@@ -6,7 +6,7 @@ The attention modules of one model share one collector. A call in training adds 
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -39,6 +39,15 @@ class LayerRecord:
     weights: Tensor | None = None
     mask: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Return the shapes of what is there: the numbers of a step fill pages."""
+        named = [*((name, getattr(self, name)) for name in _TENSORS), *self.diagnostics.items()]
+        shapes = (f"{name}={list(value.shape)}" for name, value in named if value is not None)
+        return f"{type(self).__name__}({', '.join(shapes)})"
+
+
+_TENSORS = ("query", "key", "weights", "mask", "loss")
+
 
 @dataclass
 class Recording:
@@ -50,7 +59,12 @@ class Recording:
     """
 
     layers: list[LayerRecord] = field(default_factory=list)
-    alignments: nn.ModuleDict = field(default_factory=nn.ModuleDict, repr=False)
+    alignments: nn.ModuleDict = field(default_factory=nn.ModuleDict)
+
+    def __repr__(self) -> str:
+        """Return a line a call."""
+        records = "".join(f"\n  {index}: {record!r}" for index, record in enumerate(self.layers))
+        return f"{type(self).__name__} of {len(self.layers)} attention calls{records}"
 
     def losses(self) -> list[Tensor]:
         """Return the alignment losses of the calls."""
@@ -101,6 +115,7 @@ class Collector:
         around: the call under way of what stands in the place of a projection.
         newest: the last recorded call.
         saw_no_gradient: whether a forward in training mode had none to record.
+        is_paused: whether what projections give now is recorded by nobody.
     """
 
     def __init__(self, owner: nn.Module | None = None) -> None:
@@ -112,6 +127,7 @@ class Collector:
         self._taken: set[int] = set()
         self._has_warned = False
         self.saw_no_gradient = False
+        self.is_paused = False
         _COLLECTORS.add(self)
 
     @property
@@ -129,7 +145,7 @@ class Collector:
 
     def is_tapped(self, training: bool) -> bool:
         """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""
-        is_tapped = self.recording is not None or (training and torch.is_grad_enabled())
+        is_tapped = not self.is_paused and (self.recording is not None or (training and torch.is_grad_enabled()))
         if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             raise AlignAttnError(
                 "torch.func transforms a forward that records for the alignment loss, which it would lose: give it the "
@@ -137,31 +153,26 @@ class Collector:
             )
         return is_tapped
 
+    def pause(self, is_paused: bool) -> None:
+        """Have projections hand over nothing until further notice: they are called on what is no token's state."""
+        self._set("is_paused", is_paused)
+
     def keep(self, role: str, projected: Tensor) -> None:
         """Keep what a projection gave until its module attends."""
         if torch.compiler.is_compiling():
             # What leaves a checkpoint that is being compiled must be an operation's of its own.
             projected = projected.view_as(projected)
-        _record(self._keep, role, projected)
-
-    def _keep(self, role: str, projected: Tensor) -> None:
-        self.projected = {**self.projected, role: projected}
+        self._set("projected", {**self.projected, role: projected})
 
     def surround(self, around: Any) -> None:
         """Note the call under way of what stands in the place of a projection, or that it is over (None)."""
-        _record(self._surround, around)
-
-    def _surround(self, around: Any) -> None:
-        self.around = around
+        self._set("around", around)
 
     def take_projected(self) -> dict[str, Tensor]:
         """Return what the projections of the call under way gave, by role, and forget it."""
         projected = self.projected
-        _record(self._forget)
+        self._set("projected", {})
         return projected
-
-    def _forget(self) -> None:
-        self.projected = {}
 
     def add(self, call: RecordedCall | None) -> None:
         """Record a call in training, unless gradients are off, or a backward pass makes it again for a checkpoint.
@@ -172,16 +183,21 @@ class Collector:
         if call is None or not torch.is_grad_enabled():
             self.saw_no_gradient = True
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
-            _record(self._append, call)
+            call.previous = self.newest
+            self._set("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self._calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
                 '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
             )
 
-    def _append(self, call: RecordedCall) -> None:
-        call.previous = self.newest
-        self.newest = call
+    def _set(self, name: str, value: Any) -> None:
+        if torch.compiler.is_compiling():
+            # The compiler refuses what a checkpoint leaves behind, because it would not repeat it where the checkpoint
+            # is recomputed: nor may it, a recomputation records nothing.
+            torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
+        else:
+            setattr(self, name, value)
 
     def _calls(self) -> list[RecordedCall]:
         calls, call = [], self.newest
@@ -212,15 +228,6 @@ class Collector:
                 "alignattn.AlignmentTrainer",
                 stacklevel=2,
             )
-
-
-def _record(change: Callable[..., None], *args: Any) -> None:
-    if torch.compiler.is_compiling():
-        # The compiler refuses what a checkpoint leaves behind, because it would not repeat it where the checkpoint is
-        # recomputed: nor may it, a recomputation records nothing.
-        torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(change, *args)
-    else:
-        change(*args)
 
 
 _NO_BACKWARD = -1

@@ -1,6 +1,7 @@
 """What a patch leaves in a model: the slots of each attention layer, its alignment, and the record of what it did."""
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import AttentionConfig
-from alignattn.attention.variant import AttentionVariant, attention_with_weights
+from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
 from alignattn.patching.projections import FUSED, AttentionModule
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
@@ -24,8 +25,11 @@ LOADING_HINT = "load_with_alignattn_from_pretrained"
 plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
 parameters."""
 
-PEFT_PREFIX = "base_model.model."
-"""Where a `peft.PeftModel` keeps the model that it is around."""
+WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model\.model)\.)*")
+"""Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
+
+IN_SEQUENCE = re.compile(r"\d")
+"""How the names of what an `nn.Sequential` holds begin, such as a SentenceTransformer, which saves each by itself."""
 
 
 class Patch(nn.Module):
@@ -36,7 +40,7 @@ class Patch(nn.Module):
         config: the choices of its slots.
         layers: the modules that get slots.
         base_implementation: transformers' attention implementation that the model had; None where its modules call
-            `alignattn.attend` by themselves.
+            `alignattn.attend` by themselves, or are of a family with a forward of ours.
 
     Attributes:
         collector: of its layers.
@@ -76,15 +80,12 @@ class Patch(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        within = prefix.removesuffix(f"{CHILD_NAME}.").removeprefix(PEFT_PREFIX)
-        owner: Any = self.collector.owner
-        # Transformers' models with a head keep their encoder under the name that it gives itself.
-        attribute = getattr(owner, "base_model_prefix", "")
-        if self.config.changes_function and attribute and f".{within}".endswith(f".{attribute}."):
+        within = WRAPPERS.sub("", prefix.removesuffix(f"{CHILD_NAME}."), count=1)
+        if self.config.changes_function and within and not IN_SEQUENCE.match(within):
             warnings.warn(
-                f"the state of a {type(owner).__name__} that attends by {self.config.name!r} is taken as a part of "
-                "another model's, whose config does not tell: transformers would load it with plain attention; patch "
-                "the whole model instead",
+                f"the state of a {type(self.collector.owner).__name__} that attends by {self.config.name!r} is taken "
+                f"as a part of another model's ({within.rstrip('.')}), whose config does not tell: it would be loaded "
+                "with plain attention; patch the whole model instead, or this part again before the state is loaded",
                 stacklevel=2,
             )
 
@@ -117,7 +118,7 @@ class LayerSlots(AttentionVariant):
         self.aligns = state.config.alignment is not None
         self.head_dim = layer.head_dim
         self.num_heads = layer.num_heads
-        self.parts = layer.names.parts
+        self.names = layer.names
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
         self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
@@ -128,8 +129,9 @@ class LayerSlots(AttentionVariant):
         key: Tensor,
         value: Tensor,
         mask: Tensor | None,
-        plain: Callable[[], tuple[Tensor, Tensor | None]],
+        plain: Callable[[], tuple[Tensor, Tensor | None]] | None,
         *,
+        bias: Tensor | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
@@ -141,7 +143,9 @@ class LayerSlots(AttentionVariant):
             key: `[B, H, n, d]`.
             value: `[B, H, n, d]`.
             mask: `[B, 1, n, n]`: bool, or in transformers' eager attention floats that are added to the scores.
-            plain: attends as the model does without slots, and gives the weights if it has them.
+            plain: attends as the model does without slots, and gives the weights if it has them; None where the slots
+                attend, whatever they are.
+            bias: as for `attend`; the mask is bool then.
             scale: factor of the dot products.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
@@ -153,24 +157,46 @@ class LayerSlots(AttentionVariant):
         wants_weights = wants_weights or recording is not None
         if self.changes_function:
             attended, weights = self.attend(
-                query, key, value, mask, scale=scale, dropout=dropout, wants_weights=wants_weights
+                query, key, value, mask, bias=bias, scale=scale, dropout=dropout, wants_weights=wants_weights
             )
-        elif wants_weights:
-            attended, weights = attention_with_weights(query, key, value, mask, scale=scale, dropout=dropout)
+        elif wants_weights or plain is None:
+            added = mask if bias is None else masked_bias(bias, mask)
+            attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
         else:
             attended, weights = plain()
-        call = self._projected_call(mask) if self.aligns and self.collector.is_tapped(self.training) else None
+        call = None
+        if self.records_calls:
+            call = self.record_call(mask)
+        elif self.aligns and recording is not None:
+            call = self._projected_call(mask)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
-        if self.aligns and self.training:
-            self.collector.add(call)
         return attended, weights
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a call must come to the slots, and not the model's own forward alone.
+
+        They change its function, or somebody wants to see it: a recording, or a hook of the slots.
+        """
+        return self.changes_function or self.collector.recording is not None or bool(self._forward_pre_hooks)
+
+    @property
+    def records_calls(self) -> bool:
+        """Whether each call is recorded for the alignment of a step."""
+        return self.aligns and self.training
+
+    def record_call(self, mask: Tensor | None) -> RecordedCall | None:
+        """Record a call of a training forward for the alignment of the step; None where the taps were closed."""
+        call = self._projected_call(mask) if self.collector.is_tapped(self.training) else None
+        self.collector.add(call)
+        return call
 
     def _projected_call(self, mask: Tensor | None) -> RecordedCall:
         projected = self.collector.take_projected()
         if FUSED in projected:
-            query, key = projected[FUSED].chunk(self.parts, dim=-1)[:2]
+            query, key = projected[FUSED].chunk(self.names.parts, dim=-1)[:2]
         elif len(projected) == 2:
             query, key = projected["query"], projected["key"]
         else:
@@ -257,6 +283,11 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
     if not states:
         raise AlignAttnError(
             f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
+        )
+    if any(own.is_meta for state in states for own in state.alignments.parameters()):
+        raise AlignAttnError(
+            f"this {type(model).__name__} is offloaded (its weights are on no device), which accelerate serves for "
+            "inference alone: train it on devices"
         )
     lacked_gradient = any(state.collector.saw_no_gradient for state in states)
     taken = [(state, state.collector.take()) for state in states]

@@ -14,6 +14,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HEAT_COLOURS = "cividis"
 """Rises evenly in lightness, also for the colour-blind."""
+DIFFERENCE_COLOURS = "RdBu_r"
+"""White at no difference, red above it and blue below."""
 DOTS_PER_INCH = 150
 PANEL_WIDTH = 4.2
 """In inches, so the next."""

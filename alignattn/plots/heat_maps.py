@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from alignattn.plots.drawing import HEAT_COLOURS, new_figure
+from alignattn.plots.drawing import DIFFERENCE_COLOURS, HEAT_COLOURS, new_figure
 
 HEAT_PANELS_ABREAST = 4
 CELL_INCHES = 0.2
@@ -24,29 +24,31 @@ class HeatMapPanel:
         row_names: top to bottom.
         series: by name, one number a row and column; NaN is left blank.
         marked: by the series' name, the cells, as row and column, that bear a dot.
+        differences: likewise by name, maps below those, on a scale of their own around 0.
     """
 
     title: str
     row_names: Sequence[str]
     series: Mapping[str, Sequence[Sequence[float]]]
     marked: Mapping[str, Collection[tuple[int, int]]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
 def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str, title: str) -> Any:
     """Return the `matplotlib` figure of heat maps: a panel's series one below the other, `HEAT_PANELS_ABREAST` abreast.
 
     Args:
-        panels: one or more, of the same series.
+        panels: one or more, of the same series and differences.
         x_label: what the columns are, numbered from 0.
         y_label: what the rows are.
         title: of the whole picture.
     """
-    names = list(panels[0].series)
+    names = [*panels[0].series, *panels[0].differences]
     blocks = math.ceil(len(panels) / HEAT_PANELS_ABREAST)
     columns = min(len(panels), HEAT_PANELS_ABREAST)
     rows = blocks * len(names)
     beside, above = HEAT_MARGIN_INCHES
-    width = max(MIN_HEAT_WIDTH, CELL_INCHES * len(panels[0].series[names[0]][0]) + beside)
+    width = max(MIN_HEAT_WIDTH, CELL_INCHES * len(next(iter(panels[0].series.values()))[0]) + beside)
     height = CELL_INCHES * len(panels[0].row_names) + above
     figure, all_axes = new_figure(rows, columns, width * columns, height * rows + above, title)
     for index, panel in enumerate(panels):
@@ -64,9 +66,16 @@ def draw_heat_maps(panels: Sequence[HeatMapPanel], *, x_label: str, y_label: str
 
 
 def _draw_heat_map(figure: Any, axes: Any, panel: HeatMapPanel, name: str) -> None:
-    values = panel.series[name]
-    numbers = [value for rows in panel.series.values() for row in rows for value in row if math.isfinite(value)]
-    image = axes.imshow(values, cmap=HEAT_COLOURS, vmin=0, vmax=max(numbers, default=0) or 1, aspect="auto")
+    maps = panel.differences if name in panel.differences else panel.series
+    values = maps[name]
+    top = max(
+        (abs(value) for rows in maps.values() for row in rows for value in row if math.isfinite(value)), default=0
+    )
+    if name in panel.differences:
+        scale: dict[str, Any] = {"cmap": DIFFERENCE_COLOURS, "vmin": -(top or 1), "vmax": top or 1}
+    else:
+        scale = {"cmap": HEAT_COLOURS, "vmin": 0, "vmax": top or 1}
+    image = axes.imshow(values, aspect="auto", **scale)
     axes.set_xticks(range(len(values[0])), [str(column) for column in range(len(values[0]))])
     axes.set_yticks(range(len(panel.row_names)), panel.row_names)
     axes.tick_params(labelsize="x-small")

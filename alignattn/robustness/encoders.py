@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignattn.models.lengths import most_tokens
+from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.batches import ModelInputs, OutputCache
 from alignattn.robustness.recipe_names import LONGEST
@@ -79,7 +79,7 @@ class MeanPooling:
 
 def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return how many tokens a model is given."""
-    return min(LONGEST, most_tokens(model, tokenizer))
+    return row_length(None, LONGEST, most_tokens(model, tokenizer))
 
 
 @lru_cache

@@ -23,10 +23,10 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import write_text
 from alignattn.support.folder_lock import holder_of, note_holder
+from alignattn.support.shard import WHOLE, Shard
 
 ROWS_SCORED_AT_ONCE = 256
 NUMPY_SEEDS = 2**32
@@ -61,6 +61,7 @@ class AttackJob:
         shard: which part of the rows to attack.
         left_out: numbers of the split's rows that are not among `rows`, for they cannot be used.
         versions: of the packages at work, for the header.
+        labels: the names of the classes, in order, for the header.
     """
 
     rows: Sequence[AttackRow]
@@ -69,6 +70,7 @@ class AttackJob:
     shard: Shard = WHOLE
     left_out: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rows or self.settings.num_examples < 1:
@@ -86,6 +88,7 @@ class AttackJob:
             self.left_out,
             self._rows_digest,
             self.versions,
+            self.labels,
         )
 
     @cached_property

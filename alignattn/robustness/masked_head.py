@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel
 
-IGNORED_LABEL = -100
-"""What `DataCollatorForLanguageModeling` gives tokens that are not to be guessed."""
+from alignattn.training.weights import IGNORED_LABEL
 
 
 def masked_positions(batch: BatchEncoding | Mapping[str, Tensor]) -> Tensor:

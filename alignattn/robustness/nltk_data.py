@@ -56,9 +56,10 @@ def _is_found(package: str) -> bool:
 def _download(packages: list[str]) -> None:
     import nltk
 
-    folder = nltk.downloader.Downloader().default_download_dir()
+    server = nltk.downloader.Downloader()
+    folder = server.default_download_dir()
     sizes = ", ".join(f"{name} ({PACKAGES[name][1]})" for name in packages)
-    print(f"fetching NLTK's {sizes} to {folder}", file=sys.stderr)
+    print(f"fetching NLTK's {sizes} from {server.url} to {folder}", file=sys.stderr)
     for name in packages:
         try:
             # Quiet or not, it prints what it then raises.

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.robustness.resources import BERT
-from alignattn.support.errors import AlignAttnError, install_extra, one_line
-from alignattn.support.files import replacing
+from alignattn.support.errors import AlignAttnError, in_megabytes, install_extra, one_line
+from alignattn.support.files import cache_folder, replacing
+from alignattn.support.network import say_hub
 
 VECTORS_URL = (
     "https://raw.githubusercontent.com/nmrksic/counter-fitting/master/word_vectors/counter-fitted-vectors.txt.zip"
@@ -26,12 +27,11 @@ ENCODER_SIZE = "about 1 GB"
 BERT_SIZE = "440 MB"
 TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as out of reach."""
-MEGABYTE = 1e6
 
 
 def counter_fitted_vectors() -> Path:
     """Return the text file of the counter-fitted vectors of Mrkšić et al. (2016), fetched if it is not there yet."""
-    path = _cache_folder() / VECTORS_FILE
+    path = cache_folder() / VECTORS_FILE
     if path.is_file():
         return path
     try:
@@ -55,7 +55,7 @@ def universal_sentence_encoder(url: str) -> Any:
             f"{install_extra('use')}, or {choice}"
         ) from error
     place = os.environ.get("TFHUB_CACHE_DIR", "a temporary folder (set TFHUB_CACHE_DIR for one that stays)")
-    print(f"loading the Universal Sentence Encoder, {ENCODER_SIZE} if it must be fetched, to {place}", file=sys.stderr)
+    print(f"asking {url} for the Universal Sentence Encoder, {ENCODER_SIZE} unless it is in {place}", file=sys.stderr)
     try:
         return tensorflow_hub.load(url)
     except Exception as error:  # TensorFlow's own errors, HTTP ones and broken files have no common class
@@ -63,29 +63,22 @@ def universal_sentence_encoder(url: str) -> Any:
 
 
 def announce_bert() -> None:
-    """Say that bert-base-uncased is about to be fetched, where it is not in the Hub's cache and the Hub answers."""
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    """Say that the Hub is asked for bert-base-uncased, where it is not in the Hub's cache."""
+    from huggingface_hub import constants, try_to_load_from_cache
 
     weights = constants.SAFETENSORS_SINGLE_FILE
     if isinstance(try_to_load_from_cache(BERT, weights), str):
         return
-    try:
-        get_hf_file_metadata(hf_hub_url(BERT, weights))
-    except Exception:  # offline mode, no network, a refusal: of no common class, and named when the model is loaded
-        return
-    print(f"fetching {BERT} ({BERT_SIZE}) to {constants.HF_HUB_CACHE}", file=sys.stderr)
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "alignattn"
+    say_hub(f"{BERT} ({BERT_SIZE}, to {constants.HF_HUB_CACHE})")
 
 
 def _fetch_zipped(url: str, member: str, path: Path) -> None:
     """Fetch an archive and unpack one member of it to `path`."""
     archive_path = path.with_suffix(".zip")
+    print(f"asking {url} for {member}", file=sys.stderr)
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, replacing(archive_path) as temporary:  # noqa: S310
         length = answer.headers["Content-Length"] or ""
-        size = f"{int(length) / MEGABYTE:.0f} MB zipped" if length.isdecimal() else "size unknown"
+        size = f"{in_megabytes(int(length))} zipped" if length.isdecimal() else "size unknown"
         print(f"fetching {member} ({size}) from {url} to {path}", file=sys.stderr)
         with temporary.open("wb") as file:
             shutil.copyfileobj(answer, file)

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from alignattn.robustness.recipe_names import Outcome
-from alignattn.robustness.shard import Shard
 from alignattn.support.bad_rows import numbers_without
 from alignattn.support.json_records import parse_json
+from alignattn.support.shard import Shard
 
 NO_VALUE = ("missing", "unexpected_keyword_argument")
 """pydantic's errors in which it is a name that is wrong, and no value."""
@@ -65,6 +65,7 @@ class AttackHeader:
         left_out: the numbers of the split's rows that cannot be used and are not among them, from 0.
         rows_digest: SHA-256 of the numbers, texts and labels of those there are.
         versions: of the packages when the header was written, by name; headers that differ in them alone are equal.
+        labels: the names of the classes, in order; none in headers of before they were kept.
     """
 
     settings: AttackSettings
@@ -74,6 +75,7 @@ class AttackHeader:
     left_out: tuple[StrictInt, ...]
     rows_digest: StrictStr
     versions: Mapping[StrictStr, StrictStr] = field(compare=False)
+    labels: tuple[StrictStr, ...] = field(default=(), compare=False)
 
     @property
     def usable_rows(self) -> Sequence[int]:

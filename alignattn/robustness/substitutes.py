@@ -17,8 +17,9 @@ from torch import Tensor
 from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
-from alignattn.robustness.masked_head import IGNORED_LABEL, masked_tokens_alone
+from alignattn.robustness.masked_head import masked_tokens_alone
 from alignattn.support.errors import AlignAttnError
+from alignattn.training.weights import IGNORED_LABEL
 
 load_textattack()
 

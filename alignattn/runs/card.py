@@ -17,23 +17,34 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.options import FROM_TEXTS, DataOptions, RunOptions
-from alignattn.runs.results import RunResult
+from alignattn.runs.results import RunResult, score_text
+from alignattn.support.compression import plain_stem
 from alignattn.support.files import write_text
 from alignattn.support.html import TEMPLATES
 from alignattn.support.publishing import publishable
-from alignattn.tasks import QuestionAnswering, Task, TextClassification, TokenClassification
+from alignattn.tasks import (
+    MultiLabelClassification,
+    QuestionAnswering,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
 from alignattn.tasks.kinds import kind_of
 
 CARD_FILE = "README.md"
 
 HUB_METRICS: Mapping[str, str] = {
     "macro_f1": "f1",
+    "micro_f1": "f1",
     "pearson": "pearsonr",
     "token_accuracy": "accuracy",
     **{f"{group}exact": "exact_match" for group in ("", "has_answer_", "no_answer_", "best_")},
     **{f"{group}f1": "f1" for group in ("has_answer_", "no_answer_", "best_")},
 }
 """The names of the Hub's metrics where they are not ours."""
+
+HUB_TASKS: Mapping[str, str] = {MultiLabelClassification.kind: TextClassification.kind}
+"""The same of kinds of tasks."""
 
 SETTINGS = (
     "learning_rate",
@@ -57,6 +68,7 @@ SETTINGS = (
     "model_config",
     "load_best_model_at_end",
     "metric_for_best_model",
+    "early_stopping_patience",
 )
 """The options that a training's outcome hangs on most; all of them are in `config.yaml`."""
 
@@ -114,7 +126,8 @@ class _Card:
         self.data: DataOptions = options.data
         self.attention = AttentionConfig.from_dict(result.attention_config)
         self.task = options.task
-        own_rows = TextClassification if self.data.source == FROM_TEXTS else TokenClassification
+        of_texts = MultiLabelClassification if self.data.is_multi_label else TextClassification
+        own_rows = of_texts if self.data.source == FROM_TEXTS else TokenClassification
         self.kind = type(self.task) if self.task else own_rows
         self.model = publishable(result.model)
         self.traits = traits_of(self.model)
@@ -153,7 +166,7 @@ class _Card:
     @property
     def data_name(self) -> str:
         """The task's name, or that of the user's own file of rows."""
-        return self.result.task if self.data.train_file is None else Path(self.data.train_file).stem
+        return self.result.task if self.data.train_file is None else plain_stem(self.data.train_file)
 
     @property
     def hub_data(self) -> Task | None:
@@ -166,7 +179,7 @@ class _Card:
         return ModelCardData(
             library_name="transformers",
             base_model=self.base_on_hub,
-            pipeline_tag=self.kind.kind,
+            pipeline_tag=HUB_TASKS.get(self.kind.kind, self.kind.kind),
             tags=["alignattn", *aligned, *filter(None, self.attention_name.split("+")), self.kind.kind],
             datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
             metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
@@ -179,7 +192,7 @@ class _Card:
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
                 yield EvalResult(
-                    task_type=self.kind.kind,
+                    task_type=HUB_TASKS.get(self.kind.kind, self.kind.kind),
                     dataset_type=task.sources.hub if task else self.data_name,
                     dataset_name=self.data_name,
                     dataset_config=(task.sources.config or None) if task else None,
@@ -193,6 +206,8 @@ class _Card:
         rows: dict[str, Any] = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
         if self.traits.is_pretrained:
             rows["base model"] = _code(self.model, f", {self._origin()}")
+        if self.result.start is not None:
+            rows["start"] = str(self.result.start)
         if self.traits.reads_embeddings:
             rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
         model = self.options.model
@@ -230,7 +245,7 @@ class _Card:
 
     def _scores(self, split: str, metrics: Sequence[str]) -> list[Any]:
         scores = self.result.metrics[split]
-        values = [f"{100 * scores[name]:.2f}" if name in scores else "" for name in metrics]
+        values = [score_text(name, scores[name]) if name in scores else "" for name in metrics]
         return [split, self.result.evaluation_rows[split], *values]
 
     def _settings(self) -> dict[str, Any]:

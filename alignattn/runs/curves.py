@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignattn.plots import CurvePanel, draw_curves, svg_text
-from alignattn.runs.distance import DISTANCE_NAME
+from alignattn.runs.distance import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 
 X_LABEL = "training step"
 LOSS, TASK_LOSS = "loss", "task_loss"
@@ -20,8 +20,13 @@ Y_LABELS: Mapping[str, str] = {
     "critic_gap": "critic gap (0 to 2)",
     "marginal_error": "marginal error (L1)",
     DISTANCE_NAME: "distance (in units of their size)",
+    AS_IS_NAME: "distance (in units of their spread)",
+    BALANCED_NAME: "distance (in units of their spread)",
+    FLOOR_NAME: "distance (in units of their spread)",
 }
 """Quantity and unit of what is logged, in the order of the panels; scores of the evaluation follow."""
+OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
+"""Of `alignattn figure distance`, where they stand side by side."""
 SCORE_LABEL = "score (1: perfect)"
 NOT_MEASURED = ("_runtime", "_per_second", "_model_preparation_time")
 """Ends of the names of what an evaluation logs about itself."""
@@ -46,7 +51,7 @@ def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
         for of_run in curves.values():
             if LOSS in of_run:
                 of_run.setdefault(TASK_LOSS, of_run[LOSS])
-    logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run)
+    logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run if quantity not in OVER_SPREAD)
     shown = [quantity for quantity in Y_LABELS if quantity in logged]
     shown += [quantity for quantity in logged if quantity not in Y_LABELS]
     return [

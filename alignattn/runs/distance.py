@@ -1,6 +1,6 @@
 """The distance of queries and keys while a model trains: on the same rows at every logging step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,39 +14,45 @@ from transformers import (
     TrainingArguments,
 )
 
-from alignattn.attention.distance import sliced_wasserstein
+from alignattn.attention.basis import cloud
+from alignattn.attention.distance import measure_distances, sliced_wasserstein
 from alignattn.patching import collect, is_patched
+from alignattn.patching.balance import balance_obstacle
+from alignattn.patching.recording import LayerRecord
+from alignattn.runs.rows import input_batches
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
 
 DISTANCE_NAME = "query_key_distance"
-"""Of the distance in logs."""
+"""Of the distance in logs, in units of the size of queries and keys."""
+AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in ("as_is", "balanced", "floor"))
+"""Of those in units of their spread: as is, in the basis where their moments agree, and of two halves of one cloud."""
 DISTANCE_ROWS = 64
 """Rows whose queries and keys are compared: the first of the evaluation rows."""
-LABEL_COLUMNS = ("label", "labels")
 
 
 class DistanceCallback(TrainerCallback):
-    """Adds `query_key_distance` to what is logged: before the first step, and wherever the loss is.
+    """Adds what `query_key_distances` measures to what is logged: before the first step, and wherever the loss is.
 
     Training is what it would be without: gradients are off, nothing is drawn at random, and the mode of the model is
     restored.
 
     Args:
-        batch: what `query_key_distance` takes.
+        batch: what `query_key_distances` takes.
+        balances: likewise.
     """
 
-    def __init__(self, batch: dict[str, Tensor]) -> None:
+    def __init__(self, batch: dict[str, Tensor], *, balances: bool) -> None:
         self.batch = batch
+        self.balances = balances
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Log the distance that training starts from; a resumed run has it from before."""
         if state.global_step == 0:
-            state.log_history.append({DISTANCE_NAME: self._measure(kwargs["model"]), "epoch": 0.0, "step": 0})
+            state.log_history.append(self._measure(kwargs["model"]) | {"epoch": 0.0, "step": 0})
 
     def on_log(
         self,
@@ -58,12 +64,14 @@ class DistanceCallback(TrainerCallback):
     ) -> None:
         """Log the distance beside the loss, for reporters and in the state."""
         if logs is not None and "loss" in logs:
-            logs[DISTANCE_NAME] = state.log_history[-1][DISTANCE_NAME] = self._measure(kwargs["model"])
+            measured = self._measure(kwargs["model"])
+            logs.update(measured)
+            state.log_history[-1].update(measured)
 
-    def _measure(self, model: PreTrainedModel) -> float:
+    def _measure(self, model: PreTrainedModel) -> dict[str, float]:
         was_training = model.training
         try:
-            return query_key_distance(model, self.batch)
+            return query_key_distances(model, self.batch, balances=self.balances)
         finally:
             model.train(was_training)
 
@@ -74,7 +82,8 @@ def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedS
         raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
     if trainer.model is None or not is_patched(trainer.model):
         raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
-    callback = DistanceCallback(distance_batch(task, next(iter(evaluation.values())), processor))
+    batch = distance_batch(task, next(iter(evaluation.values())), processor)
+    callback = DistanceCallback(batch, balances=balance_obstacle(trainer.model) is None)
     # First of all: what reports the logs must see what this one adds to them.
     trainer.callback_handler.callbacks.insert(0, callback)
 
@@ -86,11 +95,45 @@ def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> floa
         model: a patched model; it is left in evaluation mode.
         batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
     """
+    return _distance_by_size(_recorded(model, batch))
+
+
+def query_key_distances(model: PreTrainedModel, batch: dict[str, Tensor], *, balances: bool = True) -> dict[str, float]:
+    """Return the distances of queries and keys, means over heads and layers, by the name that they have in logs.
+
+    Beside `query_key_distance` those in units of the spread, of the batch's tokens as one cloud: the moments of the
+    balanced basis are of one half of them, the distances of the other (`measure_distances`).
+
+    Args:
+        model: as for `query_key_distance`.
+        batch: likewise.
+        balances: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
+    """
+    layers = _recorded(model, batch)
+    measured = [
+        measure_distances(cloud(layer.query, layer.mask), cloud(layer.key, layer.mask))
+        for layer in layers
+        if layer.query is not None and layer.key is not None
+    ]
+    named = {AS_IS_NAME: "as_is", BALANCED_NAME: "balanced", FLOOR_NAME: "floor"}
+    means = {
+        name: float(torch.stack([getattr(distances, field).mean() for distances in measured]).mean())
+        for name, field in named.items()
+        if balances or field != "balanced"
+    }
+    return {DISTANCE_NAME: _distance_by_size(layers)} | means
+
+
+def _recorded(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerRecord]:
     with torch.no_grad(), collect(model.eval()) as seen:
         model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+    return seen.layers
+
+
+def _distance_by_size(layers: Sequence[LayerRecord]) -> float:
     distances = [
         sliced_wasserstein(layer.query, layer.key, layer.mask).mean()
-        for layer in seen.layers
+        for layer in layers
         if layer.query is not None and layer.key is not None
     ]
     return float(torch.stack(distances).mean())
@@ -98,9 +141,4 @@ def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> floa
 
 def distance_batch(task: Task, split: EncodedSplit, processor: Any) -> dict[str, Tensor]:
     """Return the first `DISTANCE_ROWS` sequences of a split as one batch, padded, without their labels."""
-    read = getattr(processor, "model_input_names", set(split.encoded.column_names).difference(LABEL_COLUMNS))
-    inputs = [name for name in split.encoded.column_names if name in read]
-    labels = [name for name in LABEL_COLUMNS if name in split.encoded.column_names]
-    first = split.encoded.select(range(min(DISTANCE_ROWS, len(split.encoded)))).select_columns([*inputs, *labels])
-    batch = kind_of(task).collator(processor)(list(first))
-    return {name: batch[name] for name in inputs}
+    return next(input_batches(task, split, processor, range(min(DISTANCE_ROWS, len(split.encoded))), DISTANCE_ROWS))

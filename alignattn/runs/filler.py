@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alignattn.runs.options import RunOptions, misfit
+
 if TYPE_CHECKING:
     from alignattn.statistics.example_scores import ExampleScores
 
@@ -46,6 +48,10 @@ class Filler(ABC):
 
     def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
         """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
+
+    def unfit(self, options: Any) -> str:
+        """Return why no run can have the command's resolved options, in one line; empty where one can."""
+        return misfit(options.model, options.task) if isinstance(options, RunOptions) else ""
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:

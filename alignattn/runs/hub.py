@@ -14,11 +14,12 @@ from huggingface_hub import HfApi
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
 from alignattn.runs.folders import STATE_FILE
 from alignattn.runs.lora import ADAPTER_FOLDER
-from alignattn.runs.options import TASK_FILE, RunOptions
-from alignattn.runs.results import CONFIG_FILE, PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.runs.options import CONFIG_FILE, TASK_FILE, RunOptions
+from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text, read_yaml, write_text
 from alignattn.support.json_records import read_json
+from alignattn.support.network import say_push
 from alignattn.support.publishing import publishable
 
 PUBLISHED = (
@@ -58,6 +59,7 @@ def push_run(result: RunResult, options: RunOptions) -> None:
     folder, values = options.output_dir, options.values
     api, token = HfApi(), values["hub_token"]
     name = values["hub_model_id"] or folder.absolute().name
+    say_push(str(folder), name)
     with hub_errors(NOT_OPENED):
         repo_id = api.create_repo(name, token=token, private=values["hub_private_repo"], exist_ok=True).repo_id
     write_model_card(folder, model_card(result, options, repo_id))

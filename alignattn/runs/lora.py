@@ -11,7 +11,7 @@ from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.runs.options import ModelOptions
-from alignattn.support.errors import AlignAttnError, install_extra, one_line
+from alignattn.support.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 from alignattn.training import AlignmentTrainer
 
 ADAPTER_FOLDER = "adapter"
@@ -49,6 +49,22 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         return get_peft_model(model, config)
     except ValueError as error:
         raise AlignAttnError(f"--lora_target_modules: {one_line(error)}") from error
+
+
+def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
+    """Refuse names of layers to adapt that no layer of a model bears; peft takes a name for the end of a layer's."""
+    names = [name for name, _ in model.named_modules()]
+    linear = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and CHILD_NAME not in name
+    ]
+    for target in arguments.lora_target_modules or ():
+        if not any(f".{name}".endswith(f".{target}") for name in names):
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            hint = did_you_mean(target, known, aside=True)
+            raise AlignAttnError(
+                f"--lora_target_modules {target!r}: no layer of {arguments.model} is called so; its linear layers are "
+                f"{listing(known)}{hint}"
+            )
 
 
 def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path) -> None:

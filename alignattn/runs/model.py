@@ -4,19 +4,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, saved_class
-from alignattn.models.lengths import most_tokens
+from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
-from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer, loading
-from alignattn.runs.options import ModelOptions, check_fits
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.options import did_you_mean
+from alignattn.patching.adapter_files import adapter_fields
+from alignattn.patching.checkpoints import (
+    load_checkpoint,
+    load_function_slots,
+    load_tokenizer,
+    loading,
+    read_config_fields,
+)
+from alignattn.patching.sizes import check_counts
+from alignattn.runs.lora import check_targets
+from alignattn.runs.options import ModelOptions, RunOptions, check_fits
+from alignattn.runs.start import check_attention, check_start
+from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.tasks import Task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
@@ -45,15 +55,48 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
         kind_of(task).configure(task, built.model.config)
     if traits.has_attention:
         patch(built.model, attention)
+        if traits.is_pretrained:
+            load_function_slots(arguments.model, built.model, **_hub_options(arguments))
     return built
 
 
-def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
-    kind, name = kind_of(task), arguments.model
-    hub: dict[str, Any] = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+def check_before_rows(options: RunOptions) -> None:
+    """Refuse what a pretrained model cannot do by its config alone: neither rows nor weights are read for that.
+
+    A model of this config without weights is patched and adapted as the run's will be.
+
+    Args:
+        options: of the run.
+    """
+    arguments, asked = options.model, options.data.max_length
+    if not traits_of(arguments.model).is_pretrained:
+        return
+    config = _pretrained_config(arguments)
+    most = most_positions(config)
+    if asked is not None and most is not None and asked > most:
+        raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+    auto_class = AutoModel if options.task is None else kind_of(options.task).auto_class
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config)
+    except Exception:
+        # What it says of a config is said of the checkpoint, which is loaded otherwise.
+        return
+    patch(model, arguments.attention_config)
+    check_targets(model, arguments)
+
+
+def _pretrained_config(arguments: ModelOptions) -> Any:
+    """The config of the pretrained model, with the fields that the options set."""
+    name, hub = arguments.model, _hub_options(arguments)
+    check_start(arguments)
     with loading(name):
         source = model_source(name)
-        fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
+        if adapter_fields(source, hub) is not None:
+            raise AlignAttnError(
+                f"{name!r} is an adapter, which another run cannot start from: give the model that it is merged into"
+            )
+        fields = read_config_fields(name, **hub)
         if saved_class(fields) is not None:
             raise AlignAttnError(
                 f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
@@ -62,12 +105,24 @@ def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
         config = AutoConfig.from_pretrained(source, **hub)
         if config._attn_implementation == LOADING_HINT:
             attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
-            raise AlignAttnError(
-                f"{name!r} was saved with an attention of its own ({attention.describe_slots()}), which "
-                "another run cannot start from: give the pretrained model it was made of"
-            )
-        kind.configure(task, config)
+            check_attention(arguments, attention)
+            # What it is loaded with; its slots come with the patch.
+            config._attn_implementation = None
         _set_config_fields(config, arguments.model_config_fields)
+    # Even without weights it takes hours and all memory to build a model of millions of layers.
+    check_counts(name, config.to_dict())
+    return config
+
+
+def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
+    return {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+
+
+def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
+    kind, name, hub = kind_of(task), arguments.model, _hub_options(arguments)
+    config = _pretrained_config(arguments)
+    with loading(name):
+        kind.configure(task, config)
     model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
@@ -78,8 +133,8 @@ def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if not hasattr(config, name):
-            hint = did_you_mean(name, vars(config))
-            raise AlignAttnError(f"--model_config: {type(config).__name__} has no field {name!r}{hint}")
+            hint = did_you_mean(name, vars(config), aside=True)
+            raise AlignAttnError(f"--model_config: {name}={value}: {type(config).__name__} has no field {name!r}{hint}")
         try:
             setattr(config, name, value)
         except (StrictDataclassError, ValueError, TypeError) as error:

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
-from alignattn.models.packaged import model_source
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.patching.checkpoints import load_pretrained, loading
+from alignattn.patching.adapter_files import merge_adapters
+from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.support.errors import AlignAttnError
 
 
@@ -53,13 +53,14 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
         tokenizer_options: as `TaskKind.tokenizer_options`.
     """
     with loading(name):
-        fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
+        fields = read_config_fields(name)
         own_class = saved_class(fields)
     if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
     model, tokenizer = load_pretrained(
         name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32
     )
+    model = merge_adapters(model)
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
     return RecordedModel(name, (model if is_patched(model) else patch(model, "soft")).eval(), tokenizer)

@@ -3,20 +3,65 @@
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from alignattn.support.json_records import read_record
+from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.task import ERRORS
 
-CONFIG_FILE = "config.yaml"
+if TYPE_CHECKING:
+    import torch
+
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.parquet"
 
+NOT_FRACTIONS = (*ERRORS, "loss")
+"""How the names of metrics end that are no fractions; the name of a split may stand before."""
+
 REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """Of which step the model of a run is that kept its best.
+
+    Attributes:
+        step: after which it was evaluated and saved.
+        metric: that chose it, with its split where there are several.
+        value: of the metric then.
+    """
+
+    step: int
+    metric: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"step {self.step}, the best by {self.metric} ({score_text(self.metric, self.value)})"
+
+
+@dataclass(frozen=True)
+class StartResult:
+    """The finished run whose model another started from.
+
+    Attributes:
+        run: its folder, as it may be published.
+        task: that it did.
+        attention: that it was trained with.
+        seed: of it.
+        sha256: of its weights, config and tokenizer.
+    """
+
+    run: str
+    task: str
+    attention: str
+    seed: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.run}, a run of {self.task} ({self.attention}, seed {self.seed}; sha256 {self.sha256[:12]})"
 
 
 @dataclass(frozen=True)
@@ -29,7 +74,7 @@ class RunResult:
         attention: the preset's name.
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.
-        metrics: by evaluation split, by metric; fractions, not percentages.
+        metrics: by evaluation split, by metric; fractions, not percentages, or errors.
         thresholds: limits that some metrics were tuned to on the rows that they are of, by split, by metric.
         train_rows: rows trained on.
         evaluation_rows: rows by evaluation split.
@@ -44,6 +89,13 @@ class RunResult:
         embeddings: where the word vectors of a model that is not pretrained come from; None for others.
         versions: of Python and the packages.
         device: what it ran on.
+        labels: the names of the classes or tags in the order of their numbers; empty where there are none.
+        one_answer: what is predicted of every row, by split, if that is one and the same: of a model that tells
+            nothing apart, whatever its scores are.
+        cut_rows: the rows that are longer than what the model reads of them, by split.
+        best: of which step the model is, if the best was loaded at the end.
+        start: the run that it started from, if its model is one.
+        stopped_at: the step after which early stopping ended the training, if it did.
     """
 
     task: str
@@ -65,6 +117,12 @@ class RunResult:
     embeddings: dict[str, Any] | None
     versions: dict[str, str]
     device: str
+    labels: list[str] = field(default_factory=list)
+    one_answer: dict[str, str] = field(default_factory=dict)
+    cut_rows: dict[str, CutRows] = field(default_factory=dict)
+    best: BestModel | None = None
+    start: StartResult | None = None
+    stopped_at: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -85,23 +143,46 @@ def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
     return {name: version(name) for name in (*REPORTED_PACKAGES, *more)} | {"python": sys.version.split()[0]}
 
 
-def device_name(device: torch.device) -> str:
+def device_name(device: "torch.device") -> str:
     """Return what a device is, in words."""
+    # Who reads a result does not wait for it.
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
+def score_text(name: str, value: float) -> str:
+    """Return a metric as a percentage, as the papers print it; an error in the unit of the scores."""
+    return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
+
+
 def render_metrics(result: RunResult) -> str:
     """Return the metrics of a run in lines, percentages as the papers print them."""
     lines = [
-        f"  {result.task} {split}: " + ", ".join(f"{name} {100 * value:.2f}" for name, value in scores.items())
+        f"  {result.task} {split}: " + ", ".join(f"{name} {score_text(name, value)}" for name, value in scores.items())
         for split, scores in result.metrics.items()
+    ]
+    if result.start is not None:
+        lines.append(f"  started from {result.start}")
+    if result.best is not None:
+        lines.append(f"  the model is that of {result.best}")
+    if result.stopped_at is not None:
+        lines.append(f"  training was stopped early, after step {result.stopped_at}")
+    lines += [
+        f"  {split}: {answer} is predicted for every row: the model tells nothing apart"
+        for split, answer in result.one_answer.items()
     ]
     lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]
     lines += [
         f"  left out of {split}: {len(bad)} bad row(s), listed in {RESULTS_FILE}; the first, row {bad[0]['row']}: "
         f"{bad[0]['problem']}"
         for split, bad in result.bad_rows.items()
+    ]
+    lines += [
+        f"  left out of {split}: {count} row(s) without a label"
+        for split, count in result.dropped_rows.items()
+        if count
     ]
     return "\n".join(lines)

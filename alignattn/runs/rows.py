@@ -1,18 +1,37 @@
 """The rows of a run, and the tensors that a model reads of them."""
 
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import datasets
+from torch import Tensor
 
 from alignattn.runs.options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions, ModelOptions, RunOptions
 from alignattn.tasks import Task
+from alignattn.tasks.class_folders import TEXT
+from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.cutting import cut_rows
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows, load_user_tags, max_samples
+from alignattn.tasks.rows import (
+    Rows,
+    load_rows,
+    load_task_files,
+    load_user_multi_labels,
+    load_user_rows,
+    load_user_tags,
+    max_samples,
+    with_validation_share,
+)
 from alignattn.tasks.tags.conll import TAGS, TOKENS
+from alignattn.tasks.task import TRAIN
 
 T = TypeVar("T", bound=Task)
+
+LABEL_COLUMNS = ("label", "labels")
+"""Of encoded rows: what collators may want, and no forward without a loss does."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +44,16 @@ class EncodedData:
 
 def load_run_rows(options: RunOptions) -> Rows[Any]:
     """Return the rows that the options of a run name, as many as they allow."""
-    rows, data_args = _all_rows(options), options.data
+    rows, data = _all_rows(options), options.data
+    if data.validation_share is not None:
+        rows = with_validation_share(rows, data.validation_share)
     assert rows.train is not None
-    evaluation = {split: max_samples(dataset, data_args.max_eval_samples) for split, dataset in rows.evaluation.items()}
-    return replace(rows, train=max_samples(rows.train, data_args.max_train_samples), evaluation=evaluation)
+    train = max_samples(rows.task, rows.train, data.max_train_samples, data.take)
+    evaluation = {
+        split: max_samples(rows.task, dataset, data.max_eval_samples, data.take)
+        for split, dataset in rows.evaluation.items()
+    }
+    return replace(rows, train=train, evaluation=evaluation)
 
 
 def load_evaluation_rows(task: T, model_args: ModelOptions, data_args: DataOptions) -> Rows[T]:
@@ -49,18 +74,26 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     files: tuple[Any, Any] = (data.train_file, data.validation_file)
     if source == FROM_TASK:
         return load_rows(options.task, data_dir=data.data_dir, **reading)
+    reading["encoding"] = data.encoding
     if source == FROM_BOTH:
         return load_task_files(options.task, *files, **reading)
     if source == FROM_CONLL:
         return load_user_tags(*files, TOKENS, TAGS, **reading)
     if source == FROM_TAGS:
-        return load_user_tags(*files, str(data.tokens_column), data.label_column, **reading)
-    return load_user_rows(*files, data.text_columns or (), data.label_column, **reading)
+        return load_user_tags(*files, str(data.tokens_column), data.label_column[0], **reading)
+    texts = data.text_columns or (TEXT,)
+    if data.is_multi_label:
+        return load_user_multi_labels(*files, texts, data.label_column, **reading)
+    return load_user_rows(*files, texts, data.label_column[0], **reading)
 
 
 def encode_splits(rows: Rows[Any], processor: Any, arguments: DataOptions) -> EncodedData:
     """Return the rows of all splits with what a model reads of them; arguments and errors as of `encode_split`."""
     assert rows.train is not None
+    length = arguments.task_options(rows.task, processor).max_length
+    if arguments.max_length is None and length < rows.task.max_length:
+        said = f"rows have at most {length} tokens, which is all that the model takes (task {rows.task.name}:"
+        print(f"{said} {rows.task.max_length} where it takes as many)", file=sys.stderr)
     return EncodedData(
         encode_split(rows.task, rows.train, processor, arguments),
         {split: encode_split(rows.task, dataset, processor, arguments) for split, dataset in rows.evaluation.items()},
@@ -76,5 +109,35 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
         processor: of the model, as in `BuiltModel`; the task's kind knows what to do with it.
         arguments: how long a sequence may be, and so on.
     """
-    options = arguments.task_options(task)
+    options = arguments.task_options(task, processor)
     return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options)
+
+
+def input_batches(
+    task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int
+) -> Iterator[dict[str, Tensor]]:
+    """Give rows of a split as padded batches of what a model reads, without their labels.
+
+    Args:
+        task: that they are of.
+        split: encoded.
+        processor: of the model.
+        rows: numbers of encoded rows, in order.
+        size: rows of a batch.
+    """
+    columns = split.encoded.column_names
+    read = getattr(processor, "model_input_names", set(columns).difference(LABEL_COLUMNS))
+    inputs = [name for name in columns if name in read]
+    chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
+    collate = kind_of(task).collator(processor)
+    for start in range(0, len(rows), size):
+        batch = collate(list(chosen.select(rows[start : start + size])))
+        yield {name: batch[name] for name in inputs}
+
+
+def count_cut_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, CutRows]:
+    """Return the rows that are cut, by split; splits without any have no entry."""
+    found = {
+        split: cut_rows(task, encoded, processor) for split, encoded in {TRAIN: data.train, **data.evaluation}.items()
+    }
+    return {split: cut for split, cut in found.items() if cut is not None}

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from accelerate import PartialState
-from transformers import PreTrainedConfig, PreTrainedModel, set_seed
-from transformers.trainer_utils import SaveStrategy
+from transformers import PreTrainedModel, set_seed
 
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
+from alignattn.runs.balancing import balance_at
+from alignattn.runs.best_model import best_model, choose_metric, stopped_at
 from alignattn.runs.card import model_card, write_model_card
+from alignattn.runs.data_files import DATA_FILE, MODEL_OPTION, check_same_data, data_digests, is_same_start
 from alignattn.runs.disk_room import check_disk_room
 from alignattn.runs.distance import log_distance
-from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.hub import push_run
+from alignattn.runs.idle_options import ALWAYS_DONE
 from alignattn.runs.lora import adapt, keep_merged
-from alignattn.runs.model import load_run_model
-from alignattn.runs.options import TASK_FILE, RunOptions
+from alignattn.runs.model import check_before_rows, load_run_model
+from alignattn.runs.options import CONFIG_FILE, TASK_FILE, RunOptions
+from alignattn.runs.progress import Progress
 from alignattn.runs.results import (
-    CONFIG_FILE,
     PREDICTIONS_FILE,
     RESULTS_FILE,
     RunResult,
@@ -33,21 +35,31 @@ from alignattn.runs.results import (
     read_result,
     render_metrics,
 )
-from alignattn.runs.rows import EncodedData, encode_splits, load_run_rows
+from alignattn.runs.resuming import check_checkpoint
+from alignattn.runs.rows import EncodedData, count_cut_rows, encode_splits, load_run_rows
+from alignattn.runs.start import start_of
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, check_full_batch, training_arguments
-from alignattn.runs.training_options import PUSH_OPTIONS
+from alignattn.runs.training_options import PUSH_OPTIONS, TrainingOptions
 from alignattn.support.bad_rows import as_json
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.files import entries, read_yaml, replacing, write_json, write_text
 from alignattn.support.folder_lock import sole_writer
 from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
+from alignattn.tasks.cut_rows import CutRows
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-from alignattn.training import AlignmentTrainer, last_whole_checkpoint, remove_torn_weights
+from alignattn.tasks.task import FIRST
+from alignattn.training import (
+    AlignmentTrainer,
+    EarlyStopping,
+    last_whole_checkpoint,
+    remove_checkpoints,
+    remove_torn_weights,
+)
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -56,6 +68,9 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
         "disable_tqdm",
         "report_to",
         "log_query_key_distance",
+        "keep_checkpoints",
+        "model_sha256",
+        *ALWAYS_DONE,
         *PUSH_OPTIONS,
     }
 )
@@ -75,6 +90,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
     finished = read_result(options.output_dir)
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
+        _remove_left_checkpoints(options)
         if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
@@ -87,8 +103,17 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         return _finetune(options, args or training_arguments(options.training, RunArguments))
 
 
+def _remove_left_checkpoints(options: RunOptions) -> None:
+    """Remove what a run left that was killed when all was written; those of a run that never said so stay."""
+    config = options.output_dir / CONFIG_FILE
+    written = read_yaml(config) if config.is_file() else {}
+    if written.get("keep_checkpoints") is False and not options.training.keep_checkpoints:
+        remove_checkpoints(options.output_dir)
+
+
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     data_options = options.data
+    check_before_rows(options)
     rows = load_run_rows(options)
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
@@ -96,30 +121,43 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)
+    write_json(options.output_dir / DATA_FILE, data_digests(options))
     write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
     if options.task is not None and options.keeps_task:
         write_definition(options.output_dir / TASK_FILE, options.task)
+    start = start_of(options.model.model)
     trained = adapt(loaded.model, options.model)
     parameters = _count_parameters(trained)
-    trainer = _build_trainer(replace(loaded, model=trained), task, data, args)
+    trainer = _build_trainer(replace(loaded, model=trained), task, data, args, options.training)
+    cut = count_cut_rows(task, data, loaded.processor)
+    if trainer.is_world_process_zero():
+        for remark in _remarks(task, options, cut):
+            print(remark)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
-    checkpoint = _checkpoint_to_resume(options, args, loaded.model.config)
+    finish = balance_at(options.training.balance, trainer, task, data.train, loaded.processor)
+    checkpoint = _checkpoint_to_resume(options, args, trained)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
     output = trainer.train(resume_from_checkpoint=checkpoint)
+    finish()
     keep_merged(trainer, options.model, options.output_dir)
     # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
+    result = replace(result, cut_rows=cut, start=start)
     if trainer.is_world_process_zero():
         write_model_card(options.output_dir, model_card(result, options))
         write_json(options.output_dir / RESULTS_FILE, result.to_dict())
         print(f"{options.output_dir}\n{render_metrics(result)}")
         if args.push_to_hub:
             trainer.wait_for_pushes()
+        # Only what is written whole makes them of no use.
+        if not options.training.keep_checkpoints:
+            remove_checkpoints(options.output_dir)
+        if args.push_to_hub:
             push_run(result, options)
     return result
 
@@ -156,7 +194,26 @@ def _result(
         embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
         versions=package_versions(),
         device=device_name(trainer.args.device),
+        labels=list(getattr(rows.task, "labels", ())),
+        one_answer={
+            split: answer
+            for split, evaluation in evaluations.items()
+            if (answer := kind_of(rows.task).one_answer(rows.task, evaluation.predictions)) is not None
+        },
+        best=best_model(trainer),
+        stopped_at=stopped_at(trainer),
     )
+
+
+def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows]) -> Iterator[str]:
+    """Yield what is to be known of the rows before a training begins."""
+    labels = getattr(task, "labels", ())
+    if options.task is None and labels:
+        numbered = [f"{number} = {name}" for number, name in enumerate(labels)]
+        yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
+    elif options.task is None:
+        yield f"{task.name}: the labels are scores"
+    yield from (f"{split}: {rows}" for split, rows in cut.items())
 
 
 def check_output_dir(options: RunOptions) -> None:
@@ -172,26 +229,33 @@ def check_output_dir(options: RunOptions) -> None:
     if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
         raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
     # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
-    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE}:
+    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}:
         return
     config = folder / CONFIG_FILE
     if not config.is_file():
         raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    _check_differences(options, config, f"{folder} already holds another run", "give another --output_dir")
+    may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
+    problem = f"{folder} already holds another run"
+    _check_differences(options, config, problem, "give another --output_dir", may_differ)
+    check_same_data(options, folder)
 
 
-def _check_differences(options: RunOptions, config: Path, problem: str, advice: str) -> None:
+def _check_differences(
+    options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
+) -> None:
     """Refuse options that make another run than those of a file, which need not be there."""
     written = read_yaml(config) if config.is_file() else {}
-    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER) if written else []
+    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
+    if differing == ["take"]:
+        raise AlignAttnError(f"{problem} (it took rows otherwise): give --take {FIRST}, as it did, or {advice}")
     if differing:
         raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
 
 
-def _checkpoint_to_resume(options: RunOptions, args: RunArguments, config: PreTrainedConfig) -> str | None:
+def _checkpoint_to_resume(options: RunOptions, args: RunArguments, model: Any) -> str | None:
     if args.resume_from_checkpoint not in NEWEST_CHECKPOINT:
         checkpoint = Path(args.resume_from_checkpoint)
-        check_checkpoint(checkpoint, config)
+        check_checkpoint(checkpoint, model)
     elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
         checkpoint = newest
         print(f"resuming from {checkpoint}")
@@ -201,8 +265,11 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments, config: PreTr
     return str(checkpoint)
 
 
-def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments) -> TaskTrainer:
-    _choose_best_metric(args, task, list(data.evaluation))
+def _build_trainer(
+    loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: TrainingOptions
+) -> TaskTrainer:
+    choose_metric(args, options, task, list(data.evaluation))
+    patience = options.early_stopping_patience
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
@@ -215,30 +282,14 @@ def _build_trainer(loaded: BuiltModel, task: Task, data: EncodedData, args: RunA
             train_dataset=data.train.encoded,
             data_collator=kind_of(task).collator(loaded.processor),
             processing_class=loaded.processor,
+            callbacks=[
+                Progress.suiting(options.disable_tqdm),
+                *([] if patience is None else [EarlyStopping(patience)]),
+            ],
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
         raise AlignAttnError(one_line(error)) from error
-
-
-def _choose_best_metric(args: RunArguments, task: Task, splits: Sequence[str]) -> None:
-    """Complete the name of the metric that selects a checkpoint, where one is selected."""
-    if not (args.save_strategy == SaveStrategy.BEST or args.load_best_model_at_end or args.metric_for_best_model):
-        return
-    if not splits:
-        raise AlignAttnError(
-            "the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file"
-        )
-    name = (args.metric_for_best_model or task.main_metric).removeprefix("eval_")
-    choices = ("loss", *task.metrics)
-    if len(splits) > 1 and name in choices:
-        name = f"{splits[0]}_{name}"
-    known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
-    if name not in known:
-        raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
-    args.metric_for_best_model = name
-    if args.greater_is_better is None:
-        args.greater_is_better = not name.endswith("loss")
 
 
 def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str, Evaluation]:

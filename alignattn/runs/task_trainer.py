@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PrinterCallback, ProgressCallback
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
+from alignattn.support.network import say_push
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds import kind_of
@@ -41,6 +42,9 @@ class TaskTrainer(AlignmentTrainer):
             compute_metrics=next(iter(self.scorers.values()), None),
             **kwargs,
         )
+        # A run shows its progress by itself.
+        for shown in (PrinterCallback, ProgressCallback):
+            self.remove_callback(shown)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return `Trainer`'s, of all rows in their order."""
@@ -64,6 +68,11 @@ class TaskTrainer(AlignmentTrainer):
             for name, value in chosen.items():
                 setattr(self.args, name, value)
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train an epoch, unless a run that had stopped early was killed before it was finished."""
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
     def predict_split(self, split: EncodedSplit) -> Evaluation:
         """Return what the model's outputs for a split are worth."""
         # They are scored here, by this split's rows, and not by those of the scorer that is in place.
@@ -82,6 +91,8 @@ class TaskTrainer(AlignmentTrainer):
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""
+        if self.is_world_process_zero():
+            say_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
         with hub_errors(NOT_OPENED):
             super().init_hf_repo(*args, **kwargs)
 

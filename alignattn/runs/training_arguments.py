@@ -1,9 +1,12 @@
 """transformers' training arguments of a run, made of its options when it begins."""
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
+import torch
 from transformers import TrainingArguments
 
 from alignattn.runs.training_options import UNWRITTEN_OPTION, TransformersOptions
@@ -12,6 +15,10 @@ from alignattn.support.publishing import publishable
 from alignattn.training import AlignmentTrainingArguments
 
 T = TypeVar("T", bound=TrainingArguments)
+
+YES = ("True", "true", "1")
+WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Values of a variable of accelerate's, and the variables by which launchers tell a process how many there are."""
 
 
 @dataclass
@@ -32,6 +39,10 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     """
     names = [field.name for field in fields(cast(Any, arguments)) if field.init and hasattr(options, field.name)]
     values: dict[str, Any] = {name: getattr(options, name) for name in names}
+    _check_launch()
+    if _processes() > 1 and not torch.accelerator.is_available():
+        # Without it each process would make the whole run by itself, in the same folder.
+        values["use_cpu"] = True
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
     except AlignAttnError:
@@ -42,6 +53,22 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
         # Pinning serves the copy to an accelerator; without one torch warns at every loader.
         args.dataloader_pin_memory = False
     return args
+
+
+def _processes() -> int:
+    """How many processes a launcher says that this one is of."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _check_launch() -> None:
+    """Say that a launcher which was asked for several processes on a CPU started one."""
+    # accelerate (issue 2741) names the place where several processes meet, and starts one that knows of no other.
+    asked_for_several = os.environ.get("ACCELERATE_USE_CPU", "") in YES and "MASTER_PORT" in os.environ
+    if asked_for_several and not any(name in os.environ for name in WORLD_SIZES):
+        print(
+            "accelerate launch started one process: on a CPU, torchrun --nproc_per_node N -m alignattn … starts N",
+            file=sys.stderr,
+        )
 
 
 def check_full_batch(args: TrainingArguments, rows: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.support.places import output_folder
 
 TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.runs.training_table`, and held to the installed transformers by a test."""
@@ -19,7 +20,13 @@ ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch
 ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
 """Names by which options are asked for."""
 
-SLOT_RATE = "Of parameters that scores, normalizers and values add (default: the model's)."
+SLOT_RATE = "Of parameters that slots add (default: the model's)."
+PATIENCE_HELP = "Evaluations without a better one that end it."
+LOGGING_STEPS = 0.05
+"""Of all steps, between two logs."""
+BALANCE_TIMES = ("start", "epoch", "end")
+"""When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
+BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
@@ -30,6 +37,7 @@ SCORING_OPTIONS: Mapping[str, Any] = {
     "prediction_loss_only": False,
     "label_names": None,
     "remove_unused_columns": True,
+    "batch_eval_metrics": False,
 }
 """Options of the Trainer without whose defaults a run cannot be scored."""
 
@@ -76,28 +84,31 @@ else:
 class TrainingOptions(TransformersOptions):
     """transformers' training options with the defaults of a fine-tuning run, and our own."""
 
-    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR")
+    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
     seed: int = option(42, "Seed of the run.", group=RUN)
     seeds: tuple[int, ...] | None = option(
         None, "Several: a run each in DIR/seed-N.", group=RUN, low=0, high=LARGEST_SEED, distinct="seed"
     )
-    save_strategy: str = option("epoch", "When checkpoints to resume from are saved.", group=RUN)
+    save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN)
     save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, rare=True)
+    keep_checkpoints: bool = option(False, "Keep them in the finished run.", group=RUN, rare=True)
     push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
     hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
-    learning_rate: float = option(2e-5, "Learning rate of the pretrained model.", group=TRAINING)
+    learning_rate: float = option(2e-5, "Of the pretrained model.", group=TRAINING)
     num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
     max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
     per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
-    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING)
+    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING, rare=True)
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
-    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share of all.", group=TRAINING, asked_as=ASKED_WARMUP)
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, asked_as=ASKED_WARMUP)
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
+    early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
-    logging_steps: float = option(0.05, "Steps between logs; below 1 a share of all.", group=TRAINING, rare=True)
+    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, rare=True)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
-    alignment_learning_rate: float = option(1e-3, "Learning rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
+    balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
+    alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
     slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(
         0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1

@@ -10,6 +10,7 @@ from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.intervals import FEWEST_ROWS, SEED, Interval
 from alignattn.statistics.paired_tests import (
     PairedScores,
+    UnpairedScores,
     bootstrap_difference,
     mcnemar,
     sign_flip_p_value,
@@ -45,6 +46,12 @@ class Comparison:
     corrected_p_value: float | None
     test: str
     seeds: int
+
+    @property
+    def extent(self) -> float:
+        """How far from 0 it lies, or the farther end of its interval."""
+        ends = (self.interval.low, self.interval.high) if self.interval else ()
+        return max(map(abs, (self.difference, *ends)))
 
     @property
     def survives(self) -> bool:
@@ -88,6 +95,40 @@ def compare(
         return _without_test(differences)
     _check_pairs(pairs, values, baseline_values)
     return _over_examples(differences, pairs, resamples, seed)
+
+
+def compare_unpaired(
+    values: Sequence[float],
+    baseline_values: Sequence[float],
+    scores: Callable[[], UnpairedScores | None],
+    *,
+    resamples: int = TEST_RESAMPLES,
+    seed: int = SEED,
+) -> Comparison:
+    """Compare runs that share no seed: over the examples that all of them were evaluated on, where they are at hand.
+
+    The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
+
+    Args:
+        values: one a run.
+        baseline_values: one a run of what they are compared with; there may be more or fewer.
+        scores: reads the examples' scores of the runs of both; None where the measure is no statistic of them.
+        resamples: of the bootstrap.
+        seed: of the draw; equal seeds give equal results.
+
+    Raises:
+        AlignAttnError: as `compare` does.
+    """
+    difference = float(np.mean(values) - np.mean(baseline_values))
+    systems = scores()
+    if systems is None or len(systems[0][0].examples) < FEWEST_ROWS:
+        return Comparison(difference, None, None, None, "no test; no seed in common", 0)
+    for own, measured in zip(systems, (values, baseline_values), strict=True):
+        _check_scores(systems[0][0], own, measured)
+    interval, p_value = bootstrap_difference(*systems, resamples, seed)
+    num_runs = " and ".join(str(len(own)) for own in systems)
+    test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; no seed in common"
+    return Comparison(difference, interval, p_value, None, test, 0)
 
 
 def correct(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
@@ -141,15 +182,18 @@ def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: 
     """Refuses scores that are not of the same examples throughout, or not those that the values were measured of."""
     if len(pairs) != len(values):
         raise AlignAttnError(f"scores of examples are of {len(pairs)} seed(s), the values of {len(values)}")
-    first = pairs[0][0]
     for pair, measured in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
-        for scores, value in zip(pair, measured, strict=True):
-            _check_same_examples(first, scores)
-            if abs(scores.value - value) > VALUE_TOLERANCE:
-                raise AlignAttnError(
-                    f"a run's examples give {scores.value:.4f} and its results {value:.4f}: move the run away and run "
-                    "it again"
-                )
+        _check_scores(pairs[0][0], pair, measured)
+
+
+def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
+    """Refuses scores that are not of the examples of the first, or not those that the values were measured of."""
+    for own, value in zip(scores, values, strict=True):
+        _check_same_examples(first, own)
+        if abs(own.value - value) > VALUE_TOLERANCE:
+            raise AlignAttnError(
+                f"a run's examples give {own.value:.4f} and its results {value:.4f}: move the run away and run it again"
+            )
 
 
 def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
@@ -184,7 +228,8 @@ def _over_examples(differences: NDArray[np.float64], pairs: PairedScores, resamp
     num_examples, num_seeds = len(pairs[0][0].examples), len(pairs)
     if num_examples < FEWEST_ROWS:
         return _without_test(differences)
-    interval, p_value = bootstrap_difference(pairs, resamples, seed)
+    measured, baseline = ([pair[system] for pair in pairs] for system in (0, 1))
+    interval, p_value = bootstrap_difference(measured, baseline, resamples, seed)
     test = f"bootstrap over {num_examples} examples"
     if num_seeds == 1 and all(scores.is_share_of_examples for scores in pairs[0]):
         p_value = mcnemar(*pairs[0])

@@ -215,6 +215,14 @@ def _is_right(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[
     return ((labels == predictions).astype(np.float64),)
 
 
+def _squared_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return ((labels - predictions) ** 2,)
+
+
+def _absolute_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return (np.abs(labels - predictions),)
+
+
 _OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[..., tuple[NDArray[Any], ...]]]] = {
     "accuracy": (mean, _is_right),
     "f1": (binary_f1, _as_they_are),
@@ -222,5 +230,7 @@ _OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[..., tuple[NDArray[Any],
     "matthews_correlation": (matthews_correlation, _as_they_are),
     "pearson": (pearson, _as_they_are),
     "spearmanr": (spearman, _dense_ranks),
+    "mse": (mean, _squared_error),
+    "mae": (mean, _absolute_error),
 }
 """Of each metric, its statistic and what makes the statistic's arrays from labels and predictions."""

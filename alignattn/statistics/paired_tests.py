@@ -19,6 +19,9 @@ MOST_SIGN_FLIPS = 2**16
 PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
 """The scores of the measured run and of the plain one, of each seed."""
 
+UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
+"""The scores of the measured runs, and of the plain ones."""
+
 
 def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
     """Return the two-sided p-value that the signs of differences `[n]` are chance, their mean being what is tested.
@@ -55,15 +58,18 @@ def mcnemar(measured: ExampleScores, baseline: ExampleScores) -> float:
     return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
-def bootstrap_difference(pairs: PairedScores, resamples: int, seed: int) -> tuple[Interval, float]:
-    """Return the 95 % interval of the difference of the means over seeds, and its two-sided p-value.
+def bootstrap_difference(
+    measured: Sequence[ExampleScores], baseline: Sequence[ExampleScores], resamples: int, seed: int
+) -> tuple[Interval, float]:
+    """Return the 95 % interval of the difference of the means over runs, and its two-sided p-value.
 
     Examples are drawn with replacement, the same ones for all runs (Efron & Tibshirani 1993, chapter 13). The p-value
     is one less the confidence of the interval that ends at 0, the measured difference counted among the resampled ones
     so that it is never 0 (Davison & Hinkley 1997, section 4.2.5).
 
     Args:
-        pairs: all on the same examples, at least 2, and of the same statistic.
+        measured: of each run; all on the same examples, at least 2, and of the same statistic.
+        baseline: of each run that they are compared with, likewise.
         resamples: how many; the p-value is at least 2 / (resamples + 1).
         seed: of the draw.
 
@@ -72,18 +78,15 @@ def bootstrap_difference(pairs: PairedScores, resamples: int, seed: int) -> tupl
     """
     if resamples < 1:
         raise AlignAttnError(f"resamples {resamples} must be at least 1")
-    first = pairs[0][0]
+    first = measured[0]
     num_examples = len(first.examples)
-    # For each array of the statistic, [system, seed, N].
-    arrays = [
-        np.array([[pair[system].arrays[index] for pair in pairs] for system in (0, 1)])
-        for index in range(len(first.arrays))
-    ]
+    # For each array of the statistic, [run, N], those of the baseline last.
+    arrays = [np.array([run.arrays[index] for run in (*measured, *baseline)]) for index in range(len(first.arrays))]
 
     def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Of examples `[..., N]` by number, `[...]`."""
-        measured, baseline = first.statistic(*(array[:, :, rows] for array in arrays)).mean(axis=1)
-        return _without_rounding(measured - baseline)
+        by_run = first.statistic(*(array[:, rows] for array in arrays))
+        return _without_rounding(by_run[: len(measured)].mean(axis=0) - by_run[len(measured) :].mean(axis=0))
 
     rng = np.random.default_rng(seed)
     batch = max(1, BATCH_NUMBERS // arrays[0].size)

@@ -7,9 +7,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.command_line import OneLineErrorParser, build_parser, read_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Options, did_you_mean, resolve, values_of
+from alignattn.support.command_line import (
+    OneLineErrorParser,
+    build_parser,
+    folded,
+    help_width,
+    naming_the_file,
+    read_words,
+)
+from alignattn.support.errors import AlignAttnError, did_you_mean
+from alignattn.support.library_bars import without_library_bars
+from alignattn.support.options import Options, resolve, values_of
 
 OUTPUT_DIR = "output_dir"
 """The option of every command that writes a folder."""
@@ -78,7 +86,10 @@ class Command:
     def parser(self, *, everything: bool = False) -> OneLineErrorParser:
         """Return the parser of its options, whose help shows those in daily use, or everything."""
         width = max((len(other.prog) for other in self.subcommands.values()), default=0)
-        others = [f"  {other.prog:<{width}}  {other.help}" for other in self.subcommands.values()]
+        others = [
+            folded(other.help.split(), help_width(), f"  {other.prog:<{width}}  ", " " * (width + 4))
+            for other in self.subcommands.values()
+        ]
         lines = [
             f"{self.help[0].upper()}{self.help[1:]}.",
             *(["", "commands that go with it:"] if others else []),
@@ -93,18 +104,26 @@ class Command:
         """Return the options that words give."""
         return self.resolve(read_words(self.options, words, self.parser()))
 
+    def call(self, words: Sequence[str]) -> Any:
+        """Run the command with the options that words give, and return what it returns."""
+        with naming_the_file(self.options, words):
+            return self.execute(self.parse(words))
+
     def resolve(self, values: Mapping[str, Any]) -> Any:
         """Return the options that values by name make: one frozen object, the command's `options`."""
         return resolve(self.options, values)
 
     def execute(self, options: Any) -> Any:
         """Run the command with its options, and return what it returns."""
+        options.check_places()
         # It takes a tenth of a second, for which no help waits.
         from alignattn.support.folder_lock import sole_writer
 
         folder = values_of(options).get(OUTPUT_DIR)
-        with nullcontext() if folder is None or self.shares_folder else sole_writer(Path(folder)):
-            return self.function(options)
+        function = self.function
+        alone = nullcontext() if folder is None or self.shares_folder else sole_writer(Path(folder))
+        with alone, without_library_bars():
+            return function(options)
 
     @property
     def function(self) -> Callable[[Any], Any]:

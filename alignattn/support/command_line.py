@@ -1,9 +1,11 @@
 """The words of a command line read as options, and the help: argparse, whose mistakes are one line here."""
 
 import argparse
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -16,16 +18,19 @@ from alignattn.support.options import (
     REQUIRED,
     Option,
     Options,
-    did_you_mean,
+    meant_option,
     options_of,
+    plain_option,
     read_options_file,
 )
 
+HELP_ALL = "--help-all"
 HELP_COLUMN = 30
+USAGE = "usage: "
 HELP_WIDTH = 80
 """Of a help that no terminal shows."""
 
-CONFIG_HELP = "YAML file of options; the command line overrides it."
+CONFIG_HELP = "YAML of options; the command line overrides it."
 CONFIG = Option(name="config", types=(str,), takes_none=True, metavar="FILE", help=CONFIG_HELP)
 
 
@@ -42,6 +47,9 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
     given: dict[str, Any] = vars(parsed)
     for option in known.values():
         if option.rest:
+            if HELP_ALL in others and not all(other.name in given for other in known.values() if other.positional):
+                parser.print_help()
+                parser.exit()
             given[option.name], others = tuple(others), []
         elif option.positional:
             values = list(takewhile(lambda word: not word.startswith("--"), others))[: None if option.is_list else 1]
@@ -50,7 +58,64 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
     if others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     path = CONFIG.checked(given.pop(CONFIG.name, None))
-    return given if path is None else read_options_file(options, Path(path)) | given
+    if path is None:
+        return given
+    of_file = read_options_file(options, Path(path))
+    for name in given.keys() & of_file.keys():
+        if known[name].is_named_values:
+            given[name] = _joined(known[name].checked(of_file[name]), given[name])
+    return of_file | given
+
+
+def _joined(theirs: Sequence[str] | None, mine: Sequence[str]) -> list[str] | None:
+    """Values by name of a file with those of a command line over them; `NAME=` leaves one of the file's out."""
+    entries = {entry.partition("=")[0]: entry for entry in theirs or ()}
+    for entry in mine:
+        name, equals, value = entry.partition("=")
+        if name in entries and equals and not value:
+            del entries[name]
+        else:
+            entries[name] = entry
+    return list(entries.values()) or None
+
+
+@contextmanager
+def naming_the_file(options: type[Options], words: Sequence[str]) -> Iterator[None]:
+    """Say of a mistake in an option that nobody typed in which file of `--config` it stands.
+
+    Args:
+        options: the dataclass of options.
+        words: that were typed.
+    """
+    try:
+        yield
+    except AlignAttnError as error:
+        mistake = _MISTAKE.match(str(error))
+        path = next((given for word, given in _given(words) if word == CONFIG.name), None)
+        known = options_of(options).get(mistake[1]) if mistake else None
+        if mistake is None or path is None or known is None:
+            raise
+        typed = [given for word, given in _given(words) if word == known.name]
+        if known.name not in read_options_file(options, Path(path)) or (typed and not known.is_named_values):
+            raise
+        entry, advice = mistake[2], ""
+        if known.is_named_values and entry is not None:
+            if any(word.partition("=")[0] == entry for word in words):
+                raise
+            advice = f"; leave it out with {known.label} {entry}="
+        raise AlignAttnError(f"{path}: {error}{advice}") from error
+
+
+_MISTAKE = re.compile(r"(?:argument |a value of )?--(\w+)(?::? (\w+)=)?")
+"""How a message on an option begins: its name, and that of one of its values."""
+
+
+def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The names of the options among words, each with what follows."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        if word.startswith("--"):
+            _, equals, value = word.partition("=")
+            yield plain_option(word), value if equals else following
 
 
 def _normalised(known: Mapping[str, Option], words: Sequence[str], parser: "OneLineErrorParser") -> Iterator[str]:
@@ -89,10 +154,15 @@ class OneLineErrorParser(argparse.ArgumentParser):
         """Raise what argparse found wrong."""
         unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
         if unknown and message.startswith("unrecognized arguments"):
-            hints = (f"{word}{did_you_mean(word, self._option_string_actions)}" for word in unknown)
+            hints = (f"{word}{meant_option(word, self._names())}" for word in unknown)
             message = f"unrecognized arguments: {'; '.join(hints)}"
-        flag = "--help-all" if "--help-all" in self._option_string_actions else "--help"
+        whole = self._option_string_actions.get(HELP_ALL)
+        flag = "--help" if whole is None or whole.help == argparse.SUPPRESS else HELP_ALL
         raise AlignAttnError(f"{message} (see {self.prog} {flag})")
+
+    def _names(self) -> list[str]:
+        actions = self._option_string_actions.items()
+        return [plain_option(word) for word, action in actions if word.startswith("--") and not _is_answered(action)]
 
     def knows(self, word: str) -> bool:
         """Return whether a word is an option, with or without a value."""
@@ -118,6 +188,10 @@ class _Renamed(argparse.Action):
         raise AlignAttnError(f"{args[2]} is {self.const}")
 
 
+def _is_answered(action: argparse.Action) -> bool:
+    return isinstance(action, _Renamed)
+
+
 class _HelpOfAll(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> NoReturn:
         print(self.const().format_help(), end="")
@@ -139,19 +213,14 @@ def build_parser(
         everything: whether the help shows rare options, too.
     """
     known = list(options_of(options).values())
-    width = max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
+    width = help_width()
+    required = [option.usage for option in known if option.is_required]
+    usage = [*required, "[options]", *(option.metavar for option in known if option.rest)]
     parser = OneLineErrorParser(
         prog=prog,
-        usage=" ".join(
-            [
-                prog,
-                *(option.usage for option in known if option.is_required),
-                "[options]",
-                *(option.metavar for option in known if option.rest),
-            ]
-        ),
-        description=description,
-        epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None,
+        usage=folded(usage, width, f"{USAGE}{prog} ", " " * len(USAGE)).removeprefix(USAGE),
+        description="\n".join(folded(line.split(" "), width) for line in description.splitlines()),
+        epilog="\n".join(["examples:", *(_folded_example(example, width) for example in examples)]) or None,
         formatter_class=partial(_Formatter, max_help_position=HELP_COLUMN, width=width),
         argument_default=argparse.SUPPRESS,
         add_help=False,
@@ -165,10 +234,46 @@ def build_parser(
             _add(groups[option.group], option, options_of(options), is_hidden=option.rare and not everything)
     shown = groups[CONFIG.group]
     shown.add_argument("-h", "--help", action="help", help="Show this help.")
-    if any(option.rare for option in known):
+    # The words that are left over are of other commands, whose options it shows.
+    if not any(option.rest for option in known):
         whole = partial(build_parser, options, prog, description=description, examples=examples, everything=True)
-        shown.add_argument("--help-all", action=_HelpOfAll, nargs=0, const=whole, help="Show all options.")
+        told = "Show all options." if any(option.rare for option in known) else argparse.SUPPRESS
+        shown.add_argument(HELP_ALL, action=_HelpOfAll, nargs=0, const=whole, help=told)
     return parser
+
+
+def help_width() -> int:
+    """Return how many characters a line of help has: the terminal's, or of one that none shows."""
+    return max(shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2, 2 * HELP_COLUMN)
+
+
+def folded(words: Sequence[str], width: int, start: str = "", indent: str = "", *, end: str = "") -> str:
+    """Return words on lines of at most a width, each word whole.
+
+    Args:
+        words: what is set apart by blanks.
+        width: characters of a line, as far as the words allow.
+        start: before the first word.
+        indent: before the first word of further lines.
+        end: of every line but the last.
+    """
+    lines = [start + words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) + len(end) > width:
+            lines[-1] += end
+            lines.append(indent + word)
+        else:
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def _folded_example(example: str, width: int) -> str:
+    """A command line of an example, which a shell takes as it stands."""
+    return folded(_WORDS.findall(example), width, "  ", "      ", end=" \\")
+
+
+_WORDS = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
+"""Of a command line; what stands in quotes is of one."""
 
 
 def _add(group: Any, option: Option, known: Mapping[str, Option], *, is_hidden: bool) -> None:

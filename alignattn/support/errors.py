@@ -12,6 +12,9 @@ MEGABYTE = 1e6
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system says of a full disk, or of a user's share of it."""
 
+LEAST_ALIKE = 0.6
+"""How like two words are, of 0 to 1, where the one may be meant by the other: what difflib takes."""
+
 _LISTED_NAMES = 10
 _SHOWN_CHARACTERS = 40
 _MESSAGE_START, _MESSAGE_END = 1000, 400
@@ -33,13 +36,25 @@ class AlignAttnError(ValueError):
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:
     """Return the error for a value that is none of the choices."""
     known = [str(choice) for choice in choices]
-    return AlignAttnError(f"unknown {what} {value!r}: choose one of {', '.join(known)}{meant(value, known)}")
+    return AlignAttnError(
+        f"unknown {what} {value!r}: choose one of {', '.join(known)}{did_you_mean(value, known, aside=True)}"
+    )
 
 
-def meant(value: Any, known: Iterable[str]) -> str:
-    """Return a question whether the known word most like a value was meant, for the end of a message; or nothing."""
-    close = difflib.get_close_matches(str(value), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def did_you_mean(word: Any, known: Iterable[str], *, aside: bool = False, least_alike: float = LEAST_ALIKE) -> str:
+    """Return a question whether the known word most like another was meant, for the end of a message; or nothing.
+
+    Args:
+        word: the unknown one.
+        known: the words that there are.
+        aside: whether it stands in brackets, as after a list of what there is.
+        least_alike: how like the word must be, of 0 to 1.
+    """
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=least_alike)
+    if not close:
+        return ""
+    question = f"did you mean {close[0]!r}?"
+    return f" ({question})" if aside else f": {question}"
 
 
 def one_line(error: BaseException) -> str:

@@ -16,6 +16,10 @@ TEMPLATES = Environment(
 """The templates of all rooms, by their paths within the package, such as `support/page.html`."""
 
 
+TABLES_STYLE = "support/tables.css"
+"""The style of pages of tables."""
+
+
 def render_page(template: str, css: str, **values: Any) -> str:
     """Return a page.
 

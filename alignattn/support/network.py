@@ -15,3 +15,15 @@ def say_hub(what: str) -> None:
     """
     if not is_offline_mode():
         print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
+
+
+@cache
+def say_push(what: str, repository: str) -> None:
+    """Say, once for each thing, that it is sent to the Hub, unless the Hub is switched off (`HF_HUB_OFFLINE`).
+
+    Args:
+        what: such as the folder of a run.
+        repository: where it goes.
+    """
+    if not is_offline_mode():
+        print(f"sending {what} to {repository} at {constants.ENDPOINT}", file=sys.stderr)

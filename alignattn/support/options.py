@@ -10,18 +10,18 @@ dataclass may also hold others, as groups of its options. Nothing heavy is impor
 """
 
 import dataclasses
-import difflib
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from alignattn.support.errors import AlignAttnError, shown
+from alignattn.support.errors import AlignAttnError, did_you_mean, shown
 from alignattn.support.files import read_yaml
+from alignattn.support.places import Place, input_file, input_folder, output_file, output_folder
 
 REQUIRED: Any = MISSING
 """The default of an option that must be given."""
@@ -49,8 +49,62 @@ WANTED: Mapping[type[Any], str] = {int: "a whole number", float: "a number", boo
 LIMITS = ("low", "high", "above", "below", "choices")
 """What a dataclass need not say again of an option that it declares anew."""
 
-PATHS = ("FILE", "DIR")
-"""What stands there for the path of a file, and of a folder."""
+PATHS: Mapping[str, Place] = {"FILE": input_file, "DIR": input_folder}
+"""What stands there for the path of a file, and of a folder; it is to be read where the option says nothing else."""
+
+NAMED_VALUES = "NAME=X"
+"""What stands there for values by name, whose option may be given in parts: by a file and by a command line."""
+
+NUMBERS_OF_ROWS = (
+    *("num_rows", "num_samples", "num_examples", "max_rows", "max_samples", "max_examples", "samples", "examples"),
+    *("limit", "max_eval_samples", "max_train_samples"),
+)
+"""Names by which it is asked how many rows are read."""
+
+MEANT: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("lr", "rate"), ("learning_rate",)),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), ("num_train_epochs",)),
+    **dict.fromkeys(("steps", "num_steps", "max_train_steps"), ("max_steps",)),
+    **dict.fromkeys(
+        ("batch", "batch_size", "train_batch_size"), ("per_device_train_batch_size", "batch_size", "shapes")
+    ),
+    **dict.fromkeys(
+        ("eval_batch", "eval_batch_size", "per_device_eval_batch_size"), ("per_device_eval_batch_size", "batch_size")
+    ),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), ("warmup_steps",)),
+    **dict.fromkeys(("accumulation_steps", "grad_accum", "grad_accumulation"), ("gradient_accumulation_steps",)),
+    **dict.fromkeys(("wd", "decay"), ("weight_decay",)),
+    **dict.fromkeys(("seed", "seeds", "random_seed", "num_seeds"), ("seeds", "seed")),
+    **dict.fromkeys(("max_seq_length", "max_seq_len", "max_len", "seq_length", "length"), ("max_length",)),
+    **dict.fromkeys(("model", "model_name", "model_name_or_path", "checkpoint", "pretrained"), ("model", "run")),
+    **dict.fromkeys(("run", "runs", "folder"), ("run", "model")),
+    **dict.fromkeys(("dataset", "dataset_name", "task_name", "tasks", "data"), ("task", "tasks", "pair")),
+    **dict.fromkeys(
+        ("train_data", "train_file", "data_file", "file", "input", "input_file", "text", "text_file"),
+        ("train_file", "validation_file", "file"),
+    ),
+    **dict.fromkeys(
+        ("eval_file", "dev_file", "test_file", "validation_data", "validation_file"),
+        ("validation_file", "train_file", "file"),
+    ),
+    **dict.fromkeys(("text_column", "columns", "column"), ("text_columns",)),
+    **dict.fromkeys(("label_names", "class_names"), ("labels",)),
+    **dict.fromkeys(("labels", "label", "target"), ("label_column",)),
+    **dict.fromkeys(("out_dir", "output_folder", "save_dir"), ("output_dir", "output_file", "html")),
+    **dict.fromkeys(("out", "output", "output_file", "html", "picture"), ("output_file", "html", "output_dir")),
+    **dict.fromkeys(NUMBERS_OF_ROWS, ("max_eval_samples", "num_examples", "max_train_samples", "limit", "train_rows")),
+    **dict.fromkeys(("lambda", "weight", "align_weight"), ("alignment_weight",)),
+    **dict.fromkeys(("attn", "attention_type", "preset"), ("attention", "attentions")),
+    **dict.fromkeys(("lora", "lora_rank", "rank"), ("lora_r",)),
+    **dict.fromkeys(("attack", "recipe"), ("recipes",)),
+    **dict.fromkeys(("layer", "layers"), ("layers", "layer")),
+    **dict.fromkeys(("cpu", "no_cuda", "use_cpu", "device"), ("use_cpu", "device")),
+    **dict.fromkeys(("workers", "num_workers", "num_proc"), ("preprocessing_num_workers", "processes")),
+    "hub_id": ("hub_model_id",),
+    "config_file": ("config",),
+    "embedding": ("embeddings",),
+}
+"""Words by which options are asked for, as of other programs, with those that may be meant, the likeliest first."""
 
 S = TypeVar("S", bound="Options")
 
@@ -79,6 +133,8 @@ class Option:
         rare: whether only `--help-all` shows it.
         formerly: names that it had; a command line is told the new one, files and dicts may still use them.
         asked_as: names by which it is asked for, each with the answer.
+        place: refuses a value that cannot be on this machine; None for what names nothing there, and where `PATHS`
+            says it.
     """
 
     name: str
@@ -100,6 +156,7 @@ class Option:
     rare: bool = False
     formerly: Sequence[str] = ()
     asked_as: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
 
     @property
     def label(self) -> str:
@@ -127,6 +184,16 @@ class Option:
         return self.metavar in PATHS
 
     @property
+    def is_written(self) -> bool:
+        """Whether it names a file or folder that the command writes."""
+        return self.place in (output_file, output_folder)
+
+    @property
+    def is_named_values(self) -> bool:
+        """Whether its values have names of their own."""
+        return self.metavar == NAMED_VALUES
+
+    @property
     def is_flag(self) -> bool:
         """Whether it is a yes or no that needs no value."""
         return self.types[0] is bool and not self.is_list
@@ -147,6 +214,15 @@ class Option:
         if self.distinct and len(set(checked)) < len(checked):
             raise AlignAttnError(f"{self.label} {' '.join(map(str, values))} names a {self.distinct} twice")
         return checked
+
+    def check_place(self, value: Any) -> None:
+        """Check that what a value of the option names can be there; defaults to read are looked for where needed."""
+        place = self.place or PATHS.get(self.metavar)
+        is_default = value is None or (value == self.default and not self.is_written)
+        if place is None or is_default:
+            return
+        for one in value if isinstance(value, tuple | list) else (value,):
+            place(self.label, str(one))
 
     def _checked_one(self, value: Any, label: str) -> Any:
         if value == "":
@@ -235,6 +311,30 @@ class Options:
         """Return the defaults that hang on what was given."""
         return {}
 
+    def check_places(self, *, reads: bool = True) -> None:
+        """Check that what the options name on this machine can be there, before the command starts.
+
+        Args:
+            reads: whether anything that they name is to be read, and not written alone.
+        """
+        values = values_of(self)
+        for known in options_of(type(self)).values():
+            if reads or known.is_written:
+                known.check_place(values[known.name])
+
+    def check_use(self, given: Mapping[str, Any]) -> None:
+        """Check that each option which was given does something beside the others."""
+
+    @classmethod
+    def of_before(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values that were given before today, with what they meant then."""
+        return values
+
+    @classmethod
+    def read_back(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of a file, with what they meant when it was written."""
+        return values
+
 
 def _own_options(options: type[Options]) -> list[Option]:
     return _fields_of(options)  # type: ignore[arg-type]  # as in options_of
@@ -306,21 +406,27 @@ def values_of(options: Options) -> dict[str, Any]:
     return values
 
 
-def resolve(options: type[S], values: Mapping[str, Any], source: str = "the options given") -> S:
+def resolve(
+    options: type[S], values: Mapping[str, Any], source: str = "the options given", *, may_be_idle: bool = False
+) -> S:
     """Return the dataclass of options that values by name make.
 
     Args:
         options: the dataclass.
         values: typed, or text that says the same; those left out have their defaults. Former names are understood.
         source: of the values, for messages.
+        may_be_idle: whether options may be given that do nothing beside the others.
     """
     known = options_of(options)
     given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
-    given = {**options.implied(given), **given}
+    asked, given = given, {**options.implied(given), **given}
     missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
         raise AlignAttnError(f"the following arguments are required: give {' and '.join(missing)} (see --help)")
-    return _build(options, given)
+    resolved = _build(options, given)
+    if not may_be_idle:
+        resolved.check_use(asked)
+    return resolved
 
 
 def _build(options: type[S], given: Mapping[str, Any]) -> S:
@@ -346,15 +452,28 @@ def _unknown(options: type[Options], name: str) -> str:
     for known in options_of(options).values():
         if name in known.asked_as:
             return f"--{name} is {known.asked_as[name]}"
-    return f"unknown option {name!r}{did_you_mean(name, options_of(options))}"
+    return f"unknown option {name!r}{meant_option(name, options_of(options))}"
 
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
     """Return the values by name that a YAML file of options holds."""
-    return present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))
+    return dict(options.read_back(present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word that is most like an unknown one, for the end of a sentence; or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f": did you mean {close[0]!r}?" if close else ""
+def meant_option(word: str, known: Collection[str]) -> str:
+    """Return a hint at the option that an unknown word means, or is most like, for the end of a sentence; or nothing.
+
+    Args:
+        word: with or without its hyphens.
+        known: the names of the options that there are.
+    """
+    hyphens, name = "--" if word.startswith("--") else "", plain_option(word)
+    meant = next((option for option in MEANT.get(name, ()) if option in known), None)
+    if meant is not None:
+        return f": did you mean {hyphens + meant!r}?"
+    return did_you_mean(hyphens + name, [hyphens + option for option in known])
+
+
+def plain_option(word: str) -> str:
+    """Return the name of an option as a field has it, of a word of a command line with or without a value."""
+    return word.removeprefix("--").partition("=")[0].replace("-", "_")

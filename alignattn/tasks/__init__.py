@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, meant
+from alignattn.support.errors import AlignAttnError, did_you_mean
 from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
+from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
@@ -18,6 +19,7 @@ from alignattn.tasks.texts.task import TextClassification
 __all__ = [
     "TASKS",
     "LabelledTask",
+    "MultiLabelClassification",
     "MultipleChoice",
     "QuestionAnswering",
     "Sources",
@@ -72,7 +74,7 @@ def get_task(name: str) -> Task:
     if plain not in TASKS:
         raise AlignAttnError(
             f"unknown task {name!r}: choose one of {', '.join(TASKS)}, or give a YAML file that defines one, or "
-            f"--train_file{meant(plain, TASKS)}"
+            f"--train_file{did_you_mean(plain, TASKS, aside=True)}"
         )
     return TASKS[plain]
 

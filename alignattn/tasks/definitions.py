@@ -1,10 +1,12 @@
 """Tasks as data: the YAML file of a task, shipped or a user's own, and what can be wrong with one."""
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.support.errors import AlignAttnError, did_you_mean, unknown
 from alignattn.support.files import read_yaml, write_json
 from alignattn.tasks.kinds import TASK_KINDS
 from alignattn.tasks.task import Task
@@ -32,7 +34,9 @@ def read_definition(path: Path) -> Task:
     try:
         task: Task = TypeAdapter(TASK_KINDS.load(kind)).validate_python({"name": path.stem, **content})
     except ValidationError as error:
-        raise AlignAttnError(f"{path}: {'; '.join(map(_described, error.errors()))}") from error
+        fields = [entry.name for entry in dataclasses.fields(TASK_KINDS.load(kind))]
+        problems = (_described(problem, fields) for problem in error.errors())
+        raise AlignAttnError(f"{path}: {'; '.join(problems)}") from error
     problem = task.problem()
     if problem is not None:
         raise AlignAttnError(f"{path}: {problem}")
@@ -45,7 +49,9 @@ def write_definition(path: Path, task: Task) -> None:
     write_json(path, {"kind": task.kind, **asdict(task)})
 
 
-def _described(error: Any) -> str:
+def _described(error: Any, fields: Sequence[str]) -> str:
     phrase = _PHRASES.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
     advice = ", in quotes where YAML reads another type, as of no and 1" if error["type"] == "string_type" else ""
+    if error["type"] == "unexpected_keyword_argument" and len(error["loc"]) == 1:
+        advice = did_you_mean(error["loc"][-1], fields, aside=True)
     return f"{'.'.join(map(str, error['loc']))} {phrase}{advice}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError, shown
+from alignattn.tasks.mapping import map_rows
 from alignattn.tasks.task import Task, TaskOptions
 
 T = TypeVar("T", bound=Task)
@@ -58,6 +59,9 @@ class TaskKind(ABC, Generic[T]):
     reads_texts: ClassVar[bool] = True
     """Whether it is a tokenizer that makes tensors of its rows."""
 
+    cuts_rows: ClassVar[bool] = True
+    """Whether what is too long of a row is left out, and not read in a window of its own."""
+
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """How the tokenizer of a model must be loaded to serve."""
 
@@ -83,13 +87,49 @@ class TaskKind(ABC, Generic[T]):
             may_be_empty: whether a text may be: published ones are taken as they are, for a user cannot mend them.
         """
 
+    def normalise_inputs(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows of `input_columns` alone in the one form that the methods for such rows take."""
+        return dataset
+
+    @abstractmethod
+    def input_problems(self, task: T, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return as `problems` does what is wrong with what a model reads of rows, which need have no label.
+
+        Args:
+            task: that the rows are of.
+            dataset: with the task's `input_columns`.
+            may_be_empty: as for `problems`.
+        """
+
+    @abstractmethod
+    def unlabelled(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows that have no label with one that stands for none: so they are encoded as all others.
+
+        Args:
+            task: that the rows are of.
+            dataset: its `input_columns` alone.
+        """
+
     def labelled(self, task: T, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the good rows that have a label."""
         return dataset
 
+    def strata(self, task: T, dataset: datasets.Dataset) -> NDArray[Any] | None:
+        """Return what rows are alike in that are drawn class by class, a value or a line of them a row; or None."""
+        return None
+
     def smooths_labels(self, task: T) -> bool:
         """Return whether the labels are classes that the Trainer can smooth (`--label_smoothing_factor`)."""
         return True
+
+    def one_answer(self, task: T, predictions: pa.Table) -> str | None:
+        """Return what is predicted of every row, if that is one and the same of several, in words.
+
+        Args:
+            task: that the rows are of.
+            predictions: as of an `Evaluation`.
+        """
+        return None
 
     @abstractmethod
     def configure(self, task: T, config: PreTrainedConfig) -> None:
@@ -112,15 +152,29 @@ class TaskKind(ABC, Generic[T]):
         """Return what makes a batch of encoded rows; `processor` as for `encode`."""
 
     @abstractmethod
-    def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score a model's outputs for a split.
+    def answers(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return what a model's outputs for a split say, one line a row: `prediction`, and what goes with it.
 
         Args:
             task: that the split is of.
             split: its rows.
             outputs: logits as `Trainer.predict` gives them, one array or several.
-            labels: the encoded labels, likewise.
+            labels: the encoded labels, likewise, of which at most the places count.
         """
+
+    def readable(self, task: T, answers: pa.Table, most: int | None) -> pa.Table:
+        """Return answers as they are told to a user: classes by their names.
+
+        Args:
+            task: that they are of.
+            answers: of the method of that name.
+            most: of what could be the answer so many are told, the best first; where None, what suits the kind.
+        """
+        return answers
+
+    @abstractmethod
+    def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score a model's outputs for a split; arguments as of `answers`."""
 
 
 def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
@@ -140,9 +194,9 @@ def encode_rows(
     options: TaskOptions,
 ) -> datasets.Dataset:
     """Return `dataset` mapped by `encode_batch(batch, task, tokenizer, max_length)`, whose columns replace its own."""
-    return dataset.map(
+    return map_rows(
+        dataset,
         encode_batch,
-        batched=True,
         fn_kwargs={"task": task, "tokenizer": tokenizer, "max_length": options.max_length},
         remove_columns=dataset.column_names,
         num_proc=options.num_proc,

@@ -13,6 +13,9 @@ TASK_KINDS = Registry(
     "kind of task",
     {
         "text-classification": Entry(".texts.task:TextClassification", "a class or a score of one text or two"),
+        "multi-label-classification": Entry(
+            ".multilabel.task:MultiLabelClassification", "any number of labels of one text or two"
+        ),
         "multiple-choice": Entry(".choices.task:MultipleChoice", "the right ending among several"),
         "token-classification": Entry(".tags.task:TokenClassification", "a tag for each word"),
         "question-answering": Entry(".answers.task:QuestionAnswering", "the span of a context that answers a question"),

@@ -5,18 +5,35 @@ from typing import Any, TypeVar
 import datasets
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
-from alignattn.tasks.labels import has_label, label_numbers
+from alignattn.tasks.labels import has_label, label_numbers, label_problems
 from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.task import LabelledTask
+
+PREDICTION, PROBABILITIES = "prediction", "probabilities"
+"""Columns of answers."""
 
 L = TypeVar("L", bound=LabelledTask)
 
 
 class LabelledKind(TaskKind[L]):
     """A kind whose outputs are `[N, C]` logits or `[N, 1]` scores and whose labels are `[N]`."""
+
+    def columns(self, task: L) -> list[str]:
+        """Return the columns that a model reads, and that of the label."""
+        return [*task.input_columns, task.label_column]
+
+    def problems(self, task: L, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows of which a model cannot read something, or whose label is none of the task's."""
+        labels = label_problems(task, dataset[task.label_column][:])
+        return labels | self.input_problems(task, dataset, may_be_empty=may_be_empty)
+
+    def unlabelled(self, task: L, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the label 0."""
+        return dataset.add_column(task.label_column, np.zeros(len(dataset), float if task.is_regression else np.int64))
 
     def labelled(self, task: L, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the rows that have a label, which becomes float64 or int64."""
@@ -26,18 +43,65 @@ class LabelledKind(TaskKind[L]):
         dataset = dataset.remove_columns(task.label_column).add_column(task.label_column, column)
         return dataset if is_labelled.all() else dataset.select(np.flatnonzero(is_labelled))
 
+    def strata(self, task: L, dataset: datasets.Dataset) -> NDArray[Any] | None:
+        """Return the classes of the rows."""
+        return None if task.is_regression else np.asarray(dataset[task.label_column][:])
+
     def smooths_labels(self, task: L) -> bool:
         """Return whether the labels are classes."""
         return not task.is_regression
 
+    def answers(self, task: L, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the scores of a regression, or the numbers of the classes and the probabilities of all."""
+        logits = np.asarray(outputs)
+        columns = {PREDICTION: pa.array(predict(task, logits))}
+        if not task.is_regression:
+            columns[PROBABILITIES] = pa.array(list(softmax(logits.astype(np.float64), axis=1)))
+        return pa.table(columns)
+
+    def readable(self, task: L, answers: pa.Table, most: int | None) -> pa.Table:
+        """Return the classes by name: the most probable, its probability, and those of all or `most`, best first."""
+        if task.is_regression:
+            return answers
+        predicted = answers[PREDICTION].to_numpy()
+        probabilities = np.stack(answers[PROBABILITIES].to_numpy())
+        names = pa.array(task.labels)
+        return pa.table(
+            {
+                PREDICTION: names.take(pa.array(predicted)),
+                "probability": probabilities[np.arange(len(predicted)), predicted],
+                PROBABILITIES: best_first(probabilities, names, most),
+            }
+        )
+
+    def one_answer(self, task: L, predictions: pa.Table) -> str | None:
+        """Return the one class that is predicted, or the one score."""
+        values = predictions["prediction"].unique()
+        if len(values) != 1 or predictions.num_rows == 1:
+            return None
+        (value,) = values.to_pylist()
+        return f"the score {value:.4g}" if task.is_regression else f"the class {task.labels[value]!r}"
+
     def evaluate(self, task: L, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits by the metrics of the task; a regression's table has no column of probabilities."""
         logits, references = np.asarray(outputs), np.asarray(labels)
-        columns = {
-            "row": pa.array(row_numbers(split.rows)),
-            "label": pa.array(references),
-            "prediction": pa.array(predict(task, logits)),
-        }
-        if not task.is_regression:
-            columns["probabilities"] = pa.array(list(softmax(logits.astype(np.float64), axis=1)))
+        answers = self.answers(task, split, outputs, labels)
+        columns = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(references)}
+        columns |= {name: answers[name] for name in answers.column_names}
         return Evaluation(compute_metrics(task, logits, references), pa.table(columns))
+
+
+def best_first(probabilities: NDArray[np.float64], names: pa.Array, most: int | None) -> pa.Array:
+    """Return lists of `{label, probability}`, a list a row of `[N, C]`.
+
+    Args:
+        probabilities: `[N, C]`.
+        names: of the labels, `[C]`.
+        most: how many of a row are told; all if None.
+    """
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
+    values = np.take_along_axis(probabilities, order, axis=1)
+    pairs = pa.StructArray.from_arrays(
+        [names.take(pa.array(order.ravel())), pa.array(values.ravel())], ["label", "probability"]
+    )
+    return pa.ListArray.from_arrays(np.arange(len(order) + 1, dtype=np.int32) * order.shape[1], pairs)

@@ -10,7 +10,7 @@ import evaluate
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_absolute_error, mean_squared_error
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.in_memory_metric import InMemoryMetric
@@ -110,6 +110,24 @@ class Spearmanr(_Correlation):
         return float(spearmanr(predictions, references).statistic)
 
 
+class _OfScores(_OneNumber):
+    dtype = "float64"
+
+
+class Mse(_OfScores):
+    """The mean square of the errors, in the unit of the scores squared."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(mean_squared_error(references, predictions))
+
+
+class Mae(_OfScores):
+    """The mean size of the errors, in the unit of the scores."""
+
+    def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
+        return float(mean_absolute_error(references, predictions))
+
+
 METRICS: dict[MetricName, type[_OneNumber]] = {
     "accuracy": Accuracy,
     "f1": F1,
@@ -117,6 +135,8 @@ METRICS: dict[MetricName, type[_OneNumber]] = {
     "matthews_correlation": MatthewsCorrelation,
     "pearson": Pearson,
     "spearmanr": Spearmanr,
+    "mse": Mse,
+    "mae": Mae,
 }
 
 
@@ -129,7 +149,7 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
         labels: [N] class numbers or scores.
 
     Returns:
-        Each of `task.metrics` with its value, a fraction and not a percentage.
+        Each of `task.metrics` with its value, a fraction and not a percentage, or an error.
     """
     outputs, references = np.asarray(logits), np.asarray(labels)
     predictions = predict(task, outputs)

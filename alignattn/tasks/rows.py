@@ -12,12 +12,15 @@ import datasets
 import numpy as np
 
 from alignattn.support.bad_rows import BadRow, list_bad_rows, numbers_without
+from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.drawing import DRAWING_SEED, draw_rows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.labels import Label
+from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
 from alignattn.tasks.tags.task import TokenClassification
-from alignattn.tasks.task import MOST_TEXTS, TRAIN, VALIDATION, Task
+from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, Task
 from alignattn.tasks.texts.kind import text_problems
 from alignattn.tasks.texts.task import TextClassification
 from alignattn.tasks.texts.user_labels import parse_user_labels, user_label_numbers, user_task
@@ -119,21 +122,23 @@ def load_task_files(
     *,
     cache_dir: str | None = None,
     skip_bad_rows: bool = False,
+    encoding: str | None = None,
 ) -> Rows[T]:
     """Loads a user's own files that hold rows of a task, in the columns of its record.
 
     Args:
         task: What the rows are of.
-        train_file: A CSV, JSON lines, Parquet or CoNLL file.
+        train_file: As `read_file` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
+        encoding: Of files of text; UTF-8 when None.
 
     Returns:
         The rows; `evaluation` has the one split "validation" or none.
     """
     raw = {
-        name: _RawSplit(read_file(Path(file), cache_dir), str(file))
+        name: _RawSplit(read_file(Path(file), cache_dir, encoding=encoding), str(file))
         for name, file in _files(train_file, validation_file).items()
     }
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
@@ -149,29 +154,32 @@ def load_user_rows(
     *,
     cache_dir: str | None = None,
     skip_bad_rows: bool = False,
+    encoding: str | None = None,
 ) -> Rows[TextClassification]:
     """Loads a user's own texts and labels, which pose the task.
 
-    Integers 0 to C-1 are classes, names are classes in alphabetical order, real numbers are a regression. The
+    Integers are classes in their order, names are classes in alphabetical order, real numbers are a regression. The
     training file decides; the validation file is read by its classes.
 
     Args:
-        train_file: A CSV, JSON lines or Parquet file.
+        train_file: As `read_file` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         text_columns: One or two columns of text.
         label_column: The column of labels.
         cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
+        encoding: Of files of text; UTF-8 when None.
 
     Returns:
-        The rows of a task named "user"; `evaluation` has the one split "validation" or none.
+        The rows of a task named like the training file; `evaluation` has the one split "validation" or none.
     """
     _check_column_choice(text_columns, label_column)
     raw: dict[str, _RawSplit] = {}
     labels: dict[str, dict[int, Label]] = {}
     for name, file in _files(train_file, validation_file).items():
         origin = str(file)
-        dataset = select_columns(read_file(Path(file), cache_dir), [*text_columns, label_column], origin)
+        whole = read_file(Path(file), cache_dir, encoding=encoding)
+        dataset = select_columns(whole, [*text_columns, label_column], origin)
         labels[name] = parse_user_labels(dataset[label_column][:], origin)
         problems = {index: "it has no label" for index in range(len(dataset)) if index not in labels[name]}
         problems |= text_problems(dataset, text_columns)
@@ -188,6 +196,28 @@ def load_user_rows(
     return _checked(task, raw, skip_bad_rows)
 
 
+def load_user_multi_labels(
+    train_file: str | Path,
+    validation_file: str | Path | None,
+    text_columns: Sequence[str],
+    label_columns: Sequence[str],
+    *,
+    cache_dir: str | None = None,
+    skip_bad_rows: bool = False,
+    encoding: str | None = None,
+) -> Rows[MultiLabelClassification]:
+    """Loads a user's own texts with a column for each label: as `load_task_files`, of a task named like the file."""
+    task = MultiLabelClassification(
+        name=plain_stem(train_file), text_columns=tuple(text_columns), label_columns=tuple(label_columns)
+    )
+    problem = task.problem()
+    if problem is not None:
+        raise AlignAttnError(f"--text_columns and --label_column: {problem}")
+    return load_task_files(
+        task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows, encoding=encoding
+    )
+
+
 def load_user_tags(
     train_file: str | Path,
     validation_file: str | Path | None,
@@ -196,21 +226,57 @@ def load_user_tags(
     *,
     cache_dir: str | None = None,
     skip_bad_rows: bool = False,
+    encoding: str | None = None,
 ) -> Rows[TokenClassification]:
-    """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named "user"."""
+    """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named like the file."""
     if tokens_column == tags_column:
         raise AlignAttnError(f"a column is named twice: --tokens_column {tokens_column} --label_column {tags_column}")
-    task = TokenClassification(name="user", tokens_column=tokens_column, tags_column=tags_column)
-    return load_task_files(task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows)
+    task = TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
+    return load_task_files(
+        task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows, encoding=encoding
+    )
 
 
-def max_samples(dataset: datasets.Dataset, count: int | None) -> datasets.Dataset:
-    """The first `count` rows, as transformers' examples take them; all rows where `count` is None."""
-    if count is None:
+def max_samples(task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None) -> datasets.Dataset:
+    """As many rows as allowed; all rows where `count` is None.
+
+    Args:
+        task: that the rows are of.
+        dataset: the rows.
+        count: the most to take.
+        take: `FIRST` for those that stand first; they are drawn as `draw_rows` does otherwise.
+    """
+    if count is None or count >= len(dataset):
         return dataset
     if count < 1:
         raise AlignAttnError(f"cannot take {count} rows: the largest number of samples must be at least 1")
-    return dataset.select(range(min(count, len(dataset))))
+    return dataset.select(range(count) if take == FIRST else draw_rows(task, dataset, count))
+
+
+def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
+    """The rows with a share of the training rows to evaluate on in their place, of each class as much.
+
+    Args:
+        rows: with rows to train on and none to evaluate on.
+        share: of the training rows, above 0 and below 1.
+    """
+    assert rows.train is not None
+    count = max(1, round(share * len(rows.train)))
+    drawn = draw_rows(rows.task, rows.train, count, leave_each=True)
+    if not 0 < len(drawn) < len(rows.train):
+        raise AlignAttnError(
+            f"--validation_share {share} of {len(rows.train)} training rows leaves none on one side, or none of a "
+            "class to train on: give a --validation_file"
+        )
+    rest = np.setdiff1d(np.arange(len(rows.train)), drawn)
+    how = f"{len(drawn)} of the {len(rows.train)} training rows, drawn with seed {DRAWING_SEED}"
+    return replace(
+        rows,
+        task=replace(rows.task, evaluation_splits=(VALIDATION,)),
+        train=rows.train.select(rest),
+        evaluation={VALIDATION: rows.train.select(drawn)},
+        derived={VALIDATION: how},
+    )
 
 
 def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:

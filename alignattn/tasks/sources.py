@@ -4,10 +4,9 @@ Every reader returns a `datasets.Dataset` and raises `AlignAttnError` when there
 """
 
 import csv
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,11 +14,14 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
+from alignattn.support.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.support.json_records import parse_json
 from alignattn.support.network import say_hub
 from alignattn.support.parquet import check_parquet
+from alignattn.tasks.class_folders import read_class_folder
+from alignattn.tasks.separated import SEPARATORS, read_separated
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TRAIN, Task
 
@@ -87,57 +89,44 @@ def own_file(task: Task, split: str) -> Path:
     return Path(files[split])
 
 
-def read_file(path: Path, cache_dir: str | None = None) -> datasets.Dataset:
-    """Reads one CSV, JSON lines (or one JSON array), Parquet or CoNLL file; the extension says which."""
-    suffix = path.suffix.lower()
-    if suffix not in _EXTENSIONS:
-        raise AlignAttnError(f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}")
+def read_file(path: Path, cache_dir: str | None = None, *, encoding: str | None = None) -> datasets.Dataset:
+    """Reads a user's rows: one file, whose extension says its format, or a folder of texts with a folder a class.
+
+    CSV, TSV, JSON lines (or one JSON array) and CoNLL may be compressed, as `rows.csv.gz`; Parquet is by itself.
+
+    Args:
+        path: of the file or folder.
+        cache_dir: where `datasets` keeps what it read of Parquet; a folder of this process when None.
+        encoding: of text; UTF-8 when None.
+    """
+    if path.is_dir():
+        return datasets.Dataset.from_dict(read_class_folder(path, encoding))
     check_file(path)
+    suffix = plain_suffix(path)
+    if suffix not in _EXTENSIONS:
+        raise AlignAttnError(
+            f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}, or "
+            f"{_COMPRESSED} behind one"
+        )
     try:
         if suffix == _PARQUET:
             return _read_parquet(path, cache_dir)
-        return datasets.Dataset.from_dict(_TEXT_READERS[suffix](path), on_mixed_types="use_json")
+        columns = _TEXT_READERS[suffix](path, read_whole(path, encoding))
+        return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
     except AlignAttnError:
         raise
-    except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
+    except UnicodeDecodeError as error:
+        raise AlignAttnError(
+            f"cannot read {path} as {suffix[1:].upper()}: {_reason(error)}; give its --encoding, such as cp1252 or "
+            "utf-16"
+        ) from error
+    except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         kind = suffix[1:].upper()
         raise AlignAttnError(f"cannot read {path} as {kind}: {_reason(error)}; correct the file") from error
 
 
-# CSV and JSON are parsed by the standard library. The builders of `datasets` guess: a text "NA" becomes None,
-# "007" becomes 7, "2020-01-01" a date, an unquoted comma shifts the columns, a first `null` crashes Python.
-
-
-def _read_csv(path: Path) -> dict[str, list[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file, _any_length():
-        reader = csv.reader(file, strict=True)
-        header = next(reader, [])
-        rows = [row for row in reader if row]
-    if not rows:
-        raise _no_rows(path)
-    if len(set(header)) < len(header):
-        raise AlignAttnError(f"the header of {path} names a column twice: {', '.join(header)}; rename one")
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            raise AlignAttnError(
-                f"row {number} of {path} has {len(row)} values, its header has {len(header)}: "
-                "put texts that hold a comma in double quotes"
-            )
-    return {name: [row[index] for row in rows] for index, name in enumerate(header)}
-
-
-@contextmanager
-def _any_length() -> Iterator[None]:
-    """Let a field of a CSV file be of any length, where Python would take 131,072 characters."""
-    before = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _read_json(path: Path) -> dict[str, list[Any]]:
-    text = path.read_text(encoding="utf-8-sig")
+def _read_json(path: Path, text: str) -> dict[str, list[Any]]:
+    # The builder of `datasets` guesses: "2020-01-01" becomes a date, and a first `null` crashes Python.
     rows = parse_json(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
     if not rows:
         raise _no_rows(path)
@@ -146,6 +135,10 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
             raise AlignAttnError(f"row {number} of {path} is {row!r} and no JSON object: correct the file")
     names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
     return {name: [_storable(row.get(name)) for row in rows] for name in names}
+
+
+def _read_separated_as(suffix: str, path: Path, text: str) -> dict[str, list[Any]]:
+    return dict(read_separated(path, text, suffix))
 
 
 def _storable(value: Any) -> Any:
@@ -186,8 +179,14 @@ def _copies() -> TemporaryDirectory[str]:
 
 
 _PARQUET = ".parquet"
-_TEXT_READERS = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json, CONLL: read_conll}
+_TEXT_READERS: Mapping[str, Callable[[Path, str], dict[str, list[Any]]]] = {
+    **{suffix: partial(_read_separated_as, suffix) for suffix in SEPARATORS},
+    ".json": _read_json,
+    ".jsonl": _read_json,
+    CONLL: read_conll,
+}
 _EXTENSIONS = (*_TEXT_READERS, _PARQUET)
+_COMPRESSED = ", ".join(COMPRESSIONS)
 
 
 @contextmanager

@@ -4,21 +4,30 @@ The class of a record is its kind: `tasks/kinds.py` lists them, each room's `tas
 says what is done with rows and outputs. The fields of a record are those of a task's file (`tasks/definitions.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr"]
+MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr", "mse", "mae"]
 """The metrics of `alignattn.tasks.metrics.METRICS`; named here so that a record needs no heavy import."""
 
 CORRELATIONS = frozenset({"pearson", "spearmanr"})
-"""Those of them that are of scores and not of classes."""
+ERRORS = frozenset({"mse", "mae"})
+"""Those of them that are of scores and not of classes; of errors less is better, and they have the scores' unit."""
 
 MOST_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
 
 CONLL = ".conll"
 """The ending of a file of tagged words."""
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+"""The endings of files of columns, all but the last compressed or not."""
+TEXT_FILE = ".txt"
+TEXT_FILES = (TEXT_FILE, *TABLES)
+"""Of texts without labels: a text a line, or a table."""
+
+DRAWN, FIRST = "drawn", "first"
+"""How fewer rows than there are may be taken; before there was a choice, it was the first."""
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -83,8 +92,22 @@ class Task:
     citation: str = ""
 
     @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns that a model reads of a row: what new rows must have, which have no label."""
+        raise NotImplementedError
+
+    @property
+    def texts_of_a_row(self) -> int:
+        """How many texts make a row, of which `row_of` makes one."""
+        return len(self.input_columns)
+
+    def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the row that texts make, `texts_of_a_row` of them, in the order of `input_columns`."""
+        return dict(zip(self.input_columns, texts, strict=True))
+
+    @property
     def main_metric(self) -> str:
-        """The metric that selects checkpoints and ranks runs; larger is better for every metric here."""
+        """The metric that selects checkpoints and ranks runs."""
         return self.metrics[0]
 
     def problem(self) -> str | None:
@@ -132,11 +155,11 @@ class LabelledTask(Task):
             return f"labels must be two or more, none of them twice, or none for scores: {', '.join(self.labels)}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
             return "label_range is for scores, which have no labels, and gives the smallest before the largest"
-        unfit = [name for name in self.metrics if (name in CORRELATIONS) != self.is_regression]
+        unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]
         if unfit or ("f1" in self.metrics and self.num_labels != 2):
             return (
                 f"metrics {', '.join(unfit or ['f1'])} do not go with {len(self.labels)} labels: scores, which have "
-                f"none, take {' and '.join(sorted(CORRELATIONS))}, two classes f1, more macro_f1"
+                f"none, take {', '.join(sorted(CORRELATIONS | ERRORS))}, two classes f1, more macro_f1"
             )
         return super().problem()
 

@@ -1,8 +1,10 @@
 """Which checkpoint a killed run goes on from, and what other libraries leave out when they load one."""
 
+import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,18 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import CHILD_NAME
 from alignattn.support.json_records import parse_json
+
+_PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
+_ARCHIVES = ("optimizer.pt", "scheduler.pt")
+
+_WRITTEN = (
+    *(*_ARCHIVES, "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
+    *("config.json", "adapter_config.json", "README.md", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("*.model", "chat_template.jinja"),
+    *("pytorch_model_fsdp*", "optimizer_*", "global_step*", "zero_to_fp32.py", "latest"),
+)
+"""What a Trainer, a model and a tokenizer write to a checkpoint."""
 
 
 def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
@@ -23,25 +37,63 @@ def last_whole_checkpoint(output_dir: str | Path) -> Path | None:
     Args:
         output_dir: the run's folder, with `checkpoint-<step>` folders in it.
     """
-    folders = [
-        folder
-        for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if folder.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-").isdigit() and _is_whole(folder)
-    ]
-    return max(folders, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
+    whole = filter(_is_whole, Path(output_dir).glob(f"{_PREFIX}*"))
+    return max(whole, key=lambda folder: step_of(folder) or 0, default=None)
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """Return the step that the name of a checkpoint's folder says, or None if it says none."""
+    step = checkpoint.name.removeprefix(_PREFIX)
+    return int(step) if checkpoint.name.startswith(_PREFIX) and step.isdecimal() else None
+
+
+def remove_checkpoints(output_dir: str | Path) -> None:
+    """Remove the checkpoints of a finished run; what a user laid into their folders stays.
+
+    Args:
+        output_dir: as for `last_whole_checkpoint`.
+    """
+    for checkpoint in Path(output_dir).glob(f"{_PREFIX}*"):
+        if step_of(checkpoint) is None or checkpoint.is_symlink():
+            continue
+        # Another process of the same run may be at it, too.
+        with suppress(FileNotFoundError):
+            for entry in list(checkpoint.iterdir()):
+                if not any(fnmatch(entry.name, pattern) for pattern in _WRITTEN):
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
+            if not any(checkpoint.iterdir()):
+                checkpoint.rmdir()
+
+
+def damaged_file(checkpoint: Path) -> Path | None:
+    """Return a file of weights or of the optimizer that was not written to its end, or None if all were.
+
+    Args:
+        checkpoint: a folder.
+    """
+    for weights in checkpoint.glob("*.safetensors"):
+        try:
+            with safe_open(weights, "pt"):
+                pass
+        except (OSError, SafetensorError):
+            return weights
+    archives = filter(Path.is_file, (checkpoint / name for name in _ARCHIVES))
+    return next((archive for archive in archives if not zipfile.is_zipfile(archive)), None)
 
 
 def _is_whole(checkpoint: Path) -> bool:
+    if step_of(checkpoint) is None:
+        return False
     try:
         parse_json((checkpoint / "trainer_state.json").read_bytes())
-        for weights in checkpoint.glob("*.safetensors"):
-            with safe_open(weights, "pt"):
-                pass
-    except (OSError, ValueError, SafetensorError):
+    except (OSError, ValueError):
         return False
-    archives = [checkpoint / name for name in ("optimizer.pt", "scheduler.pt")]
-    has_weights = any(checkpoint.glob("*.safetensors"))
-    return has_weights and all(archive.is_file() and zipfile.is_zipfile(archive) for archive in archives)
+    is_there = any(checkpoint.glob("*.safetensors")) and all((checkpoint / name).is_file() for name in _ARCHIVES)
+    return is_there and damaged_file(checkpoint) is None
 
 
 @contextmanager
@@ -57,7 +109,7 @@ def own_parameters_from(checkpoint: str | Path, model: nn.Module) -> Iterator[No
     """
 
     def complete(_model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-        names = [prefix + name for name in model.state_dict() if f".{CHILD_NAME}." in f".{name}"]
+        names = [prefix + name for name, _ in model.named_parameters() if f".{CHILD_NAME}." in f".{name}"]
         lacking = [name for name in names if name not in state_dict]
         for weights in Path(checkpoint).rglob("*.safetensors") if lacking else ():
             with safe_open(weights, "pt") as saved:

@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from alignattn.support.errors import AlignAttnError
+from alignattn.training.saving import LOWER
 
 
 class LossMeter(TrainerCallback, ExportableState):
@@ -79,10 +80,7 @@ class LossMeter(TrainerCallback, ExportableState):
             AlignAttnError: if so.
         """
         if not math.isfinite(float(self.run_loss)):
-            raise AlignAttnError(
-                f"the loss is no longer finite (at or before step {step}): lower --learning_rate, "
-                "--alignment_learning_rate or the alignment weight; earlier checkpoints are untouched"
-            )
+            raise AlignAttnError(f"the loss is no longer finite (at or before step {step}): {LOWER}")
 
 
 def _in_steps(attributes: dict[str, Any], steps: int) -> dict[str, Any]:

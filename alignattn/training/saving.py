@@ -26,6 +26,12 @@ TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "unexpected pos
 TORN_WEIGHTS = re.compile(r".*/\.tmp[A-Za-z0-9]{6}")
 """Under which safetensors writes a file before it gets its name."""
 
+LOWER = (
+    "lower --learning_rate, or with an alignment --alignment_learning_rate or its weight; earlier checkpoints are "
+    "untouched"
+)
+"""What a user may do where a training left the finite numbers."""
+
 ADAM_MOMENTS = 2
 """Which Adam keeps of each parameter that it trains, each as large as the parameter."""
 
@@ -124,7 +130,4 @@ def check_finite_weights(model: nn.Module, step: int) -> None:
     """
     for name, parameter in model.named_parameters():
         if not parameter.detach().isfinite().all():
-            raise AlignAttnError(
-                f"the weights are no longer finite (step {step}, {name}) and are not saved: lower --learning_rate, "
-                "--alignment_learning_rate or the alignment weight; earlier checkpoints are untouched"
-            )
+            raise AlignAttnError(f"the weights are no longer finite (step {step}, {name}) and are not saved: {LOWER}")

@@ -59,6 +59,7 @@ class AlignmentMixin(SavingMixin):
             # (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
         self._step_size: StepSize | None = None
+        self._batch_sizes: list[tuple[Any, BatchSize]] = []
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
         self._refuse_to_load_best()
@@ -107,7 +108,7 @@ class AlignmentMixin(SavingMixin):
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not."""
         output = super().train(*args, **kwargs)
-        self._step_size = None
+        self._step_size, self._batch_sizes = None, []
         self.meter.check_finite(self.state.global_step)
         mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
@@ -116,23 +117,27 @@ class AlignmentMixin(SavingMixin):
         """Return the batches of a step as the Trainer does, and note their size."""
         batches, num_items = super().get_batch_samples(*args, **kwargs)
         processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-        self._step_size = StepSize.of(map(self._size_of, batches), processes, self._sum_over_processes)
+        self._batch_sizes = [(batch, self._size_of(batch)) for batch in batches]
+        sizes = (size for _, size in self._batch_sizes)
+        self._step_size = StepSize.of(sizes, processes, self._sum_over_processes)
         return batches, num_items
 
     def _size_of(self, batch: Any) -> BatchSize:
         return BatchSize.of(batch, is_shifted=getattr(self, "_loss_shifts_labels", False))
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Take a batch's gradient as the Trainer does, of the task loss and the alignment."""
         if self.args.n_gpu > 1:  # which no alignment gets here with
-            return super().training_step(*args, **kwargs)
-        whole_loss = partial(self._whole_loss, self.compute_loss, bool(self.loss_is_scaled_for_ga))
+            return super().training_step(model, inputs, *args, **kwargs)
+        size = next((size for batch, size in self._batch_sizes if batch is inputs), None) or self._size_of(inputs)
+        whole_loss = partial(self._whole_loss, self.compute_loss, size, bool(self.loss_is_scaled_for_ga))
         with _attributes(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):
-            return super().training_step(*args, **kwargs)
+            return super().training_step(model, inputs, *args, **kwargs)
 
     def _whole_loss(
         self,
         compute_loss: Callable[..., Any],
+        size: BatchSize,
         is_scaled: bool,
         model: nn.Module,
         inputs: dict[str, Any],
@@ -143,13 +148,13 @@ class AlignmentMixin(SavingMixin):
 
         Args:
             compute_loss: of the task, in effect for this Trainer.
+            size: of the batch.
             is_scaled: whether that is normalised over the step already.
             model: as for `compute_loss`.
             inputs: likewise.
             return_outputs: likewise.
             num_items_in_batch: likewise.
         """
-        size = self._size_of(inputs)
         task_weight, weight = (1.0, 1.0) if self._step_size is None else self._step_size.weights_of(size)
         patches = aligned_patches(self._model)
         for patch in patches:
@@ -233,14 +238,14 @@ class AlignmentMixin(SavingMixin):
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
-        norm = super()._clip_grad_norm(_without_alignment(model))  # type: ignore[no-untyped-call]
+        norm = super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
         own = alignment_parameters(model)
         if own:
             nn.utils.clip_grad_norm_(own, self.args.max_grad_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        return super()._get_grad_norm(_without_alignment(model), grad_norm)  # type: ignore[no-untyped-call]
+        return super()._get_grad_norm(_WithoutAlignment(model), grad_norm)  # type: ignore[no-untyped-call]
 
 
 class AlignmentTrainer(AlignmentMixin, Trainer):
@@ -254,11 +259,15 @@ def _changes_function(model: nn.Module) -> bool:
     return any(part.config.changes_function for part in model.modules() if isinstance(part, Patch))
 
 
-def _without_alignment(model: nn.Module) -> nn.Module:
-    own = {id(parameter) for parameter in alignment_parameters(model)}
-    if not own:
-        return model
-    return nn.ParameterList(parameter for parameter in model.parameters() if id(parameter) not in own)
+class _WithoutAlignment:
+    """What transformers asks of a model whose gradient it clips: its parameters, here without the alignment's own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        own = {id(parameter) for parameter in alignment_parameters(self.model)}
+        return (parameter for parameter in self.model.parameters() if id(parameter) not in own)
 
 
 @contextmanager

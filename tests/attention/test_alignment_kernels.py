@@ -117,7 +117,9 @@ def loss_and_gradients(alignment, query, key):
 class TestLoss:
     @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_mean_over_heads_scales_every_gradient(self, name):
-        total, mean = (ALIGNMENTS.load(name)(DIM, head_reduction=reduction).double() for reduction in ("sum", "mean"))
+        total, mean = (
+            ALIGNMENTS.load(name)(DIM, head_reduction=reduction).double().eval() for reduction in ("sum", "mean")
+        )
         mean.load_state_dict(total.state_dict())
         expected = [tensor / HEADS for tensor in loss_and_gradients(total, *features())]
         torch.testing.assert_close(loss_and_gradients(mean, *features()), expected)
@@ -125,7 +127,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_a_second_derivative_is_refused(self, name):
         query, key = features()
-        loss = ALIGNMENTS.load(name)(DIM).double()(query, key)
+        loss = ALIGNMENTS.load(name)(DIM).double().eval()(query, key)
         (first,) = torch.autograd.grad(loss.square(), query, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
@@ -134,7 +136,7 @@ class TestLoss:
     def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
         """With attention's path as well, whose graph lives inside the forward pass."""
         monkeypatch.setattr(transport, "MATRIX_ELEMENTS", 0)
-        alignment = ALIGNMENTS.load(name)(DIM).double()
+        alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
         packed = []
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: packed.append(tensor) or tensor, lambda x: x):
@@ -145,7 +147,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_a_layer_that_is_not_known_is_left_to_autograd(self, name):
         """As a parametrized one, whose weight is made anew at every use."""
-        known, changed = (ALIGNMENTS.load(name)(DIM).double() for _ in range(2))
+        known, changed = (ALIGNMENTS.load(name)(DIM).double().eval() for _ in range(2))
         changed.load_state_dict(known.state_dict())
         network = next(changed.children())
         nn.utils.parametrize.register_parametrization(network[-1], "weight", nn.Identity())
@@ -171,7 +173,7 @@ class TestLoss:
         found = []
 
         def work():
-            alignment = ALIGNMENTS.load(name)(DIM).double()
+            alignment = ALIGNMENTS.load(name)(DIM).double().eval()
             with torch.inference_mode():
                 alignment(*features())
             found.append(loss_and_gradients(alignment, *features()))
@@ -183,7 +185,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_threads_do_not_share_scratch_memory(self, name):
-        alignments = [ALIGNMENTS.load(name)(DIM).double() for _ in range(2)]
+        alignments = [ALIGNMENTS.load(name)(DIM).double().eval() for _ in range(2)]
         expected = [loss_and_gradients(alignment, *features()) for alignment in alignments]
         wrong = []
 

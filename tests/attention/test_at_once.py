@@ -61,7 +61,7 @@ CASES = ["no mask", "one mask", "many masks", "some masked", "shared module", "t
 def test_values_and_gradients_are_those_of_a_loop(name, case, budget, path, monkeypatch):
     monkeypatch.setattr(base, "GROUP_ELEMENTS", budget)
     calls, layers = calls_of(case)
-    alignment = ALIGNMENTS.load(name)(DIM, num_layers=layers).double()
+    alignment = ALIGNMENTS.load(name)(DIM, num_layers=layers).double().eval()
     loss, diagnostics = alignment.of_calls(calls)
     singles = [
         alignment.with_diagnostics(*map(heads_of, (each.query, each.key)), each.mask, layer=each.layer)
@@ -81,7 +81,7 @@ def heads_of(tensor):
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_a_call_counts_by_its_samples(name, path):
-    alignment = ALIGNMENTS.load(name)(DIM).double()
+    alignment = ALIGNMENTS.load(name)(DIM).double().eval()
     first, second = call(0, None, 0), call(0, None, 1)
     second = Call(second.query[:1], second.key[:1], HEADS, None, 0)
     mean, _ = alignment.of_calls([first, second])

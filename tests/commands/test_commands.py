@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from documentation import command_lines
 
 from alignattn import __version__
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command import Command
-from alignattn.support.command_line import read_words
+from alignattn.support.command_line import CONFIG, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Option, options_of
+from alignattn.support.options import MEANT, PATHS, Option, options_of
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MOST_LINES = 80
@@ -43,9 +44,21 @@ MISTAKES = f"""
 {RUN} --task mrpc --normalizer entmax --normalizer_options alpha=0.5
 {RUN} --task mrpc --normalizer entmax --normalizer_options beta=2
 {RUN} --task mrpc --attention aa-ot --alignment_options epsilon=x
+{RUN} --task mrpc --balance middle
+{RUN} --task mrpc --balance start --attention qvi
+{RUN} --task mrpc --balance epoch --score additive
+{RUN} --task mrpc --balance end --lora_r 2
+finetune --model esim --output_dir o --task snli --balance start
 {RUN} --train_file rows.csv
 finetune --model da --output_dir o --task snli --attention aa-ct
 finetune --model esim --output_dir o --task bogus
+predict --run x
+predict --run x --file y --text z
+predict --run x --text z
+predict --run x --text z --temperature 0
+predict --run x --text z --output_file o.txt
+predict --run x --text z --shard 9/8
+predict --run x --text z --launcher ray
 domain-shift --pair foo --model x --output_dir o
 domain-shift --pair snli-mnli --model x --output_dir o --task mrpc
 domain-shift --pair snli-mnli --model x --output_dir o --label_column y
@@ -67,8 +80,11 @@ robustness --run x --synonyms foo
 robustness --run x --neighbors a --word_vectors b
 robustness --shard 9/8
 robustness show x --outcome foo
-figure tsn --run x --output x.png
-figure tsne --run x --output x.gif
+figure tsn --run x --output_file x.png
+compare x
+compare x x
+compare x y --names a
+figure tsne --run x --output_file x.gif
 reproduce tabel1
 reproduce table1 --bogus 1
 reproduce table1 --seeds 4
@@ -77,6 +93,53 @@ reproduce table1 --max_eval_samples -4 --dry_run
 reproduce table1 --tasks foo
 list foo
 completion foo
+{RUN} --train_file nope.csv --text_columns a
+{RUN} --train_file mine.csv --text_columns a --validation_file nope.csv
+{RUN} --task mrpc --data_dir nowhere
+{RUN} --task mrpc --data_dir mine.csv
+{RUN} --task mrpc --cache_dir mine.csv
+finetune --model x --task mrpc --output_dir mine.csv
+finetune --model x --task mrpc --output_dir mine.csv/below
+finetune --model minilmm --task mrpc --output_dir o
+finetune --model ./nowhere --task mrpc --output_dir o
+finetune --model mine.csv --task mrpc --output_dir o
+finetune --model da --task mrpc --output_dir o --embeddings nope
+domain-shift --pair snli-mnli --model x --output_dir o --data_dir nowhere
+domain-shift --pair snli-mnli --model minilmm --output_dir o
+inspect --model minilmm --task mrpc
+inspect --model x --task mrpc --compare ./nowhere
+inspect --model x --validation_file nope.csv
+inspect --model x --task mrpc --output_dir mine.csv
+compare nowhere mine.csv
+compare nowhere . --baseline mine.csv
+figure tsne --run nowhere --output_file x.png
+figure tsne --run . --output_file x.png
+figure tsne --run run --output_file x.png --layer 9
+figure attention --run run --output_file x.png --head 4
+figure tsne --run run --output_file mine.csv/x.png
+robustness --run nowhere
+robustness --model minilmm --task mrpc
+robustness --run run --neighbors nope
+robustness --run run --word_vectors nope
+robustness --run run --mlm nowhere
+robustness --run run --sentence_encoder nowhere
+robustness --run run --nltk_data nowhere
+robustness --run run --output_dir mine.csv
+robustness show nope.jsonl
+robustness train-mlm --model minilmm --train_file mine.csv --output_dir o
+robustness train-mlm --model x --train_file nope.txt --output_dir o
+calibrate nope.parquet
+calibrate mine.csv --output_dir mine.csv
+benchmark --output_dir mine.csv
+benchmark --output_dir o --model minilmm
+demo --output_dir mine.csv
+demo --model minilmm
+reproduce table1 --output_dir mine.csv
+reproduce table1 --data_dir nowhere
+{RUN} --task mrpc --lr 1e-3
+{RUN} --task mrpc --epochs 3
+{RUN} --task mrpc --batch_size 8
+{RUN} --task mrpc --warmup_ratio 0.1
 """
 """Mistakes that each command knows: told before anything heavy is imported."""
 
@@ -148,13 +211,16 @@ def test_a_number_has_a_range_which_holds_in_words_files_and_programs(command: C
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_help_and_mistakes_import_nothing_heavy(command: Command):
+def test_help_and_mistakes_import_nothing_heavy(command: Command, tmp_path: Path):
+    (tmp_path / "mine.csv").write_text("a,label\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("model: x\ntask: mrpc\noutput_dir: run\n")
+    (tmp_path / "run" / "config.json").write_text('{"num_hidden_layers": 2, "num_attention_heads": 2}')
     words = command.name.split()
-    has_rare = any(entry.rare for entry in options_of(command.options).values())
-    helps, wrong = [[*words, flag] for flag in ("--help", "--help-all")[: 1 + has_rare]], mistakes(command)
+    helps, wrong = [[*words, flag] for flag in ("--help", "--help-all")], mistakes(command)
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps([*helps, *wrong]), json.dumps(HEAVY)],
-        check=True, capture_output=True, text=True,
+        check=True, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     answers, heavy = json.loads(done.stdout)
     assert heavy == []
@@ -165,6 +231,7 @@ def test_help_and_mistakes_import_nothing_heavy(command: Command):
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
         assert err.startswith("alignattn: ")
+    assert not any((tmp_path / name).exists() for name in ("o", "robustness", "results", "inspection", "demo"))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
@@ -172,8 +239,10 @@ def test_the_help_is_short_and_shows_examples(command: Command, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "80")
     text = command.parser().format_help()
     assert len(text.splitlines()) < MOST_LINES
-    assert command.help[1:] in text
-    assert all(example in text for example in command.examples)
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.replace("\\\n", "").split())
+    assert command.help[1:] in words
+    assert all(example in words for example in command.examples)
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
@@ -191,12 +260,8 @@ DOCUMENTED = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:python )?(?:alignattn|scripts/(?=
 
 def documented() -> list[list[str]]:
     """The commands of the documentation, each one's words after `alignattn`."""
-    found = []
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
-        blocks = re.findall(r"^```bash$(.*?)^```$", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-        commands = filter(None, map(DOCUMENTED.match, lines))
-        found += [shlex.split(command[1].replace(".py ", " "), comments=True) for command in commands]
+    commands = filter(None, map(DOCUMENTED.match, command_lines()))
+    found = [shlex.split(command[1].replace(".py ", " "), comments=True) for command in commands]
     return [words for words in found if words]
 
 
@@ -204,14 +269,19 @@ def documented() -> list[list[str]]:
 def test_the_options_of_documented_commands_are_their_own(words: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     command, rest = get_command(words[0]).select(words[1:])
+    if "--config" in rest and rest[rest.index("--config") + 1].startswith("runs/"):
+        # Of a run that the page has made.
+        rest = [word for word in rest if word != "--config" and not word.endswith("/config.yaml")]
     if rest != ["--help"]:
         read_words(command.options, rest, command.parser())
 
 
-def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys):
+def test_the_help_of_all_lists_the_commands_and_the_version_is_told(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"  {name} " in out and get_command(name).help in out for name in COMMANDS)
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(f"  {name} " in out and get_command(name).help in " ".join(out.split()) for name in COMMANDS)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"alignattn {__version__}\n"
 
@@ -265,11 +335,71 @@ def test_values_of_a_program_go_the_same_way_as_words():
         ("finetune --max_steps -7", "--max_steps -7 must be at least 1"),
         ("finetune --max_grad_norm nan", "--max_grad_norm nan must be a finite number, at least 0"),
         ("domain-shift --task mrpc", "--task is said by --pair: leave it out"),
+        (f"{RUN} --train_file nope.csv --text_columns a", "there is no file nope.csv: give another to --train_file"),
+        (f"{RUN} --task mrpc --data_dir nowhere", "there is no folder nowhere: give another to --data_dir"),
+        ("inspect --model minilmm --task mrpc", "no model of that name: did you mean 'minilm'?"),
+        ("benchmark --model bare-minilmm --output_dir o", "no model of that name: did you mean 'bare-minilm'?"),
+        ("finetune --lr 1", "--lr: did you mean '--learning_rate'?"),
+        ("finetune --max-seq-length 64", "did you mean '--max_length'?"),
+        ("inspect --model_name_or_path x", "did you mean '--model'?"),
+        ("reproduce table1 --epochs 1", "--epochs: did you mean '--num_train_epochs'?"),
+        ("predict --model x", "--model: did you mean '--run'?"),
+        ("predict --runs x", "--runs: did you mean '--run'?"),
+        ("predict --validation_file x", "--validation_file: did you mean '--file'?"),
+        ("predict --output x.csv", "--output: did you mean '--output_file'?"),
+        ("figure tsne --output x.png", "--output is called --output_file now"),
+        ("figure tsne --num_examples 3", "--num_examples: did you mean '--max_eval_samples'?"),
+        ("figure tsne --seeds 3", "--seeds: did you mean '--seed'?"),
+        ("inspect --run x", "--run: did you mean '--model'?"),
+        ("inspect --num_examples 3", "--num_examples: did you mean '--max_eval_samples'?"),
+        ("balance --num_rows 3", "--num_rows: did you mean '--max_train_samples'?"),
+        ("robustness --num_rows 3", "--num_rows: did you mean '--num_examples'?"),
+        ("robustness --data mrpc", "--data: did you mean '--task'?"),
+        ("benchmark --batch_size 3", "--batch_size: did you mean '--shapes'?"),
+        ("domain-shift --data snli", "--data: did you mean '--pair'?"),
+        ("calibrate --run x", "--run is said without a name: give the predictions.parquet of a run as it is"),
+        ("inspect --model minilm --validation_file .", ". is a folder and no file: give another to --validation_file"),
+        (
+            "balance --model minilm --train_file . --output_dir o",
+            ". is a folder and no file: give another to --train_file",
+        ),
     ],
 )
 def test_an_answer_says_what_to_do(words: str, answer: str, capsys):
     assert main(words.split()) == 2
     assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "files", "label"),
+    [
+        ("calibrate", ["a.parquet", "seed-1/predictions.parquet"], "PREDICTIONS"),
+        ("robustness show", ["robustness.json", "seed-1/textfooler.jsonl"], "RESULTS"),
+    ],
+)
+def test_of_a_folder_the_file_in_it_is_named(command: str, files: list[str], label: str, tmp_path: Path, capsys):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    assert main([*command.split(), str(tmp_path)]) == 2
+    said = f"{tmp_path} is a folder and no file: give {label} a file in it, such as {tmp_path / files[-1]}\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_words_of_other_programs_stand_for_options_that_there_are():
+    known = {name for command in commands() for name in options_of(command.options)} | {CONFIG.name}
+    assert {option for options in MEANT.values() for option in options} <= known
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
+def test_every_file_or_folder_that_is_there_is_none_that_cannot_be_written(command: Command, tmp_path: Path):
+    """What an option names is judged by one function: to be read, it must be there; to be written, it may."""
+    (tmp_path / "file").write_text("")
+    for entry in options_of(command.options).values():
+        if entry.metavar in PATHS:
+            assert entry.is_written or not entry.name.startswith("output")
+            with pytest.raises(AlignAttnError, match=entry.label):
+                entry.check_place(str(tmp_path / "file" / "below"))
 
 
 def test_the_commands_that_go_with_one_stand_below_one_another():

@@ -8,36 +8,49 @@ killed there, the same command is given again, and what it leaves is compared wi
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
 import signal
+import struct
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-if __name__ == "__main__":
-    os.environ.setdefault("HOME", tempfile.mkdtemp())
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+# First of all that reads where it caches: it makes the home of this process a temporary folder.
+from conftest import ROOT, SPECIAL, WORDS
 
+# isort: split
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
-from conftest import SPECIAL, WORDS
+import yaml
 
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.support.folder_lock import LOCK_FILE
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.launchers import worker
+from alignattn.robustness.library import load_textattack
 
-KILLED = 137
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+RESOURCES = ROOT / "tests" / "fixtures" / "before_house" / "resources"
+KILLED = -signal.SIGKILL
 POINTS = ("fsync", "replace")
+COUNTER = struct.Struct("q")
 OF_TIME = re.compile(r"runtime|_per_second|seconds")
 """Numbers that no second call repeats."""
-TIMED_FILES = frozenset({"README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"})
+TIMED_FILES = frozenset(
+    {
+        *("README.md", "trainer_state.json", "training_args.bin", "demo.png", "curves.svg"),
+        *("benchmark.csv", "repeats.csv", "ratios.png", "log.txt", "own.html"),
+    }
+)
 """Their contents tell of times; that they are there and can be read is compared."""
 
 LATER_IS_FASTER = 0.4
@@ -70,6 +83,17 @@ class Workplace:
             path = folder / "data" / f"{name}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pd.DataFrame(pair).to_parquet(path)
+        of_table = {"model": str(self.model), "text_columns": ["a", "b"], "max_length": 16, "num_train_epochs": 1}
+        of_table |= {f"{part}_file": str(folder / f"{part}.csv") for part in ("train", "validation")}
+        accuracy = {"label": "accuracy", "path": "metrics.validation.accuracy"}
+        table = {
+            "title": "of one run",
+            "command": "finetune",
+            "options": of_table | {"save_strategy": "no", "use_cpu": True},
+            "rows": [{"options": {"attention": "soft"}}],
+            "columns": [{"label": "own rows", "options": {}, "measures": [accuracy]}],
+        }
+        (folder / "own.yaml").write_text(yaml.safe_dump(table))
         (folder / "texts.txt").write_text("\n".join(f"{text} {text}" for text in sentences(60)) + "\n")
 
     def _save_model(self) -> None:
@@ -107,12 +131,22 @@ class Workplace:
                 "--output_dir",
                 str(out),
             ],
-            "figure": ["figure", "curves", "--run", run, "--output", str(out / "curves.svg")],
+            "figure": ["figure", "curves", "--run", run, "--output_file", str(out / "curves.svg")],
             "train-mlm": [
                 *("robustness", "train-mlm", "--model", at["model"], "--train_file", at["texts"]),
                 *("--max_steps", "2", "--max_length", "16", "--mlm_probability", "0.5", "--use_cpu", "true"),
                 *("--output_dir", str(out)),
             ],
+            "benchmark": [
+                *("benchmark", "--model", at["model"], "--shapes", "2x8", "--attentions", "soft", "aa-ct"),
+                *("--repeats", "1", "--warmup", "1", "--output_dir", str(out)),
+            ],
+            "robustness": [
+                *("robustness", "--run", run, "--recipes", "textbugger", "--num_examples", "3", "--max_length", "16"),
+                *("--neighbors", str(RESOURCES / "neighbors.parquet"), "--sentence_encoder", at["model"]),
+                *("--nltk_data", str(RESOURCES / "nltk_data"), "--output_dir", str(out)),
+            ],
+            "reproduce": ["reproduce", str(self.folder / "own.yaml"), "--num_seeds", "1", "--output_dir", str(out)],
             "demo": [
                 *("demo", "--model", at["model"], "--train_rows", "16", "--validation_rows", "8"),
                 *("--num_train_epochs", "1", "--output_dir", str(out)),
@@ -121,11 +155,19 @@ class Workplace:
         return lines[name]
 
 
-def in_child(work: Callable[[], int], log: Path) -> int:
-    """Do something in a child, which writes its words to a file, and return its exit code."""
+def in_child(work: Callable[[], int], log: Path, *, leads: bool = True) -> int:
+    """Do something in a child, which writes its words to a file, and return its exit code.
+
+    Args:
+        work: what it does.
+        log: where its words are appended.
+        leads: whether it is killed with all that it starts, and by itself.
+    """
     pid = os.fork()
     if pid == 0:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        if leads:
+            os.setpgid(0, 0)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if leads else os.O_APPEND))
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         code = 1
@@ -143,18 +185,32 @@ def in_child(work: Callable[[], int], log: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def run_worker(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """Do what `reproduce` starts a process for in a child, which has imported all and whose writes are counted, too."""
+    folder = Path(command[3])
+    code = in_child(lambda: worker.work(RunFolder.read(folder)), folder / worker.LOG_FILE, leads=False)
+    return subprocess.CompletedProcess(list(command), code)
+
+
 def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) -> Callable[[], int]:
-    """What runs a command and dies in the place of its own write of that number; the number of all is written."""
+    """What runs a command and dies, with all that it started, in the place of a write; the number of all is written.
+
+    Args:
+        point: the number of the write.
+        words: the command.
+        count_file: where the number of all goes.
+    """
 
     def work() -> int:
-        reached = 0
+        # Its children count on.
+        reached = mmap.mmap(-1, COUNTER.size)
 
         def counted(real: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                nonlocal reached
-                reached += 1
-                if reached == point:
-                    os._exit(KILLED)
+                (before,) = COUNTER.unpack_from(reached)
+                COUNTER.pack_into(reached, 0, before + 1)
+                if before + 1 == point:
+                    os.killpg(0, signal.SIGKILL)
                 return real(*args, **kwargs)
 
             return call
@@ -163,16 +219,20 @@ def killed_at(point: int, words: Sequence[str], count_file: Path | None = None) 
             setattr(os, name, counted(getattr(os, name)))
         code = main(words)
         if count_file is not None:
-            count_file.write_text(str(reached))
+            count_file.write_text(str(*COUNTER.unpack_from(reached)))
         return code
 
     return work
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """What of the files of a folder two calls of one command must have in common."""
+    """What of the files of a folder two calls of one command must have in common.
+
+    Whoever kills a run of a table between its end and the note of how long it took loses the note.
+    """
     found: dict[str, Any] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_FILE):
+    left_out = {*folder.rglob("*.lock"), *folder.glob("runs/*/seconds.txt"), *folder.glob("runs/*/.alignattn-*.txt")}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out):
         found[str(path.relative_to(folder))] = _content(path, folder)
     return found
 
@@ -184,7 +244,7 @@ def _content(path: Path, folder: Path) -> Any:
         return pq.read_table(path).to_pylist()
     if path.suffix == ".json":
         return _timeless(json.loads(path.read_text().replace(str(folder), "")))
-    if path.suffix in (".yaml", ".txt", ".csv"):
+    if path.suffix in (".yaml", ".txt", ".csv", ".md", ".tex"):
         text = path.read_text().replace(str(folder), "").replace(folder.name, "")
         # The demo's table tells how long a step took, in its fifth column.
         return re.sub(r"\d+\.\d{3}\b", "", text) if path.name == "table.txt" else text
@@ -304,11 +364,14 @@ def _end(place: Workplace) -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for command in ("finetune", "domain-shift", "inspect", "calibrate", "figure", "demo"):
+    for command in ("finetune", "domain-shift", "inspect", "calibrate", "figure", "demo", "benchmark", "reproduce"):
         _ = get_command(command).function
     _ = get_command("robustness").subcommands["train-mlm"].function
     with contextlib.suppress(ImportError):
         import transformers.models.bert.modeling_bert  # noqa: F401
+    if "robustness" in sys.argv[2:]:
+        load_textattack(RESOURCES / "nltk_data")
+    vars(worker)["subprocess"] = SimpleNamespace(run=run_worker, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     workplace = Workplace(folder)
     run = workplace.words("finetune", folder / "run")
     assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)

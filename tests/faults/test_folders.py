@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import torch
 from conftest import ROOT, WORDS
 
 from alignattn.cli import main
-from alignattn.commands.reproduce.launchers import ray as ray_launcher
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
+from alignattn.support import ray_cluster
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, entries, replacing, unfinished, write_text
 from alignattn.support.folder_lock import LOCK_FILE, sole_writer
@@ -71,11 +72,20 @@ class TestTemporaryFiles:
             alive.write_text("{}")
         assert entries(tmp_path) == {"config.yaml", "of_another.json"}
 
-    def test_a_run_whose_first_write_was_killed_is_not_refused(self, words, tmp_path):
+    # The second is a name of earlier versions.
+    @pytest.mark.parametrize("name", [".alignattn-dead.yaml", ".config-k3_x9qzb.yaml"])
+    def test_a_run_whose_first_write_was_killed_is_not_refused(self, name, words, tmp_path):
         (tmp_path / "run").mkdir()
-        (tmp_path / "run" / ".alignattn-dead.yaml").write_text("torn")
+        (tmp_path / "run" / name).write_text("torn")
         assert main(words) == 0
         assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+    def test_hidden_files_of_others_stay(self, tmp_path):
+        names = {".notes-abcdefgh.yaml", ".config-short.yaml", ".config-abcdefgh.json"}
+        for name in names:
+            (tmp_path / name).write_text("mine")
+        write_text(tmp_path / "config.yaml", "a: 1\n")
+        assert {path.name for path in tmp_path.iterdir()} == {*names, "config.yaml"}
 
     def test_torn_weights_of_safetensors_are_removed(self, tmp_path):
         names = (".tmpAbC123", "checkpoint-1/.tmpAbC123", ".tmpfiles", "model.safetensors")
@@ -137,13 +147,13 @@ class TestNumbers:
         result = json.loads((tmp_path / "run" / "results.json").read_text())
         assert result["training"]["grad_norm"] is None
         assert main([*words, "--attention", "aa-ct", "--alignment_weight", "1e22"]) == 0
-        figure = ["figure", "curves", "--run", str(tmp_path / "run"), "--output", str(tmp_path / "curves.svg")]
+        figure = ["figure", "curves", "--run", str(tmp_path / "run"), "--output_file", str(tmp_path / "curves.svg")]
         assert main(figure) == 0
 
     def test_weights_that_are_not_finite_are_not_saved(self, words, tmp_path, capsys):
         assert main([*words, "--learning_rate", "1e38"]) == 2
         assert "weights are no longer finite" in last_line(capsys)
-        assert entries(tmp_path / "run") == {"config.yaml"}
+        assert entries(tmp_path / "run") == {"config.yaml", "data.json"}
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_one_number_is_enough(self, value):
@@ -176,7 +186,8 @@ class TestFullDisk:
         assert main(words) == 2
         assert "2 checkpoint(s) of" in (said := last_line(capsys))
         assert "make room" in said
-        assert main([*words, "--save_strategy", "no"]) == 2
+        place = words.index("--save_strategy")
+        assert main([*words[:place], "--save_strategy", "no", *words[-2:]]) == 2
         assert "0 checkpoint(s)" in last_line(capsys)
 
     @pytest.mark.parametrize("kilobytes", [8, 100, 330, 430])
@@ -256,6 +267,31 @@ def test_a_cluster_of_nobody_is_said_at_once():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(AlignAttnError, match=rf"no Ray cluster at 127.0.0.1:{port}.*give another"):
-            ray_launcher._check_listening(f"127.0.0.1:{port}")
-    ray_launcher._check_listening(None)
-    ray_launcher._check_listening("auto")
+            ray_cluster._check_listening(f"127.0.0.1:{port}")
+
+
+def test_a_listener_that_is_no_cluster_is_said_in_time(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "SECONDS_TO_ANSWER", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(AlignAttnError, match=rf"no Ray cluster at {address}.*timed out.*give another"):
+            ray_cluster._check_listening(address)
+
+    def refuse(listener: socket.socket) -> None:
+        other, _ = listener.accept()
+        other.sendall(b"220 mail.example.org ESMTP\r\n")
+        other.recv(100)
+        other.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        answering = threading.Thread(target=refuse, args=(silent,))
+        answering.start()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(AlignAttnError, match=rf"no Ray cluster at {address}.*give another"):
+            ray_cluster._check_listening(address)
+        answering.join()
+
+
+def test_what_names_no_place_is_left_to_ray():
+    ray_cluster._check_listening(None)
+    ray_cluster._check_listening("auto")

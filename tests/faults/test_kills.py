@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from robustness_helpers import needs_textattack
 
 HARNESS = ROOT / "tests" / "faults" / "forked.py"
 QUICK = ("finetune", "figure")
-OTHERS = ("seeds", "domain-shift", "inspect", "calibrate", "train-mlm", "demo")
+OTHERS = (
+    *("seeds", "domain-shift", "inspect", "calibrate", "train-mlm", "demo", "benchmark", "reproduce"),
+    pytest.param("robustness", marks=needs_textattack),
+)
 TIMEOUT_SECONDS = 1800
 
 

@@ -112,6 +112,18 @@ def test_an_unpatched_model_saves_as_a_plain_one(tmp_path):
     assert not alignattn.is_patched(alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification))
 
 
+def test_a_checkpoint_without_a_patch_is_said_to_be_plain_in_one_line(tmp_path, caplog):
+    model = tiny_model("bert")
+    model.save_pretrained(tmp_path / "plain")
+    alignattn.patch(model, "aa-ct").save_pretrained(tmp_path / "patched")
+    for name, said in (("plain", 1), ("patched", 0)):
+        caplog.clear()
+        alignattn.from_pretrained(tmp_path / name, AutoModelForSequenceClassification)
+        lines = [record.getMessage() for record in caplog.records if "names no patch" in record.getMessage()]
+        assert len(lines) == said
+        assert all("this is the plain model" in line and "\n" not in line for line in lines)
+
+
 @pytest.fixture
 def transformers_warns(caplog):
     """Let the warnings of transformers reach `caplog`."""

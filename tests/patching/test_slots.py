@@ -169,6 +169,11 @@ def test_autocast_and_half_precision_models_run(attention):
     assert logits_of(half, tiny_batch()).isfinite().all()
 
 
+def test_a_window_that_keeps_the_first_token_from_the_last_is_no_causal_model():
+    model = alignattn.patch(tiny_model("bert"), "local", normalizer_options={"window": 1})
+    assert logits_of(model, tiny_batch()).isfinite().all()
+
+
 def test_patch_qvi_names_the_same_config():
     first = alignattn.patch_qvi(tiny_model("bert"), value_options={"init": "paper"})
     second = alignattn.patch(tiny_model("bert"), AttentionConfig(value="qvi", value_options={"init": "paper"}))

@@ -262,10 +262,10 @@ def test_without_textattack_one_line_says_how_to_install_it(
     assert "\n" not in str(error.value)
 
 
-def test_the_install_line_is_the_readmes_for_a_clone() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_install_line_is_that_of_the_documentation_for_a_clone() -> None:
+    page = (ROOT / "docs" / "robustness.md").read_text()
     commands = library.INSTALL[library.INSTALL.index("pip install") : library.INSTALL.index(" (`make attack`")]
-    assert [command for command in commands.split(" && ") if f"`{command}`" not in readme] == []
+    assert [command for command in commands.split(" && ") if f"`{command}`" not in page] == []
 
 
 def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() -> None:

@@ -5,7 +5,8 @@ import torch
 import transformers
 from conftest import FAMILIES, tiny_batch
 
-from alignattn.robustness.masked_head import IGNORED_LABEL, masked_tokens_alone
+from alignattn.robustness.masked_head import masked_tokens_alone
+from alignattn.training.weights import IGNORED_LABEL
 
 
 def _model(family):

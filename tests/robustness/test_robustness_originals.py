@@ -40,7 +40,9 @@ def test_original_vectors_are_fetched_as_text_and_once(
     monkeypatch.setattr(originals, "VECTORS_URL", archive.as_uri())
     attack = build_attack("textfooler", wrapper, replace(resources, neighbors=None))
     said = capsys.readouterr().err
-    assert said.startswith(f"fetching {originals.VECTORS_FILE} (")
+    asked, fetched, *_ = said.splitlines()
+    assert asked == f"asking {archive.as_uri()} for {originals.VECTORS_FILE}"
+    assert fetched.startswith(f"fetching {originals.VECTORS_FILE} (")
     assert str(tmp_path / "cache") in said
     assert attack.transformation._get_replacement_words("Awful") == ["Rotten", "Nice"]
     archive.unlink()
@@ -137,7 +139,7 @@ def test_without_network_the_options_are_named(
 
 def test_without_tensorflow_the_line_installs_the_extra_from_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     command = 'pip install -c constraints.txt -e ".[use]"'
-    assert command in (ROOT / "README.md").read_text()
+    assert command in (ROOT / "docs" / "robustness.md").read_text()
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(AlignAttnError, match=re.escape(command)):
         originals.universal_sentence_encoder("https://tfhub.dev/google/universal-sentence-encoder/3")
@@ -155,17 +157,16 @@ def announced(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     return capfd.readouterr().err
 
 
-def test_bert_is_announced_where_the_hub_is_about_to_send_it(
+def test_bert_is_announced_before_the_hub_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from huggingface_hub import constants
 
-    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "offline"
+    endpoint = "http://127.0.0.1:9"
+    assert announced(monkeypatch, capfd, endpoint, tmp_path / "offline") == ""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert announced(monkeypatch, capfd, "http://127.0.0.1:9", tmp_path) == "", "no network"
-    with served(b"HTTP/1.0 200 OK\r\nETag: abc\r\nContent-Length: 7\r\n\r\n") as address:
-        said = announced(monkeypatch, capfd, address.removesuffix("/vectors.zip"), tmp_path)
-    assert said == f"fetching bert-base-uncased (440 MB) to {tmp_path}\n"
+    said = announced(monkeypatch, capfd, endpoint, tmp_path)
+    assert said == f"asking {endpoint} for bert-base-uncased (440 MB, to {tmp_path})\n"
     repository = tmp_path / "models--bert-base-uncased"
     for file, content in {"refs/main": "abc", "snapshots/abc/model.safetensors": "weights"}.items():
         (repository / file).parent.mkdir(parents=True)

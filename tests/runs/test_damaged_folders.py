@@ -57,7 +57,7 @@ def assert_one_line(code, file, capsys):
 COMMANDS = {
     "finetune": finetune,
     "robustness": lambda: main(["robustness", "--run", "finished/aa-ct", "--output_dir", "out"]),
-    "figure tsne": lambda: main(["figure", "tsne", "--run", "finished/aa-ct", "--output", "out.png"]),
+    "figure tsne": lambda: main(["figure", "tsne", "--run", "finished/aa-ct", "--output_file", "out.png"]),
 }
 
 
@@ -148,3 +148,29 @@ def test_rows_longer_than_the_model_takes_are_refused_whatever_its_tokenizer_say
     path = Path("tiny/tokenizer_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 10**30}))
     assert_one_line(finetune("--max_length", "4000", "--output_dir", "out"), "the model takes at most", capsys)
+
+
+STATES = {
+    "of another step": {"global_step": 3},
+    "a text": {"global_step": "4"},
+    "no number": {"save_steps": 0},
+    "of another checkpoint": {"best_model_checkpoint": "out", "best_global_step": 2},
+    "of hundreds of digits": {"total_flos": 10**400},
+    "a log of texts": {"log_history": [{"loss": "low", "step": 1}]},
+    "no meter": {"stateful_callbacks": {}},
+    "of more": {"another": 1},
+}
+
+
+@pytest.mark.parametrize("damage", STATES)
+def test_a_checkpoint_whose_state_is_another(damage, here, capsys):
+    file = Path("unfinished/checkpoint-4/trainer_state.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | STATES[damage]))
+    assert_one_line(finetune(name="unfinished"), str(file), capsys)
+
+
+def test_a_checkpoint_that_is_named_and_torn(here, capsys):
+    file = Path("unfinished/checkpoint-4/optimizer.pt")
+    file.write_bytes(file.read_bytes()[:-100])
+    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    assert_one_line(finetune(*resume, name="unfinished"), f"{file} is damaged", capsys)

@@ -10,7 +10,8 @@ from task_rows import make_rows, write_rows
 from alignattn.cli import main
 from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.commands.robustness.targets import target_loaders
-from alignattn.runs.folders import load_run_evaluation, read_run_options
+from alignattn.runs.folders import load_run_evaluation
+from alignattn.runs.run_folder import read_run_options
 from alignattn.tasks import get_task
 
 OWN = """
@@ -46,6 +47,7 @@ def words(definition: Path, tiny_checkpoint: Path, tmp_path: Path) -> list[str]:
 
 
 def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path, tmp_path: Path, capsys) -> None:
+    words = [*words, "--keep_checkpoints", "true"]
     assert main(words) == 0
     run = tmp_path / "run"
     result, rows = json.loads((run / "results.json").read_text()), load_run_evaluation(read_run_options(run))
@@ -75,7 +77,7 @@ def test_a_run_outlives_the_file_of_its_task(words: list[str], definition: Path,
     rest = ["--max_length", "16", "--output_dir", f"{tmp_path}/heads"]
     texts = ["--validation_file", f"{definition.parent}/rows/dev.jsonl", "--text_columns", "question", "reply"]
     assert main(["inspect", "--model", str(moved), *texts, *rest]) == 0
-    assert main(["figure", "attention", "--run", str(moved), "--output", f"{tmp_path}/head.svg"]) == 0
+    assert main(["figure", "attention", "--run", str(moved), "--output_file", f"{tmp_path}/head.svg"]) == 0
 
 
 def test_a_task_that_has_changed_since_is_another_runs(words: list[str], definition: Path, capsys) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import HfApi, ModelCard, constants
 
 import alignattn
 from alignattn.cli import main
@@ -20,6 +20,7 @@ from alignattn.commands.finetune import COMMAND
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.hub import stage
 from alignattn.runs.results import RunResult
+from alignattn.support.network import say_push
 from alignattn.tasks import TASKS
 from alignattn.tasks.kinds import kind_of
 
@@ -50,7 +51,7 @@ def result_of(folder):
 
 def measured_in(folder):
     """The accuracy that the card's metadata has, and that of results.json."""
-    (measured,) = card_of(folder).data.eval_results
+    measured = card_of(folder).data.eval_results[0]
     return measured.metric_value, result_of(folder)["metrics"]["validation"]["accuracy"]
 
 
@@ -84,9 +85,10 @@ def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
     assert "base_model" not in metadata
     assert "datasets" not in metadata
     assert metadata["metrics"] == list(result["metrics"]["validation"])
-    (measured,) = card.data.eval_results
-    assert (measured.dataset_name, measured.dataset_split) == ("pairs", "validation")
-    assert measured.metric_value == result["metrics"]["validation"][measured.metric_type]
+    assert len(card.data.eval_results) == len(metadata["metrics"])
+    for measured in card.data.eval_results:
+        assert (measured.dataset_name, measured.dataset_split) == ("pairs", "validation")
+        assert measured.metric_value == result["metrics"]["validation"][measured.metric_type]
 
     assert result["model"] in card.text
     assert f"| validation | 36 | {100 * result['metrics']['validation']['accuracy']:.2f} |" in card.text
@@ -326,7 +328,7 @@ def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
 
 
 def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made_up_for(
-    words_of_run, tmp_path, stand_in_hub, capsys
+    words_of_run, tmp_path, stand_in_hub, capsys, monkeypatch
 ):
     folder = tmp_path / "run"
     stand_in_hub.refuse_uploads = True
@@ -337,12 +339,17 @@ def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made
     assert "results.json" in kept
 
     stand_in_hub.refuse_uploads = False
+    say_push.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example.org")
     assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0
+    assert f"sending {folder} to {REPO} at https://hub.example.org" in capsys.readouterr().err.splitlines()
     (upload,) = stand_in_hub.uploads
     pushed = {path.name: path.read_bytes() for path in upload.folder.iterdir()}
     config = yaml.safe_load(kept.pop("config.yaml"))
     assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
     assert kept.pop("training_args.bin")
+    assert kept.pop("data.json")
     assert pushed == kept
 
 
@@ -405,7 +412,7 @@ def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run,
     assert main(pushing(words_of_run, folder)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert line.startswith("alignattn: --push_to_hub: the repository could not be opened: Cannot reach ")
-    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "data.json"}
     assert "hub_token" not in yaml.safe_load((folder / "config.yaml").read_text())
 
 

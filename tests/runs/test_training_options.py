@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from alignattn.commands import get_command
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.runs.training_options import TABLE_FILE, TrainingOptions, TransformersOptions
 from alignattn.runs.training_table import RANGES, training_table
@@ -38,7 +40,7 @@ def test_what_is_declared_anew_has_the_default_and_the_range_of_the_table():
 def test_the_trainers_arguments_are_the_options():
     words = (
         "--lr_scheduler_type cosine --debug underflow_overflow --use_cpu --seed 3 --warmup_steps 0.1 --report_to none "
-        "--slot_learning_rate 0.01"
+        "--value qvi --slot_learning_rate 0.01 --push_to_hub"
     )
     options = get_command("finetune").parse([*GIVEN, *words.split(), "--hub_token", "secret"]).training
     args = training_arguments(options, RunArguments)
@@ -50,7 +52,9 @@ def test_the_trainers_arguments_are_the_options():
 
 
 def test_what_transformers_refuses_is_one_line():
-    options = get_command("finetune").parse([*GIVEN, "--load_best_model_at_end", "--use_cpu"]).training
+    options = (
+        get_command("finetune").parse([*GIVEN, "--lr_scheduler_type", "reduce_lr_on_plateau", "--use_cpu"]).training
+    )
     with pytest.raises(AlignAttnError, match="strategy"):
         training_arguments(options, RunArguments)
 
@@ -67,10 +71,11 @@ class TestSameRun:
         assert options.differences(yaml.safe_load(options.to_yaml())) == []
 
     def test_an_option_that_an_older_run_does_not_know_counts_at_its_default(self):
-        older = yaml.safe_load(self.options().to_yaml())
+        squad = ("--task", "squad")
+        older = yaml.safe_load(self.options(*squad).to_yaml())
         del older["doc_stride"], older["alignment_warmup_ratio"]
-        assert self.options().differences(older) == []
-        assert self.options("--doc_stride", "64").differences(older) == ["doc_stride"]
+        assert self.options(*squad).differences(older) == []
+        assert self.options(*squad, "--doc_stride", "64").differences(older) == ["doc_stride"]
 
     def test_an_option_that_only_the_other_run_has_tells_them_apart(self):
         other = yaml.safe_load(self.options().to_yaml()) | {"of_another_version": 1}
@@ -84,8 +89,28 @@ class TestSameRun:
         assert options.differences(yaml.safe_load(options.to_yaml())) == []
         assert options.differences(yaml.safe_load(self.options().to_yaml())) == ["save_total_limit"]
 
+    def test_a_run_from_before_rows_were_drawn_took_the_first(self, tmp_path: Path):
+        assert self.options().data.take is None
+        drawn, first = (self.options("--max_eval_samples", "9", *more) for more in ((), ("--take", "first")))
+        assert (drawn.data.take, first.data.take) == ("drawn", "first")
+        older = yaml.safe_load(drawn.to_yaml())
+        del older["take"]
+        assert drawn.differences(older) == ["take"]
+        assert first.differences(older) == []
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(older), encoding="utf-8")
+        assert self.options("--config", str(path)).data.take == "first"
+        path.write_text("max_eval_samples: 9\n", encoding="utf-8")
+        assert self.options("--config", str(path)).data.take == "drawn"
+
+    def test_a_table_of_before_keeps_its_rows(self):
+        values = {"model": "x", "task": "mrpc", "max_train_samples": 100}
+        folder = RunFolder(Path("results"), Experiment("finetune", values))
+        assert folder.options.data.take == "first"
+        assert "take" not in RunFolder(Path("results"), Experiment("finetune", {"model": "x", "task": "rte"})).values
+
     def test_the_secret_is_not_written(self):
-        assert "secret" not in self.options("--hub_token", "secret").to_yaml()
+        assert "secret" not in self.options("--push_to_hub", "--hub_token", "secret").to_yaml()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from alignattn.cli import main
 from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
-from alignattn.runs.folders import load_run_evaluation, read_run_options
+from alignattn.runs.folders import load_run_evaluation
+from alignattn.runs.run_folder import read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import CATALOG, TASKS, get_task
 from alignattn.tasks.definitions import read_definition
@@ -56,9 +57,9 @@ def test_a_task_has_its_folder_for_itself() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "mistake"),
     [
-        ("text-classification", "texts", "unknown kind of task 'texts': choose one of text-classification, multiple"),
+        ("text-classification", "texts", "unknown kind of task 'texts': choose one of text-classification, multi"),
         ("kind: text-classification\n", "", "unknown kind of task ''"),
-        ("metrics:", "metric:", "metric is no field of this kind"),
+        ("metrics:", "metric:", "metric is no field of this kind (did you mean 'metrics'?)"),
         ("  files:", "  file:", "sources.file is no field of this kind"),
         ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),
         ("text_columns: [question, reply]\n", "", "text_columns is missing"),

@@ -1,12 +1,12 @@
-"""Loops without a Trainer: those of the README, and models in what people wrap them with."""
+"""Loops without a Trainer: those of the documentation, and models in what people wrap them with."""
 
-import re
 import warnings
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT, tiny_batch, tiny_model
+from documentation import blocks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -17,8 +17,7 @@ import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.support.errors import AlignAttnError
 
-LOOPS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-LOOPS = [block for block in LOOPS if "loader" in block]
+LOOPS = [block for block in blocks("python", ROOT / "docs" / "python.md") if "loader" in block]
 
 
 def encoder(variant="aa-ct", **overrides):
@@ -31,7 +30,7 @@ def rows(count=8):
     return [{name: values[index] for name, values in batch.items()} for index in range(count)]
 
 
-class TestOfTheReadme:
+class TestOfTheDocumentation:
     def test_there_are_two(self):
         assert len(LOOPS) == 2
         assert "accelerate" in LOOPS[1]

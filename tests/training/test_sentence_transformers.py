@@ -1,12 +1,12 @@
 """The mixin in the trainers of sentence-transformers."""
 
-import re
 from dataclasses import dataclass
 
 import datasets
 import pytest
 import torch
-from conftest import ROOT, WORDS
+from conftest import WORDS
+from documentation import python_block
 from torch import nn
 
 import alignattn
@@ -190,12 +190,10 @@ def test_a_best_model_that_could_not_be_loaded_is_refused_at_the_beginning(tiny_
         Trainer(model=model, args=Arguments(str(tmp_path), **settings), train_dataset=pairs(), eval_dataset=pairs())
 
 
-def test_the_classes_of_the_readme(tiny_checkpoint, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = [block for block in blocks if "SentenceTransformerTrainer" in block]
+def test_the_classes_of_the_documentation(tiny_checkpoint, tmp_path):
     model = st.SentenceTransformer(str(tiny_checkpoint), device="cpu")
     names = {"sentence_transformer": model}
-    exec(block, names)
+    exec(python_block("SentenceTransformerTrainer"), names)
     args = names["Arguments"](str(tmp_path), **SETTINGS)
     trainer = names["Trainer"](
         model=model, args=args, train_dataset=pairs(), loss=losses.MultipleNegativesRankingLoss(model)

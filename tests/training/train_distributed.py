@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from conftest import ALIGNED
+from conftest import BY_SAMPLE
 from rows_of_kinds import MODELS, KindRows, kind_model
 from sentence_transformers.sentence_transformer import losses
 from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
@@ -19,7 +19,7 @@ ROWS = 12
 """Two steps of 8: the last is but half as large."""
 
 CASES = [(kind, "aa-ct") for kind in MODELS] + [
-    ("texts", variant) for variant in ("soft", *ALIGNED) if variant != "aa-ct"
+    ("texts", variant) for variant in ("soft", *BY_SAMPLE) if variant != "aa-ct"
 ]
 
 

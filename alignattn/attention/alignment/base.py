@@ -41,7 +41,7 @@ class TokenMeasure:
         """Build it for queries `[..., B, H, n, d]` and a mask `[B, n]` or `[C, B, n]` (True = a real token)."""
         batch, _, length, _ = query.shape[-4:]
         if mask is None:
-            return cls(query.new_full((batch, length), 1 / length), query.new_full((batch,), 1 / batch), None)
+            return cls(query.new_full((batch, length), 1 / max(length, 1)), query.new_full((batch,), 1 / batch), None)
         real = mask.to(query.dtype)
         count = real.sum(dim=-1)
         has_tokens = (count > 0).to(query.dtype)
@@ -69,12 +69,14 @@ class Alignment(nn.Module, ABC):
         head_reduction: `sum` or `mean` over the heads.
 
     Attributes:
+        by_sample: whether the loss is the mean of what each sample gives alone.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
         AlignAttnError: if `head_reduction` is neither.
     """
 
+    by_sample: ClassVar[bool] = True
     diagnostic: ClassVar[str]
 
     def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
@@ -124,7 +126,7 @@ class Alignment(nn.Module, ABC):
         """
         samples = samples or sum(len(call.query) for call in calls)
         with torch.autocast(calls[0].query.device.type, enabled=False):
-            if takes_blocks(calls[0].query):
+            if self.by_sample and takes_blocks(calls[0].query):
                 loss, diagnostic = loss_in_blocks(self._loss_of_block, calls, samples, list(self.parameters()))
             else:
                 parts = [

@@ -12,11 +12,10 @@ from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, no
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.cpu.transport import differentiate
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.networks import Discriminator, Navigator
+from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator
 from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
 
-HIDDEN_DIM = 16
 FEATURE_DIM = 16
 
 

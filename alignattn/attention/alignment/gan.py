@@ -8,10 +8,8 @@ from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
 from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.networks import Discriminator
+from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
-
-HIDDEN_DIM = 16
 
 
 class GANAlignment(Alignment):

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+HIDDEN_DIM = 16
+"""Units of the hidden layer of a network, unless a config names others."""
 LEAKY_SLOPE = 0.2
 GATE_BIAS = -1.0
 """The highway starts near the identity (Srivastava et al. 2015, section 2.2)."""

@@ -84,8 +84,7 @@ def sinkhorn(
     """
     batch, heads, length, _ = left.shape
     flat_left, flat_right = left.flatten(0, 1), right.flatten(0, 1)
-    has_tokens = probability.sum(dim=1, keepdim=True) > 0
-    is_real = (torch.where(has_tokens, probability, 1.0) > 0).repeat_interleave(heads, dim=0)[:, None]
+    is_real = _is_real(probability).repeat_interleave(heads, dim=0)[:, None]
     first = _first_epsilon(flat_left, flat_right, epsilon, anneal_from)
     # Columns of padding vanish from every kernel.
     potential = torch.where(is_real, 0.0, -torch.inf).to(left.dtype)
@@ -113,6 +112,12 @@ def _schedule(iterations: int) -> list[tuple[float, int]]:
     left_over = range(iterations - steps * _ITERATIONS_A_STEP)
     chunks = [left_over[start : start + _ITERATIONS_A_KERNEL] for start in left_over[::_ITERATIONS_A_KERNEL]]
     return annealed + [(1.0, len(chunk)) for chunk in chunks]
+
+
+def _is_real(probability: Tensor) -> Tensor:
+    """Return which columns of a plan have a share, bool `[B, n]`: of a wholly padded sample all."""
+    has_tokens = probability.sum(dim=1, keepdim=True) > 0
+    return torch.where(has_tokens, probability, 1.0) > 0
 
 
 def _first_epsilon(left: Tensor, right: Tensor, epsilon: float, anneal_from: float) -> Tensor:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
 from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
+from alignattn.support.places import output_folder
 
 
 class BareSize(NamedTuple):
@@ -52,12 +54,16 @@ class Shape:
         return f"{self.batch}x{self.length}"
 
 
+def _model_name(label: str, value: str) -> None:
+    model_name(label, value, *BARE_MODELS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions(Options):
     """The options of `alignattn benchmark`."""
 
-    output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR")
-    model: str = option("bare-minilm", MODEL_HELP)
+    output_dir: str = option(REQUIRED, "Folder for the CSV files and pictures.", metavar="DIR", place=output_folder)
+    model: str = option("bare-minilm", MODEL_HELP, place=_model_name)
     attentions: tuple[str, ...] = option(tuple(PRESETS), f"Presets or slots, beside {PLAIN_ATTENTION} (no patch).")
     shapes: tuple[str, ...] | None = option(None, SHAPES_HELP, metavar="ROWSxTOKENS")
     lengths: tuple[int, ...] | None = option(None, "Lengths to draw the growth over, of --rows or --tokens.", low=1)

@@ -38,7 +38,7 @@ from alignattn.commands.benchmark.step_timing import (
 from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import load_checkpoint, loading
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free
+from alignattn.support.files import check_free, unfinished
 from alignattn.support.publishing import publishable
 
 INTERMEDIATE_FACTOR = 4
@@ -64,7 +64,8 @@ def measured_shapes(arguments: BenchmarkOptions) -> list[Shape]:
 def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     """Measure every attention at every shape, print the table, and write the CSV files and the pictures.
 
-    The CSV files are written after each shape, so that a long run that ends early leaves what it has.
+    The CSV files are written after each shape, so that a long run that ends early leaves what it has; the next one on
+    the folder measures all of it anew, for times of two runs are not to be compared.
     """
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise AlignAttnError("--device cuda: PyTorch sees no CUDA GPU here: take --device cpu")
@@ -80,13 +81,14 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     measurements: list[Measurement] = []
     costs: list[StepCost] = []
-    with tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat") as progress:
+    bar = tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat")
+    with unfinished(folder), bar as progress:
         for shape in shapes:
             for measurement in _measure_shape(subjects, shape, arguments, progress):
                 measurements.append(measurement)
                 costs += costs_of(measurement)
             write_costs(folder, costs, measurements, conditions)
-    _draw(costs, arguments, conditions)
+        _draw(costs, arguments, conditions)
     print(f"{render_costs(costs, conditions)}\nwritten to {folder}")
     return costs
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from alignattn.support.command import Command
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.support.places import input_file_like, output_folder
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -15,8 +16,17 @@ MOST_BINS, MOST_RESAMPLES = 1000, 100_000
 class CalibrateOptions(Options):
     """The options of `alignattn calibrate`."""
 
-    files: tuple[str, ...] = option(REQUIRED, "Parquet files of predictions.", positional=True, metavar="PREDICTIONS")
-    output_dir: str = option("calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR")
+    files: tuple[str, ...] = option(
+        REQUIRED,
+        "Parquet files of predictions.",
+        positional=True,
+        metavar="PREDICTIONS",
+        place=input_file_like("predictions*.parquet"),
+        asked_as=dict.fromkeys(("run", "file"), "said without a name: give the predictions.parquet of a run as it is"),
+    )
+    output_dir: str = option(
+        "calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR", place=output_folder
+    )
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from alignattn.models.names import model_name
 from alignattn.support.command import Command
 from alignattn.support.options import LARGEST_SEED, Options, option
+from alignattn.support.places import output_folder
 
 MOST_ROWS = 20_000
 """No pair is there twice, and the grammar runs out of them."""
@@ -13,8 +15,10 @@ MOST_ROWS = 20_000
 class DemoOptions(Options):
     """The options of `alignattn demo`."""
 
-    output_dir: str = option("demo", "Folder of the data, the two runs and the picture.", metavar="DIR")
-    model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.")
+    output_dir: str = option(
+        "demo", "Folder of the data, the two runs and the picture.", metavar="DIR", place=output_folder
+    )
+    model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.", place=model_name)
     train_rows: int = option(900, "Generated rows to train on.", low=1, high=MOST_ROWS)
     validation_rows: int = option(300, "Generated rows of each genre to evaluate on.", low=1, high=MOST_ROWS)
     num_train_epochs: float = option(4.0, "Passes over the training rows.", above=0)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from transformers import AutoModelForSequenceClassification
 
+from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
@@ -102,12 +104,11 @@ def _distance_of(path: str, data_dir: Path) -> float:
 
 def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptions:
     folder = Path(arguments.output_dir)
-    options = {
+    options: dict[str, Any] = {
         "model": model,
         "task": "demo",
         "data_dir": folder / DATA_FOLDER,
         "attention": attention,
-        "alignment_weight": arguments.alignment_weight,
         "output_dir": folder / attention,
         "max_length": LONGEST_PAIR,
         "per_device_train_batch_size": BATCH_SIZE,
@@ -117,6 +118,8 @@ def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptio
         "save_strategy": "no",
         "seed": arguments.seed,
     }
+    if attention != PLAIN_ATTENTION:
+        options["alignment_weight"] = arguments.alignment_weight
     return resolve(RunOptions, options)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.runs.best_checkpoint import LOADING, PATIENCE
 from alignattn.runs.options import RunOptions
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.command import Command, TableUse
@@ -40,8 +41,9 @@ class DomainShiftOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.training.load_best_model_at_end:
-            raise AlignAttnError("--load_best_model_at_end would choose by rows that are held out: leave it out")
+        for name in (PATIENCE, LOADING):
+            if getattr(self.training, name):
+                raise AlignAttnError(f"--{name} would choose by rows that are held out: leave it out")
 
     @cached_property
     def task(self) -> LabelledTask:

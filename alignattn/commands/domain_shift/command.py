@@ -36,10 +36,12 @@ from alignattn.commands.domain_shift.report import (
 )
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.plots import draw_reliability, write_figure
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import CONFIG_FILE, RESULTS_FILE, RunResult, device_name, package_versions
+from alignattn.runs.model import check_before_rows
+from alignattn.runs.options import CONFIG_FILE, RunOptions
+from alignattn.runs.results import RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows
 from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.runs.run_folder import RUN_FOLDER
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.support.bad_rows import as_json
@@ -49,9 +51,6 @@ from alignattn.support.folder_lock import sole_writer
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, max_samples
-
-RUN_FOLDER = "run"
-"""Of the fine-tuning run, in the folder of the result."""
 
 DEVELOPMENT, HELD_OUT = "development", "held-out"
 HALVING_SEED = 42
@@ -146,6 +145,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
 
 def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
+    check_before_rows(training_options(options))
     # Before the training, so that what is wrong with either side is said before hours have passed.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)
@@ -174,7 +174,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
     """Load and halve the development set of a task: its first evaluation split."""
     split = task.evaluation_splits[0]
     loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
-    rows = max_samples(loaded.evaluation[split], options.data.max_eval_samples)
+    rows = max_samples(loaded.task, loaded.evaluation[split], options.data.max_eval_samples, options.data.take)
     if len(rows) < FEWEST_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
     drawn = halves(rows[task.label_column][:], HALVING_SEED, options.stratify)
@@ -230,6 +230,11 @@ def _result(
         sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
         device=device_name(args.device),
+        one_answer={
+            one.development_set.side: answer
+            for one in judged
+            if (answer := kind_of(one.development_set.task).one_answer(one.development_set.task, one.predictions))
+        },
     )
 
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from alignattn.calibration.measures import calibration_scores
 from alignattn.commands.domain_shift import DomainShiftOptions
-from alignattn.commands.domain_shift.command import HELD_OUT, RUN_FOLDER, check_folder
+from alignattn.commands.domain_shift.command import HELD_OUT, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed
-from alignattn.runs.results import CONFIG_FILE
+from alignattn.runs.options import CONFIG_FILE
+from alignattn.runs.run_folder import RUN_FOLDER
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.files import read_text
 

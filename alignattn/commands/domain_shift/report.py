@@ -1,7 +1,7 @@
 """The result of a domain shift: its record in `results.json`, and its table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class DomainShiftResult:
         sides: by `in-domain` and `out-of-domain`.
         versions: of Python and the packages.
         device: what the evaluation ran on; that of the training is in the run's own folder.
+        one_answer: the class that is predicted for every row of a side, by its name, where there is but one.
     """
 
     pair: str
@@ -77,6 +78,7 @@ class DomainShiftResult:
     sides: Mapping[str, SideResult]
     versions: dict[str, str]
     device: str
+    one_answer: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
@@ -98,6 +100,10 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         "noise makes it larger, which its intervals (method basic) allow for: they may lie below their figure, and",
         "on few rows they are too short.",
         *(_describe(name, side, result) for name, side in result.sides.items()),
+        *(
+            f"{name}: {answer} is predicted for every row: the model tells nothing apart"
+            for name, answer in result.one_answer.items()
+        ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
     ]

@@ -1,11 +1,14 @@
 """`alignattn figure`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alignattn.runs.run_folder import run_folder
+from alignattn.support import places
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_json
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
 from alignattn.tasks.task import MOST_TEXTS
 
@@ -14,16 +17,28 @@ FEWEST_TOKENS = 2
 """t-SNE places no fewer."""
 
 HEAD_OPTIONS = frozenset({"layer", "head", "text", "data_dir"})
-COMMON_OPTIONS = frozenset({"kind", "run", "output", "names"})
+TSNE_OPTIONS = frozenset({"balanced", "max_eval_samples", "max_tokens", "seed"})
+COMMON_OPTIONS = frozenset({"kind", "run", "output_file", "names"})
 
 PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
-    "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | {"max_eval_samples", "max_tokens", "seed"}),
+    "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | TSNE_OPTIONS),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
     "reliability": ("reliability diagrams", frozenset({"split"})),
     "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
     "curves": ("losses, diagnostics and scores over training", frozenset()),
 }
 """The kinds of pictures: what each shows, and the options that it reads beside those that all do."""
+
+PICTURES_OF_HEADS = frozenset(name for name, (_, read) in PICTURES.items() if read >= HEAD_OPTIONS)
+
+MODEL_FILE = "config.json"
+"""transformers' name of the file that says how large a model is; its constant would import torch."""
+
+COUNTS: Mapping[str, Sequence[str]] = {
+    "layer": ("num_hidden_layers", "n_layers"),
+    "head": ("num_attention_heads", "n_heads"),
+}
+"""What its fields are called that count layers and heads."""
 
 KINDS_HELP = "; ".join(f"{name}: {shows}" for name, (shows, _) in PICTURES.items()) + "."
 
@@ -33,8 +48,16 @@ class FigureOptions(Options):
     """The options of `alignattn figure`."""
 
     kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
-    run: tuple[str, ...] = option(REQUIRED, "Run folders, a panel or line each.", metavar="DIR", formerly=("runs",))
-    output: str = option(REQUIRED, f"The picture, a file whose name ends in {', '.join(ENDINGS)}.", metavar="FILE")
+    run: tuple[str, ...] = option(
+        REQUIRED, "Run folders, a panel or line each.", metavar="DIR", place=run_folder, formerly=("runs",)
+    )
+    output_file: str = option(
+        REQUIRED,
+        f"The picture, a file whose name ends in {', '.join(ENDINGS)}.",
+        metavar="FILE",
+        place=places.output_file,
+        formerly=("output",),
+    )
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
     layer: int | None = option(None, "Layer of the head, from 0 (default: the last).", low=0)
     head: int = option(0, "The head, from 0.", low=0)
@@ -42,6 +65,7 @@ class FigureOptions(Options):
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
     max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)
+    balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
     split: str | None = option(None, "Split of the predictions (default: the first of each run).")
 
@@ -49,11 +73,24 @@ class FigureOptions(Options):
         super().__post_init__()
         if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
             raise AlignAttnError("--text takes one text or two, none of them empty")
-        if Path(self.output).suffix.lower() not in ENDINGS:
-            raise AlignAttnError(f"--output {self.output}: its name must end in {', '.join(ENDINGS)}")
-        if Path(self.output).exists():
-            raise AlignAttnError(f"{self.output} is there already: give another name to --output")
+        if Path(self.output_file).suffix.lower() not in ENDINGS:
+            raise AlignAttnError(f"--output_file {self.output_file}: its name must end in {', '.join(ENDINGS)}")
+        if Path(self.output_file).exists():
+            raise AlignAttnError(f"{self.output_file} is there already: give another name to --output_file")
         self._refuse_unread()
+
+    def check_places(self, *, reads: bool = True) -> None:
+        """Check that the runs are there, and that their models have the head that is to be drawn."""
+        super().check_places(reads=reads)
+        for run in self.run if self.kind in PICTURES_OF_HEADS else ():
+            # Of a folder without it the loading of the model says what is wrong.
+            path = Path(run) / MODEL_FILE
+            fields = read_json(path) if path.is_file() else {}
+            for name, index in (("layer", self.layer), ("head", self.head)):
+                number = next((fields[count] for count in COUNTS[name] if isinstance(fields.get(count), int)), None)
+                if index is not None and number is not None and index >= number:
+                    folder = path.resolve().parent.name
+                    raise AlignAttnError(f"--{name} {index}: {folder} has {name}s 0 to {number - 1}")
 
     def _refuse_unread(self) -> None:
         """Refuse options that would be passed over."""
@@ -76,7 +113,7 @@ COMMAND = Command(
     FigureOptions,
     run="alignattn.commands.figure.command:make_figure",
     examples=(
-        "alignattn figure tsne --run runs/mrpc/seed-1 runs/mrpc/seed-2 --output tsne.png",
-        'alignattn figure attention --run runs/mrpc/seed-1 --layer 2 --text "He said ." --output attention.svg',
+        "alignattn figure tsne --run runs/mrpc/seed-1 runs/mrpc/seed-2 --output_file tsne.png",
+        'alignattn figure attention --run runs/mrpc/seed-1 --layer 2 --text "He said ." --output_file attention.svg',
     ),
 )

@@ -14,7 +14,8 @@ from alignattn.commands.figure.pictures import (
     draw_tsne,
 )
 from alignattn.plots import write_figure
-from alignattn.runs.folders import check_run_folder, short_names
+from alignattn.runs.folders import short_names
+from alignattn.runs.run_folder import check_run_folder
 from alignattn.support.errors import AlignAttnError
 
 
@@ -43,6 +44,6 @@ DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
 def make_figure(options: FigureOptions) -> Any:
     """Draw one picture of runs, write it, and return the `matplotlib` figure."""
     figure = DRAWN[options.kind](named_runs(options), options)
-    write_figure(figure, Path(options.output))
-    print(f"written to {options.output}")
+    write_figure(figure, Path(options.output_file))
+    print(f"written to {options.output_file}")
     return figure

@@ -10,23 +10,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from alignattn.attention.distance import sliced_wasserstein
+from alignattn.attention.basis import Moments, balancing_basis
+from alignattn.attention.distance import measure_distances, sliced_wasserstein
 from alignattn.calibration.diagrams import reliability_panel
 from alignattn.calibration.predictions import Predictions, read_predictions
 from alignattn.commands.figure import FigureOptions
-from alignattn.commands.figure.heads import HeadView, choose_examples, view_head
+from alignattn.commands.figure.heads import choose_examples
 from alignattn.plots import (
     CurvePanel,
     PointPanel,
-    TokenMapPanel,
     draw_curves,
     draw_points,
     draw_reliability,
     draw_token_maps,
 )
 from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
-from alignattn.runs.distance import DISTANCE_NAME
+from alignattn.runs.distance import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 from alignattn.runs.folders import read_log_history
+from alignattn.runs.heads import HeadView, view_head
 from alignattn.runs.results import PREDICTIONS_FILE
 from alignattn.support.errors import AlignAttnError, one_line
 
@@ -35,6 +36,14 @@ PERPLEXITY = 30.0
 POINTS_A_NEIGHBOUR = 3
 """t-SNE looks for three times as many neighbours as the perplexity says."""
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
+
+DISTANCE_PANELS: Mapping[str, str] = {
+    DISTANCE_NAME: "mean over heads and layers",
+    AS_IS_NAME: "as is",
+    BALANCED_NAME: "balanced",
+    FLOOR_NAME: "floor: two halves of one cloud",
+}
+"""Titles by the logged name; runs of before logged the first alone."""
 
 RunFolders = Mapping[str, Path]
 """Folders of runs by the names that they have in a picture."""
@@ -46,17 +55,36 @@ def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
     t-SNE places the queries and keys of a run together. Of more tokens than `max_tokens` this many are drawn.
     """
     examples = choose_examples(list(runs.values()), options, options.max_eval_samples)
-    views = [view_head(folder, name, examples, options) for name, folder in runs.items()]
-    panels = [tsne_panel(view, max_tokens=options.max_tokens, seed=options.seed) for view in views]
-    title = f"t-SNE of queries and keys, {examples.description}"
+    views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
+    for view in views:
+        if options.balanced and view.obstacle is not None:
+            raise AlignAttnError(f"--balanced: {view.name}: {view.obstacle}")
+    panels = [
+        tsne_panel(view, max_tokens=options.max_tokens, seed=options.seed, balanced=options.balanced) for view in views
+    ]
+    title = f"t-SNE of queries and keys{', balanced' if options.balanced else ''}, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
 
 
-def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
-    """Return one run's queries and keys in the plane; the title has their distance, which no projection distorts."""
+def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
+    """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
+
+    Args:
+        view: what a head made of texts.
+        max_tokens: that are shown.
+        seed: of the draw of more, and of t-SNE.
+        balanced: show them in the basis in which their moments agree, which attention does not see.
+    """
     from sklearn.manifold import TSNE
 
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
+    spread = measure_distances(query[None], key[None])
+    over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
+    if view.obstacle is not None:
+        del over_spread["balanced"]
+    if balanced:
+        basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
+        query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
     distance = float(sliced_wasserstein(query[None, None], key[None, None]))
     count = min(len(query), max_tokens)
     chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
@@ -65,17 +93,16 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int) -> PointPanel:
     placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
     pairs = [(float(x), float(y)) for x, y in placed]
     number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
-    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}"
+    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}\nover spread: "
+    title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
     return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
 
 
 def draw_attention(runs: RunFolders, options: FigureOptions) -> Any:
     """Return the heat map of a head's attention in one example, one a run (Zhang et al. 2021, figures 1 and 3)."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
-    views = [view_head(folder, name, examples, options) for name, folder in runs.items()]
-    panels = [
-        TokenMapPanel(view.title, view.texts[0].tokens, view.texts[0].weights.double().tolist()) for view in views
-    ]
+    views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
+    panels = [view.attention_panels()[0] for view in views]
     return draw_token_maps(panels, title=f"attention, {examples.description}")
 
 
@@ -102,9 +129,12 @@ def draw_distance(runs: RunFolders, options: FigureOptions) -> Any:
             raise AlignAttnError(
                 f"{folder} logged no {DISTANCE_NAME}: train into another folder with --log_query_key_distance true"
             )
-    series = {name: of_run[DISTANCE_NAME] for name, of_run in curves.items()}
-    panel = CurvePanel("mean over heads and layers", Y_LABELS[DISTANCE_NAME], series)
-    return draw_curves([panel], names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
+    panels = [
+        CurvePanel(title, Y_LABELS[logged], {name: of[logged] for name, of in curves.items() if logged in of})
+        for logged, title in DISTANCE_PANELS.items()
+        if any(logged in of_run for of_run in curves.values())
+    ]
+    return draw_curves(panels, names=list(runs), x_label=X_LABEL, title="Distance of queries and keys over training")
 
 
 def draw_training(runs: RunFolders, options: FigureOptions) -> Any:

@@ -5,15 +5,22 @@ from pathlib import Path
 
 from accelerate import PartialState
 
+from alignattn.commands.finetune import FinetuneOptions
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult
 from alignattn.runs.run import check_output_dir, finetune_one
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.support.files import write_json
+from alignattn.tasks.task import ERRORS
 
 
 def finetune(options: RunOptions) -> list[RunResult]:
-    """Run each seed of the call that is not finished, and write what they share."""
+    """Run each seed of the call that is not finished, and write what they share; or search among runs."""
+    if isinstance(options, FinetuneOptions) and options.hyperparameter_search is not None:
+        # Its library is an extra.
+        from alignattn.commands.finetune.search import search
+
+        return search(options)
     runs = options.runs()
     for run in runs:
         check_output_dir(run)
@@ -34,7 +41,7 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
         for name in scores:
             values = [result.metrics[split][name] for result in results]
             summary[split][name] = over_seeds(values)
-            spread = with_deviation(summary[split][name], "{:.2f}", 100)
+            spread = _in_words(name, summary[split][name])
             lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
     content = {
         "task": results[0].task,
@@ -45,3 +52,7 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
     }
     write_json(folder / RESULTS_FILE, content)
     return "\n".join([str(folder), *lines])
+
+
+def _in_words(name: str, spread: SeedSpread) -> str:
+    return with_deviation(spread, "{:.4g}", 1) if name in ERRORS else with_deviation(spread, "{:.2f}", 100)

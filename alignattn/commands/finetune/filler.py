@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
-from alignattn.runs.filler import Filler, RunReport, listed, percent
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import CONFIG_FILE, read_result
+from alignattn.runs.filler import Filler, RunReport, listed
+from alignattn.runs.options import CONFIG_FILE, RunOptions
+from alignattn.runs.results import read_result, score_text
 from alignattn.runs.run import check_output_dir
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.files import read_text
+from alignattn.tasks.task import ERRORS
 
 
 class FinetuneFiller(Filler):
@@ -40,7 +41,9 @@ class FinetuneFiller(Filler):
             numbers=result.to_dict(),
             facts=facts,
             scores={
-                f"{split} {name}": percent(value) for split, by in result.metrics.items() for name, value in by.items()
+                f"{split} {name}": f"{score_text(name, value)}{'' if name in ERRORS else ' %'}"
+                for split, by in result.metrics.items()
+                for name, value in by.items()
             },
             config=read_text(folder / CONFIG_FILE),
             log_history=read_logs(folder),

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from alignattn.models.names import model_name
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
-from alignattn.tasks import MultipleChoice, Task, get_task
-
-TEXT_FILE = ".txt"
-DATA_FILES = (TEXT_FILE, ".csv", ".json", ".jsonl", ".parquet")
+from alignattn.support.places import output_folder
+from alignattn.tasks.task import TEXT_FILE
+from alignattn.tasks.text_source import check_text_source
 
 TASK_HELP = "One of `alignattn list tasks`: its first development split is read."
 DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file (a file of texts) now"}
@@ -21,13 +20,15 @@ DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file 
 class InspectOptions(Options):
     """The options of `alignattn inspect`."""
 
-    model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.")
+    model: str = option(REQUIRED, "Model folder or Hub id; patched by alignattn or not.", place=model_name)
     task: str | None = option(None, TASK_HELP, metavar="TASK", asked_as=DATA)
     validation_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
-    compare: str | None = option(None, "Another model, shown beside the first.")
+    compare: str | None = option(None, "Another model, shown beside the first.", place=model_name)
     text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
     data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
-    output_dir: str = option("inspection", "Folder for the table and the heat maps.", metavar="DIR")
+    output_dir: str = option(
+        "inspection", "Folder for the table and the heat maps.", metavar="DIR", place=output_folder
+    )
     max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1, formerly=("max_samples",))
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).", low=1)
     batch_size: int = option(8, "Rows of a forward pass.", low=1)
@@ -35,31 +36,9 @@ class InspectOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.task is None) == (self.validation_file is None):
-            raise AlignAttnError("give the texts to look at: either --task NAME or --validation_file FILE")
-        if self.task is None:
-            self._check_file(Path(str(self.validation_file)).suffix.lower())
-        else:
-            task = get_task(self.task)
-            if self.text_columns:
-                raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
-            if isinstance(task, MultipleChoice):
-                raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
+        check_text_source(self, "validation_file", "look at")
         if self.compare == self.model:
             raise AlignAttnError(f"--compare {self.compare} is --model itself: name another checkpoint")
-
-    def _check_file(self, ending: str) -> None:
-        file, columns = self.validation_file, self.text_columns or ()
-        if self.data_dir is not None:
-            raise AlignAttnError("--data_dir is for tasks, and --validation_file is a file: drop it")
-        if ending not in DATA_FILES:
-            raise AlignAttnError(f"--validation_file {file}: its name must end in {', '.join(DATA_FILES)}")
-        if ending == TEXT_FILE and columns:
-            raise AlignAttnError(f"--text_columns: {file} has no columns, every line is a text: drop it")
-
-    def max_length_of(self, task: Task) -> int:
-        """Return the most tokens of a row of `task`."""
-        return task.max_length if self.max_length is None else self.max_length
 
     def models(self) -> list[str]:
         """Return the models to study: one, or the two to compare."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import DataCollatorWithPadding
 
-from alignattn.commands.inspect import TEXT_FILE, InspectOptions
+from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
 from alignattn.commands.inspect.report import (
     FILES,
@@ -22,20 +21,18 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
-from alignattn.models.lengths import most_tokens
+from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching import patch_of
+from alignattn.patching.balance import balance_obstacle
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
+from alignattn.runs.texts import file_texts
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, read_text, unfinished
+from alignattn.support.files import check_free, unfinished
 from alignattn.support.publishing import publishable, published_names
-from alignattn.tasks import Task, TextClassification, get_task
+from alignattn.tasks import Task, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
-from alignattn.tasks.sources import read_file
-from alignattn.tasks.task import MOST_TEXTS, TaskOptions
-
-UNREAD_LABEL = "_label"
-"""Label column of texts without labels: a task has labels, and nothing here reads them."""
+from alignattn.tasks.task import TaskOptions
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
@@ -46,11 +43,16 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     models = [load_recorded_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
     _check_same_shape(models)
     names = published_names(arguments.models())
-    studies = [study_model(loaded, name, rows, task, arguments) for loaded, name in zip(models, names, strict=True)]
+    most = min(most_tokens(loaded.model, loaded.tokenizer) for loaded in models)
+    max_length = row_length(arguments.max_length, task.max_length, most)
+    studies = [
+        study_model(loaded, name, rows, task, max_length, arguments.batch_size)
+        for loaded, name in zip(models, names, strict=True)
+    ]
     studied = StudiedTexts(
         publishable(arguments.task or arguments.validation_file),
         len(rows),
-        arguments.max_length_of(task),
+        max_length,
         arguments.seed,
     )
     with unfinished(folder):
@@ -66,7 +68,7 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     At most `max_eval_samples` rows, drawn without replacement and in their order.
     """
     if arguments.task is None:
-        task, rows = _file_texts(Path(str(arguments.validation_file)), arguments)
+        task, rows = file_texts(Path(str(arguments.validation_file)), arguments.text_columns or ())
     else:
         task, rows = _task_texts(arguments.task, arguments)
     if len(rows) > arguments.max_eval_samples:
@@ -76,10 +78,9 @@ def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
 
 
 def study_model(
-    loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, arguments: InspectOptions
+    loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, max_length: int, batch_size: int
 ) -> ModelStudy:
-    """Return the measures of a model's heads on the texts of `rows`, under a name."""
-    max_length = arguments.max_length_of(task)
+    """Return the measures of a model's heads on the texts of `rows`, cut at `max_length` tokens, under a name."""
     # A token is studied once: windows of a long context share none.
     encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
     encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
@@ -88,7 +89,8 @@ def study_model(
     if max(map(len, ids)) > most:
         raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
-    study = study_heads(_samples(loaded, encoded, rare, arguments.batch_size))
+    balances = balance_obstacle(loaded.model) is None
+    study = study_heads(_samples(loaded, encoded, rare, batch_size), balances=balances)
     layers = patch_of(loaded.model).config.layers
     return ModelStudy(name, layers or range(len(study.measures["entropy"])), study, rare)
 
@@ -117,44 +119,6 @@ def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Da
     task = get_task(name)
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]
-
-
-def _file_texts(path: Path, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
-    rows: dict[str, list[Any]]
-    if path.suffix.lower() == TEXT_FILE:
-        rows = {"text": _lines(path)}
-    else:
-        dataset = read_file(path)
-        columns = _checked_columns(arguments.text_columns or (), dataset.column_names, path)
-        rows = {column: _checked_texts(dataset[column][:], column, path) for column in columns}
-    task = TextClassification(
-        name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
-    )
-    num_rows = len(rows[task.text_columns[0]])
-    return task, datasets.Dataset.from_dict({**rows, UNREAD_LABEL: [0] * num_rows})
-
-
-def _lines(path: Path) -> list[str]:
-    texts = [line.strip() for line in read_text(path).split("\n") if line.strip()]
-    if not texts:
-        raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
-    return texts
-
-
-def _checked_columns(columns: Sequence[str], present: Sequence[str], path: Path) -> Sequence[str]:
-    if not 1 <= len(columns) <= MOST_TEXTS or len(set(columns)) < len(columns):
-        raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {', '.join(present)}")
-    for column in columns:
-        if column not in present:
-            raise AlignAttnError(f"{path} has no column {column!r}: choose among {', '.join(present)}")
-    return columns
-
-
-def _checked_texts(values: Sequence[Any], column: str, path: Path) -> list[str]:
-    for row, value in enumerate(values, start=1):
-        if not isinstance(value, str) or not value.strip():
-            raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct the row")
-    return list(values)
 
 
 def _check_same_shape(models: Sequence[RecordedModel]) -> None:

@@ -1,6 +1,7 @@
 """What attention heads do, as numbers: how queries and keys lie, how weights spread, and whom a head attends to.
 
-Every measure is taken on one text at a time, on its real tokens only, and averaged over texts: padding cannot enter.
+Every measure but the pooled ones is taken on one text at a time, on its real tokens only, and averaged over texts:
+padding cannot enter. The pooled ones are of the tokens of all texts together: one text has too few for a covariance.
 """
 
 from collections import Counter
@@ -10,12 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from alignattn.attention.distance import energy_distance, sliced_wasserstein
+from alignattn.attention.distance import energy_distance, measure_distances, sliced_wasserstein
 
 ROLES = ("previous", "next", "separators", "rare")
 """What a head may mostly attend to: the token before, the token after, special tokens, tokens that are rare."""
 
-MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
+TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
+"""Means over texts."""
+POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor")
+"""Of all texts' tokens as one cloud: as is, in the balanced basis, and between two halves of one cloud."""
+MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
+POOLED_TOKENS = 4096
+"""The first of all texts; they are kept in memory."""
 
 NO_ROLE = "–"
 ROLE_FACTOR = 3.0
@@ -76,10 +83,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class HeadStudy:
-    """The measures of a model's heads, means over texts.
+    """The measures of a model's heads.
 
     Attributes:
-        measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure.
+        measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure, and for the balanced
+            distance of a model that cannot be balanced.
         uniform: by name, what uniform attention gives on the same texts; queries and keys do not enter.
         num_texts: that were averaged over.
         num_tokens: of all of them.
@@ -143,23 +151,46 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
     }
 
 
-def study_heads(samples: Iterable[Sample]) -> HeadStudy:
+def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool) -> dict[str, Tensor]:
+    """Return how far queries and keys of all texts lie apart, in units of their spread.
+
+    Args:
+        clouds: queries and keys of each text, `[L, H, n, d]`.
+        balances: whether the model's attention leaves the basis open.
+
+    Returns:
+        Each of `POOLED_MEASURES`, `[L, H]` float64.
+    """
+    query, key = (torch.cat(parts, dim=2) for parts in zip(*clouds, strict=True))
+    by_layer = [measure_distances(*layer) for layer in zip(query, key, strict=True)]
+    as_is, balanced, floor = (
+        torch.stack([getattr(distances, name) for distances in by_layer]) for name in ("as_is", "balanced", "floor")
+    )
+    balanced = balanced if balances else torch.full_like(balanced, torch.nan)
+    return dict(zip(POOLED_MEASURES, (as_is, balanced, floor), strict=True))
+
+
+def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStudy:
     """Return the measures of every head: each text counts the same, whatever its length.
 
     Args:
         samples: one or more, of one model.
+        balances: whether its attention leaves the basis of queries and keys open.
     """
     measured: list[dict[str, Tensor]] = []
     uniform: list[dict[str, Tensor]] = []
+    clouds: list[tuple[Tensor, Tensor]] = []
     num_tokens = 0
     for sample in samples:
         length = sample.weights.shape[-1]
         tokens = sample.separators, sample.rare
         measured.append(query_key_distances(sample.query, sample.key) | attention_measures(sample.weights, *tokens))
         uniform.append(attention_measures(torch.full((length, length), 1 / length, dtype=torch.float64), *tokens))
+        room = max(POOLED_TOKENS - num_tokens, 0)
+        clouds.append((sample.query[:, :, :room], sample.key[:, :, :room]))
         num_tokens += length
     return HeadStudy(
-        measures=_means(measured),
+        measures=_means(measured) | pooled_distances(clouds, balances=balances),
         uniform={name: float(mean) for name, mean in _means(uniform).items()},
         num_texts=len(measured),
         num_tokens=num_tokens,

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.inspect.head_study import MEASURES, ROLE_FACTOR, HeadStudy, RareTokens
+from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
 from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.support.files import write_csv
-from alignattn.support.text_tables import render_table
+from alignattn.support.text_tables import folded_tables
 
 HEADS_TABLE = "heads.csv"
 HEADS_PICTURE = "heads.png"
@@ -17,12 +17,27 @@ FILES = (HEADS_TABLE, HEADS_PICTURE)
 LETTERS = ("A", "B")
 """What two models are called where their names are too long."""
 
-COLUMN_NAMES = {"sliced_wasserstein": "sliced W.", "energy_distance": "energy d."}
+TABLE_WIDTH = 99
+"""Characters of a line on the terminal; what is wider goes on in a further table."""
+
+COLUMN_NAMES = {
+    "sliced_wasserstein": "sliced",
+    "energy_distance": "energy",
+    "spread_distance": "as is",
+    "balanced_distance": "bal.",
+    "distance_floor": "floor",
+    "sparsity": "zeros",
+    "previous": "prev.",
+    "separators": "sep.",
+}
 """In the table on the terminal; the other measures go by their own names."""
 
 PANEL_TITLES = {
     "sliced_wasserstein": "sliced Wasserstein distance",
     "energy_distance": "energy distance",
+    "spread_distance": "distance over spread, as is",
+    "balanced_distance": "distance over spread, balanced",
+    "distance_floor": "distance over spread, floor",
     "entropy": "entropy (nats)",
     "sparsity": "share of exact zeros",
     "previous": "weight on previous token",
@@ -73,22 +88,31 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     roles = [study.heads.roles() for study in studies]
     num_heads = len(roles[0][0])
     by_head, by_layer = [], []
+    shown = shown_measures(studies)
     for row, layer in enumerate(map(str, studies[0].layers)):
-        by_layer.append([layer, *_cells([_mean_of_layer(study, row) for study in studies])])
+        by_layer.append([layer, *_cells([_mean_of_layer(study, row) for study in studies], shown)])
         for head in range(num_heads):
             role = _side_by_side([by_model[row][head] for by_model in roles])
-            by_head.append([layer, str(head), *_cells([_of_head(study, row, head) for study in studies]), role])
-    uniform = ["uniform", "", *_cells([study.heads.uniform for study in studies]), ""]
-    measures = [COLUMN_NAMES.get(name, name) for name in MEASURES]
+            by_head.append([layer, str(head), *_cells([_of_head(study, row, head) for study in studies], shown), role])
+    uniform = ["uniform", "", *_cells([study.heads.uniform for study in studies], shown), ""]
+    measures = [COLUMN_NAMES.get(name, name) for name in shown]
     return "\n".join(
         [
-            render_table(["layer", "head", *measures, "role"], [*by_head, uniform]),
-            "\nmean over heads",
-            render_table(["layer", *measures], by_layer),
-            "",
+            *folded_tables(["layer", "head", *measures, "role"], [*by_head, uniform], TABLE_WIDTH, keys=2),
+            "mean over heads",
+            *folded_tables(["layer", *measures], by_layer, TABLE_WIDTH),
             *_caption(studies, studied),
         ]
     )
+
+
+def shown_measures(studies: Sequence[ModelStudy]) -> list[str]:
+    """Return the measures that are not 0 for every head, as the zeros of a softmax are."""
+    return [name for name in MEASURES if any((study.heads.measures[name] != 0).any() for study in studies)]
+
+
+def _is_drawn(studies: Sequence[ModelStudy], name: str) -> bool:
+    return any(study.heads.measures[name].isfinite().any() for study in studies)
 
 
 def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
@@ -97,13 +121,13 @@ def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTex
 
 
 def draw_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
-    """Draw each measure as a heat map of layers and heads, one a model; dots tell the heads that have a role."""
+    """Draw each measure as a heat map of layers and heads, one a model, of two also what changed."""
     panels, title = heat_map_panels(studies), _title(studies, studied)
     write_figure(draw_heat_maps(panels, x_label="head", y_label="layer", title=title), path)
 
 
 def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
-    """Return a panel a measure."""
+    """Return a panel a measure that says anything, of two models with a map of the differences."""
     letters = LETTERS[: len(studies)]
     return [
         HeatMapPanel(
@@ -113,9 +137,17 @@ def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
                 letter: study.heads.measures[name].tolist() for letter, study in zip(letters, studies, strict=True)
             },
             marked={letter: _cells_of_role(study.heads, name) for letter, study in zip(letters, studies, strict=True)},
+            differences={} if len(studies) == 1 else {" - ".join(letters[::-1]): _difference(studies, name)},
         )
-        for name in MEASURES
+        for name in shown_measures(studies)
+        if _is_drawn(studies, name)
     ]
+
+
+def _difference(studies: Sequence[ModelStudy], name: str) -> list[list[float]]:
+    first, second = (study.heads.measures[name] for study in studies)
+    difference: list[list[float]] = (second - first).tolist()
+    return difference
 
 
 def _cells_of_role(heads: HeadStudy, name: str) -> list[tuple[int, int]]:
@@ -132,11 +164,10 @@ def _mean_of_layer(study: ModelStudy, row: int) -> dict[str, float]:
     return {name: float(study.heads.measures[name][row].mean()) for name in MEASURES}
 
 
-def _cells(by_model: Sequence[Mapping[str, float]]) -> list[str]:
-    """A cell a measure; empty where it does not apply."""
+def _cells(by_model: Sequence[Mapping[str, float]], shown: Sequence[str]) -> list[str]:
+    """A cell a shown measure; empty where it does not apply."""
     return [
-        _side_by_side([f"{values[name]:.3f}" for values in by_model]) if name in by_model[0] else ""
-        for name in MEASURES
+        _side_by_side([f"{values[name]:.3f}" for values in by_model]) if name in by_model[0] else "" for name in shown
     ]
 
 
@@ -153,9 +184,13 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     ]
     return [
         *models,
-        "sliced W., energy d.: distance of queries and keys in units of their size. entropy: of the weights, in nats.",
-        "sparsity: share of weights that are exactly 0. previous, next, separators, rare: weight on the token before,",
-        "the token after, special tokens, rare tokens. uniform: what attention that is equal everywhere would give.",
+        "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
+        f"as is, bal., floor: the sliced distance over the spread, of the first {POOLED_TOKENS:,} tokens of all texts",
+        "as one cloud; bal.: balanced, in a basis that attention does not see, from the moments of one half of",
+        "them, on the other; floor: between two halves of the queries, and of the keys. nan: the attention of the",
+        "model fixes the basis. entropy: of the weights, in nats. zeros: share of weights that are exactly 0.",
+        "prev., next, sep., rare: weight on the token before, the token after, special tokens, rare tokens.",
+        "uniform: what attention that is equal everywhere would give. A measure that is 0 for all heads is left out.",
         f"role: the largest multiple of the uniform share, if it is {ROLE_FACTOR:g} or more.",
     ]
 

@@ -1,5 +1,6 @@
 """What the registries hold, as tables, with the papers and data sets that it is from numbered below."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import yaml
@@ -10,8 +11,9 @@ from alignattn.commands.list import ListOptions
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.tables import TABLES
+from alignattn.support.options import PLACEHOLDERS, Option
 from alignattn.support.registry import Entry
-from alignattn.support.text_tables import render_table
+from alignattn.support.text_tables import render_table, terminal_width
 from alignattn.tasks import TASKS
 
 Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
@@ -24,8 +26,12 @@ def print_lists(options: ListOptions) -> None:
     for what in options.what:
         header, rows = LISTS[what]
         lines = [[*cells, _cite(sources, numbers)] for cells, sources in rows()]
-        print(render_table([*header, "source"], lines, left=len(header) + 1), end="\n\n")
-    print("\n".join(f"[{number}] {source}" for source, number in numbers.items()))
+        print(render_table([*header, "source"], lines, left=len(header) + 1, width=terminal_width()), end="\n\n")
+    for source, number in numbers.items():
+        line = f"[{number}] {source}"
+        print(
+            line if terminal_width() is None else textwrap.fill(line, terminal_width() or 0, subsequent_indent="    ")
+        )
 
 
 def _cite(sources: Sequence[tuple[str, str]], numbers: dict[str, int]) -> str:
@@ -40,7 +46,13 @@ def _source(entry: Entry) -> tuple[str, str]:
 def _slots() -> Iterator[Listing]:
     for slot, choices in SLOTS.items():
         for name, entry in choices.items():
-            yield (slot, name, entry.description), [_source(entry)]
+            yield (slot, name, entry.description, " ".join(map(_usage, entry.options))), [_source(entry)]
+
+
+def _usage(option: Option) -> str:
+    """How an option of a choice is given."""
+    values = "|".join(map(str, option.choices)) or PLACEHOLDERS[option.types[0]].strip("[]")
+    return f"{option.name}={values}"
 
 
 def _presets() -> Iterator[Listing]:
@@ -58,7 +70,7 @@ def _models() -> Iterator[Listing]:
     for name, entry in MODELS.items():
         yield (name, entry.description), [_source(entry)]
     for name, packaged in PACKAGED.items():
-        yield (name, f"{packaged.hub_id}, of the package {packaged.package}"), []
+        yield (name, f"{packaged.hub_id}, of the PyPI package {packaged.package}"), []
     yield ("any other name", "a pretrained encoder: a folder, or an id on the Hub"), []
 
 
@@ -69,7 +81,7 @@ def _tables() -> Iterator[Listing]:
 
 
 LISTS: Mapping[str, tuple[Sequence[str], Callable[[], Iterator[Listing]]]] = {
-    "slots": (("slot", "choice", "what it is"), _slots),
+    "slots": (("slot", "choice", "what it is", "options"), _slots),
     "presets": (("preset", "choices"), _presets),
     "tasks": (("task", "kind", "description"), _tasks),
     "models": (("model", "what it is"), _models),

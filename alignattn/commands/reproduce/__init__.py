@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
+from alignattn.support.places import output_folder
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.table import Table
@@ -33,7 +35,7 @@ class ReproduceOptions(Options):
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
-    output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR")
+    output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR", place=output_folder)
     others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
@@ -50,6 +52,18 @@ class ReproduceOptions(Options):
             )
         # What is wrong with it is to be said before anything heavy is imported.
         _ = self.asked_table
+
+    def check_places(self, *, reads: bool = True) -> None:
+        """Check what is given to the commands, too; runs that are there may have finished, and need none of it."""
+        super().check_places(reads=reads)
+        # As of the table, which a help does not need.
+        from alignattn.commands.reproduce.fillers import option_for
+        from alignattn.commands.reproduce.folder import RUNS_FOLDER
+
+        table = self.asked_table
+        if not (self.dry_run or (Path(self.output_dir) / RUNS_FOLDER).exists()):
+            for name, value in table.given.items():
+                option_for(table.command, name).check_place(value)
 
     @cached_property
     def asked_table(self) -> "Table":

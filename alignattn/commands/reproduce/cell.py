@@ -2,11 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from alignattn.commands.reproduce.experiment import Experiment, State
+from alignattn.statistics.comparison_words import (
+    NOTHING,
+    ONE_ANSWER_MARK,
+    UNITS,
+    WORSE_MARK,
+    Better,
+    Unit,
+    UnitName,
+    Verdict,
+    counted,
+    difference_texts,
+    verdict_of,
+)
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
 
 if TYPE_CHECKING:
@@ -15,51 +28,8 @@ if TYPE_CHECKING:
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""
 
-NOTHING = "–"
-WORSE_MARK = "†"
+NOT_APPLICABLE = "n/a"
 NO_REASON = "no reason is recorded"
-SMALLEST_P = 0.001
-"""Below it a p-value is printed as smaller than it."""
-
-DIFFERENCE_HEADINGS = ("row", "column", "difference", "95 % interval", "p", "corrected p", "seeds", "test")
-DIFFERENCE_WORDS = ("row", "column", "test")
-"""Those of them that hold words, which are set to the left."""
-
-UnitName = Literal["percent", "seconds", "mebibytes", "millions", "ratio"]
-"""What a number is printed in; `percent` of a fraction, `millions` of a count."""
-
-Verdict = Literal["better", "worse"]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How numbers of a unit are printed.
-
-    Attributes:
-        form: their number format; of a difference with its sign.
-        symbol: behind a number; empty where there is none.
-        difference_symbol: behind a difference.
-        factor: what a number is multiplied with.
-    """
-
-    form: str
-    symbol: str
-    difference_symbol: str
-    factor: float = 1
-
-    def difference(self, value: float) -> str:
-        """Return a difference with its sign and without its symbol."""
-        signed = self.form.replace(":", ":+").format(self.factor * value)
-        return signed.replace("-", "−")
-
-
-UNITS: Mapping[UnitName, Unit] = {
-    "percent": Unit("{:.2f}", "%", "points", 100),
-    "seconds": Unit("{:.3f}", "s", "s"),
-    "mebibytes": Unit("{:,.1f}", "MiB", "MiB"),
-    "millions": Unit("{:.2f}", "M", "M", 1e-6),
-    "ratio": Unit("{:.2f}", "", ""),
-}
 
 
 class Definition(BaseModel):
@@ -81,7 +51,7 @@ class Measure(Definition):
     label: str
     path: str
     unit: UnitName = "percent"
-    is_better: Literal["higher", "lower"] | None = "higher"
+    is_better: Better | None = "higher"
 
     @property
     def heading(self) -> str:
@@ -134,11 +104,12 @@ class Cell:
         experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
         published: as the paper prints it, in the unit of the measure; None where it is not published.
         baseline: label of the row of plain attention that it is compared with, or None.
-        state: done when all its runs are, failed when one of them is.
-        reason: why it failed, one line.
+        state: done when all its runs are, failed when one of them is, unfit where its model is not for its task.
+        reason: why it failed or does not fit, one line.
         values: what each run measured, None where it is not finished: fractions for percentages, counts for millions,
             else as the unit says.
         comparison: with the baseline; None where either has no value.
+        is_one_answer: whether the model of a run predicts the same for every row: its number is that of no model.
     """
 
     row: Row
@@ -151,6 +122,7 @@ class Cell:
     reason: str | None = None
     values: Sequence[float | None] = ()
     comparison: "Comparison | None" = None
+    is_one_answer: bool = False
 
     @property
     def path(self) -> list[str]:
@@ -190,10 +162,7 @@ class Cell:
     @property
     def verdict(self) -> Verdict | None:
         """Whether it is better or worse than plain attention; None unless the difference survives correction."""
-        comparison, is_better = self.comparison, self.measure.is_better
-        if comparison is None or is_better is None or not comparison.survives:
-            return None
-        return "better" if (comparison.difference > 0) == (is_better == "higher") else "worse"
+        return verdict_of(self.comparison, self.measure.is_better)
 
     @property
     def failure(self) -> str | None:
@@ -213,26 +182,16 @@ class Cell:
         """
         reference = "" if self.failure is None else f" [{failures[self.failure]}]"
         if self.number is None:
-            return f"failed{reference}" if reference else NOTHING
+            return f"failed{reference}" if reference else NOT_APPLICABLE if self.state == "unfit" else NOTHING
         mark = WORSE_MARK if self.verdict == "worse" else ""
         finished = "" if self.state == "done" else f", {len(self.numbers)} of {len(self.experiments)}"
+        mark += ONE_ANSWER_MARK if self.is_one_answer else ""
         return f"{self.number}{mark}{finished}{reference}"
 
     def difference_texts(self) -> list[str]:
         """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
-        comparison, unit = self.comparison, self.unit
-        assert comparison is not None
-        interval = comparison.interval
-        return [
-            self.row.label,
-            self.heading,
-            f"{unit.difference(comparison.difference)} {unit.difference_symbol}".strip(),
-            f"[{unit.difference(interval.low)}, {unit.difference(interval.high)}]" if interval else NOTHING,
-            _p_text(comparison.p_value),
-            _p_text(comparison.corrected_p_value),
-            str(comparison.seeds),
-            comparison.test,
-        ]
+        assert self.comparison is not None
+        return difference_texts(self.row.label, self.heading, self.comparison, self.unit)
 
     def summary(self) -> str:
         """Return what it is, in lines that need nothing of the table around it."""
@@ -240,7 +199,10 @@ class Cell:
         if self.number is not None:
             lines.append(f"{self.number} {self.unit.symbol}".strip() + f", {counted(len(self.numbers), 'seed')}")
         if self.state != "done":
-            lines.append(f"failed: {self.failure}" if self.failure else "not all of its runs are done")
+            unfinished = f"not applicable: {self.reason}" if self.state == "unfit" else "not all of its runs are done"
+            lines.append(f"failed: {self.failure}" if self.failure else unfinished)
+        if self.is_one_answer:
+            lines.append("a model of it predicts the same for every row")
         if self.comparison is not None:
             _, _, difference, interval, p_value, corrected, _, test = self.difference_texts()
             lines.append(f"difference to soft {difference}, 95 % interval {interval}")
@@ -248,14 +210,3 @@ class Cell:
         if self.published is not None:
             lines.append(f"published, of another run: {self.published}")
         return "\n".join(lines)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return how many of something, the noun in its plural unless there is one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _p_text(p_value: float | None) -> str:
-    if p_value is None:
-        return NOTHING
-    return f"< {SMALLEST_P}" if p_value < SMALLEST_P else f"{p_value:.3f}"

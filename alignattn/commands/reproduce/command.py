@@ -21,6 +21,9 @@ from alignattn.commands.reproduce.result import read_table
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
 
+SETTLED = frozenset({"done", "unfit"})
+"""States of a run for which there is nothing to do."""
+
 RUNS_POLL_SECONDS = 2.0
 """Between two looks at a run that another process makes."""
 
@@ -52,7 +55,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         result = replace(result, notes=[*result.notes, arguments.note])
     written = write_table(results / table.name, result)
     print(f"{to_text(result)}\nwritten to {', '.join(map(str, written))}")
-    failed = [run for run in result.runs.values() if run.state != "done"]
+    failed = [run for run in result.runs.values() if run.state not in SETTLED]
     if failed:
         reason = failed[0].reason or f"there is no result; see {failed[0].folder}"
         raise AlignAttnError(f"{len(failed)} of {len(result.runs)} runs failed, the first: {failed[0].title}: {reason}")
@@ -60,7 +63,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:
     """Run the runs that have not finished; those that another process runs are waited for."""
-    missing = {folder.path: folder for folder in folders if folder.status().state != "done"}
+    missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()
     with tqdm(total=len(missing), unit="run", desc="runs") as progress:
@@ -87,13 +90,22 @@ def list_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
     for folder in folders:
         state = states[folder.path].state
         seconds = folder.seconds if state == "done" else _estimate(folder.experiment, known)
-        if state != "done":
+        if state not in SETTLED:
             missing.append(seconds)
         about = "" if state == "done" else "about "
-        time_ = "unknown" if math.isnan(seconds) else f"{about}{seconds / SECONDS_A_MINUTE:.1f} min"
+        time_ = (
+            ""
+            if state == "unfit"
+            else "unknown"
+            if math.isnan(seconds)
+            else f"{about}{seconds / SECONDS_A_MINUTE:.1f} min"
+        )
         lines.append([folder.experiment.title, folder.experiment.digest, state, time_])
     estimated = [seconds for seconds in missing if not math.isnan(seconds)]
-    summary = f"{len(folders) - len(missing)} of {len(folders)} runs are done"
+    unfit = {folder.unfit for folder in folders if states[folder.path].state == "unfit"}
+    done = sum(status.state == "done" for status in states.values())
+    summary = f"{done} of {len(folders)} runs are done"
+    summary += f" ({len(folders) - done - len(missing)} cannot be: {'; '.join(sorted(unfit))})" if unfit else ""
     if missing:
         total = sum(estimated) / SECONDS_A_MINUTE
         unknown = len(missing) - len(estimated)

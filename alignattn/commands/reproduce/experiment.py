@@ -15,15 +15,15 @@ FORMAT = 1
 
 DIGEST_CHARACTERS = 16
 
-MODEL_OPTION, SEED_OPTION = "model", "seed"
+MODEL_OPTION, MODEL_DIGEST_OPTION, SEED_OPTION = "model", "model_sha256", "seed"
 
 SYMBOLS: Mapping[str, str] = {"alignment_weight": "λ ", SEED_OPTION: "seed "}
 """What stands before the value of an option that would not be known by it."""
 
 TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
-State = Literal["done", "missing", "failed"]
-"""Of a run."""
+State = Literal["done", "missing", "failed", "unfit"]
+"""Of a run; unfit is one that cannot be: its model is not for its task."""
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that change nothing of what a run measures."""
@@ -46,7 +46,11 @@ class Experiment:
     @cached_property
     def digest(self) -> str:
         """The start of the SHA-256 of command and options: equal for equal runs, where equal paths hold equal files."""
-        options = {name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS}
+        # Where a run lies that is the start of others says nothing of it beside what it holds.
+        told_otherwise = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
+        options = {
+            name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | told_otherwise
+        }
         needs = self.needs and self.needs.digest
         content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARACTERS]

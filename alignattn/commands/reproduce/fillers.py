@@ -12,7 +12,7 @@ from alignattn.runs.filler import Filler
 from alignattn.support.command import OUTPUT_DIR, TableUse
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Option, Options, did_you_mean, options_of
+from alignattn.support.options import Option, Options, meant_option, options_of
 
 NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
 """Files that the digests of runs made before hold as they were given where that is a name alone."""
@@ -48,7 +48,7 @@ def option_for(command: str, name: str) -> Option:
     """Return the option of that name that a table of a command may give."""
     known = options_for(command)
     if name not in known:
-        raise AlignAttnError(f"--{name} is no option of {command}{did_you_mean(name, known)}")
+        raise AlignAttnError(f"--{name} is no option of {command}{meant_option(name, known)}")
     return known[name]
 
 

@@ -41,7 +41,7 @@ class Status:
 
     Attributes:
         state: whether it has finished.
-        reason: why it failed, one line.
+        reason: why it failed or cannot be, one line.
     """
 
     state: State
@@ -101,12 +101,19 @@ class RunFolder:
     def values(self) -> dict[str, Any]:
         """What its command is given."""
         run = {} if self.needed is None else {NEEDED_RUN: [str(self.needed.output)]}
-        return {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
+        # Equal digests are equal runs, whenever they were made.
+        values = {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
+        return dict(self.command.options.of_before(values))
 
     @cached_property
     def options(self) -> Any:
         """The options of its command, resolved."""
         return self.command.resolve(self.values)
+
+    @cached_property
+    def unfit(self) -> str:
+        """Why there can be no such run, as of a model that is not for its task; empty where there can."""
+        return self.filler.unfit(self.options) if self.needed is None else self.needed.unfit
 
     @property
     def command_line(self) -> str:
@@ -130,6 +137,8 @@ class RunFolder:
 
     def status(self) -> Status:
         """Return the state; a folder of another run or version, or with a damaged result, has failed."""
+        if self.unfit:
+            return Status("unfit", self.unfit)
         if not self.path.exists():
             return Status("missing")
         try:

@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.cell import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell
+from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
+from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
 from alignattn.support.files import write_text
-from alignattn.support.text_tables import render_table
+from alignattn.support.text_tables import markdown_escaped, markdown_table, render_table
 
 IN_BRACKETS = "In brackets"
-
-MARKDOWN_ESCAPES = str.maketrans(
-    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " "} | {mark: f"\\{mark}" for mark in r"\`*_[]|~$#"}
-)
 
 LATEX_ESCAPES = str.maketrans(
     {
@@ -34,6 +31,7 @@ LATEX_ESCAPES = str.maketrans(
         "≥": r"$\geq$",
         "→": r"$\rightarrow$",
         "†": r"\textdagger{}",
+        "°": r"$^\circ$",
         "–": r"\textendash{}",
         "—": r"\textemdash{}",
         "…": r"\ldots{}",
@@ -87,7 +85,7 @@ def _latex(text: str) -> str:
     return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
 
 
-MARKDOWN = Notation(lambda text: text.translate(MARKDOWN_ESCAPES), lambda text: f"**{text}**", "Bold")
+MARKDOWN = Notation(markdown_escaped, lambda text: f"**{text}**", "Bold")
 LATEX = Notation(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
 TEXT = Notation(str, lambda text: f"{text} *", "*")
 
@@ -97,12 +95,12 @@ def to_markdown(table: TableResult) -> str:
     parts = [
         f"# {MARKDOWN.escape(table.title)}",
         *map(MARKDOWN.escape, _sources(table)),
-        _markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table)),
+        markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table)),
         "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table)),
     ]
     differences = MARKDOWN.differences(table)
     if differences:
-        parts += ["## Differences to soft", _markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS)]
+        parts += ["## Differences to soft", markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -168,12 +166,6 @@ def _header(table: TableResult) -> list[str]:
 def _sources(table: TableResult) -> list[str]:
     published = [] if table.published_source is None else [f"{IN_BRACKETS}, published: {table.published_source}"]
     return [f"Measured: {table.measured_source}", *published]
-
-
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str] = ("",)) -> str:
-    alignment = ["---" if name in words else "---:" for name in header]
-    lines = [header, alignment, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:

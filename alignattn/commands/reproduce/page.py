@@ -3,12 +3,12 @@
 from base64 import b64encode
 from itertools import groupby
 
-from alignattn.commands.reproduce.cell import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, counted
 from alignattn.commands.reproduce.result import TableResult, TableRun
-from alignattn.support.html import render_page
+from alignattn.statistics.comparison import Comparison
+from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, counted
+from alignattn.support.html import TABLES_STYLE, render_page
 
 TEMPLATE = "commands/reproduce/page.html"
-STYLE = "commands/reproduce/page.css"
 
 
 def to_html(table: TableResult) -> str:
@@ -20,7 +20,7 @@ def to_html(table: TableResult) -> str:
     heads = zip(table.rows[0], widths, strict=True)
     return render_page(
         TEMPLATE,
-        STYLE,
+        TABLES_STYLE,
         title=table.title,
         table=table,
         widths=widths,
@@ -31,22 +31,24 @@ def to_html(table: TableResult) -> str:
         ],
         headings=DIFFERENCE_HEADINGS,
         words=DIFFERENCE_WORDS,
-        extents=_extents(table),
+        differing=_differing(table),
         groups=_grouped_runs(table),
         counted=counted,
         base64=lambda svg: b64encode(svg.encode()).decode(),
     )
 
 
-def _extents(table: TableResult) -> dict[str, float]:
-    """The largest number that an interval of each unit reaches, on either side of 0."""
-    extents: dict[str, float] = {}
-    for cell in table.compared:
-        assert cell.comparison is not None
-        interval, unit = cell.comparison.interval, cell.measure.unit
-        ends = (interval.low, interval.high) if interval else ()
-        extents[unit] = max(extents.get(unit, 0.0), *map(abs, (cell.comparison.difference, *ends)))
-    return extents
+def _differing(table: TableResult) -> list[tuple[list[str], Comparison, float]]:
+    """Of each comparison its words, itself, and the farthest that one in its unit goes."""
+    compared = [(cell, cell.comparison) for cell in table.compared if cell.comparison is not None]
+    return [
+        (
+            cell.difference_texts(),
+            comparison,
+            max(other.extent for of, other in compared if of.measure.unit == cell.measure.unit),
+        )
+        for cell, comparison in compared
+    ]
 
 
 def _grouped_runs(table: TableResult) -> dict[str, list[TableRun]]:

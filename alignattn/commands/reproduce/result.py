@@ -11,17 +11,21 @@ from types import MappingProxyType
 from typing import Any
 
 from alignattn.calibration.diagrams import reliability_svg
-from alignattn.commands.reproduce.cell import NOTHING, WORSE_MARK, Cell
+from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, correct
+from alignattn.statistics.comparison_words import NOTHING, ONE_ANSWER_MARK, WORSE_MARK
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.publishing import publishable_text, short_path
+
+WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
+"""States of runs that are not done, in the order in which one of them is that of a cell."""
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 """What reading a damaged file raises."""
@@ -117,11 +121,17 @@ class TableResult:
             lines.append(f"No number is better than that of soft such that {survives}.")
         if "worse" in verdicts:
             lines.append(f"{WORSE_MARK}: worse than soft, and {survives}.")
+        if any(cell.is_one_answer for cell in self.cells):
+            lines.append(
+                f"{ONE_ANSWER_MARK}: of a model that predicts the same for every row, and tells nothing apart."
+            )
         tests = [cell.comparison.test for cell in self.cells if cell.comparison is not None]
         if verdicts & {"better", "worse"} and any(" examples" in test for test in tests):
             lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
         if any(cell.numbers and cell.state != "done" for cell in self.cells):
             lines.append("“2 of 3” and the like: over those runs that are finished.")
+        unfit = dict.fromkeys(cell.reason for cell in self.cells if cell.state == "unfit")
+        lines += [f"{NOT_APPLICABLE}: {reason}." for reason in unfit]
         if any(cell.state == "missing" and not cell.numbers for cell in self.cells):
             lines.append(f"{NOTHING}: not measured yet.")
         return lines
@@ -198,13 +208,20 @@ def _pictures(report: RunReport) -> dict[str, str]:
 def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
     own = [runs[experiment.digest] for experiment in cell.experiments]
     states = {run.state for run in own}
-    state: State = "failed" if "failed" in states else "missing" if "missing" in states else "done"
-    reason = next((run.reason for run in own if run.state == "failed"), None)
+    state: State = next((one for one in WORST_FIRST if one in states), "done")
+    reason = next((run.reason for run in own if run.state == state), None)
     try:
         values = [_number_at(run.numbers, cell.path) if run.state == "done" else None for run in own]
     except AlignAttnError as error:
         return replace(cell, state="failed", reason=str(error))
-    return replace(cell, state=state, reason=reason, values=values)
+    is_one_answer = any(_is_one_answer(run.numbers, cell.path) for run in own if run.state == "done")
+    return replace(cell, state=state, reason=reason, values=values, is_one_answer=is_one_answer)
+
+
+def _is_one_answer(numbers: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Whether a run says that it predicted the same for every row that a number is of."""
+    answer = numbers.get("one_answer")
+    return any(key in answer for key in path) if isinstance(answer, Mapping) else answer is not None
 
 
 def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:

@@ -29,9 +29,16 @@ from pydantic import Field, ValidationError, model_validator
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.reproduce.cell import COLUMN_OPTIONS, Cell, Column, Definition, Row
-from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, experiments_of, option_text
+from alignattn.commands.reproduce.experiment import (
+    MODEL_DIGEST_OPTION,
+    MODEL_OPTION,
+    SEED_OPTION,
+    experiments_of,
+    option_text,
+)
 from alignattn.commands.reproduce.fillers import in_digests, option_for
 from alignattn.models import Traits, traits_of
+from alignattn.runs.data_files import is_run_folder, model_digest
 from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import parse_yaml, read_text
@@ -154,6 +161,8 @@ class Table(Definition):
                 options = {**self.options, **column.options, **row.options, **self.given}
                 if not self.traits(row).is_pretrained:
                     options[MODEL_OPTION] = self._own_model(row)
+                elif MODEL_OPTION in options and is_run_folder(start := Path(options[MODEL_OPTION])):
+                    options[MODEL_DIGEST_OPTION] = model_digest(start)
                 if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 experiments = experiments_of(self.command, options, seeds)

@@ -7,6 +7,7 @@ and the percentage of those that fail.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
-from alignattn.robustness.records import AttackRun
+from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.robustness.resources import Resources
-from alignattn.robustness.shard import WHOLE, Shard
 from alignattn.runs.results import package_versions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_output_folder
+from alignattn.support.shard import WHOLE, Shard
 
 ATTACK_PACKAGES = ("textattack", "nltk")
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")
@@ -68,8 +69,12 @@ def attack_all(arguments: RobustnessOptions) -> list[AttackRun]:
 
 def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) -> list[tuple[Any, AttackJob]]:
     """The attacks on a model by all recipes, each with what it is on, checked against what is recorded already."""
-    wrapper, folder = target.wrapper(arguments), _records_folder(Path(arguments.output_dir), target)
-    jobs = []
+    folder = _records_folder(Path(arguments.output_dir), target)
+    if arguments.max_length is None:
+        # Attacks go on as they began, whatever was usual then.
+        earlier = (settings.max_length for settings in _earlier(folder) if settings.model == target.digest)
+        arguments = replace(arguments, max_length=next(earlier, None))
+    wrapper, jobs = target.wrapper(arguments), []
     for recipe in arguments.recipes:
         attack = build_attack(
             recipe, wrapper, resources, arguments.attack_columns, half_precision=arguments.half_precision
@@ -81,6 +86,7 @@ def _jobs(target: Target, arguments: RobustnessOptions, resources: Resources) ->
             arguments.part,
             target.left_out,
             package_versions(ATTACK_PACKAGES),
+            target.task.labels,
         )
         job.earlier()
         jobs.append((attack, job))
@@ -95,15 +101,22 @@ def _records_folder(output_dir: Path, target: Target) -> Path:
     """
     named = output_dir / target.name
     others = {path.parent for path in output_dir.glob(f"*/*{RECORDS_SUFFIX}")} - {named}
-    return next((folder for folder in (named, *sorted(others)) if target.digest in _attacked_models(folder)), named)
+    return next(
+        (
+            folder
+            for folder in (named, *sorted(others))
+            if any(settings.model == target.digest for settings in _earlier(folder))
+        ),
+        named,
+    )
 
 
-def _attacked_models(folder: Path) -> Iterator[str]:
-    """The digests of the models whose attacks are recorded in a folder."""
-    for path in folder.glob(f"*{RECORDS_SUFFIX}"):
+def _earlier(folder: Path) -> Iterator[AttackSettings]:
+    """The settings of the attacks that are recorded in a folder."""
+    for path in sorted(folder.glob(f"*{RECORDS_SUFFIX}")):
         # Whatever else lies there is said where it is read.
         with suppress(AlignAttnError):
-            yield read_header(path).settings.model
+            yield read_header(path).settings
 
 
 def records_path(folder: Path, recipe: str, shard: Shard) -> Path:

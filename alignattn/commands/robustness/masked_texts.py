@@ -11,26 +11,26 @@ import datasets
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from alignattn.robustness.masked_head import masked_positions
+from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import read_text
 from alignattn.tasks.sources import read_file
+from alignattn.tasks.task import TABLES
 
 HELD_OUT_SHARE = 0.05
 FEWEST_TEXTS = 2
-TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
-"""Files of these names hold columns; any other file holds one text a line."""
 
 
 def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str]:
     """Return the different texts of files in their order, without blank ones.
 
     Args:
-        paths: tables, by their names' ends, or files of one text a line.
+        paths: tables, by their names' ends; any other file holds one text a line.
         columns: of the tables.
     """
-    tables = [path for path in paths if path.suffix.lower() in TABLE_SUFFIXES]
+    tables = [path for path in paths if plain_suffix(path) in TABLES]
     if columns and not tables:
-        raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLE_SUFFIXES)}): drop it for lines of text")
+        raise AlignAttnError(f"--text_columns is for tables ({', '.join(TABLES)}): drop it for lines of text")
     parts = [_table_texts(path, columns) if path in tables else _lines(path) for path in paths]
     # A text that is held out and also trained on would be a guess from memory.
     texts = list(dict.fromkeys(text.strip() for text in chain.from_iterable(parts) if text.strip()))

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignattn.models.names import model_folder, model_name
 from alignattn.robustness.recipe_names import (
     LONGEST,
     OUTCOMES,
@@ -13,10 +14,12 @@ from alignattn.robustness.recipe_names import (
     WORDNET,
     check_sources_of_words,
 )
-from alignattn.robustness.shard import WHOLE, Shard
+from alignattn.runs.run_folder import run_folder
 from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
+from alignattn.support.places import input_file_like, output_file, output_folder
+from alignattn.support.shard import WHOLE, Shard
 from alignattn.tasks import get_task
 
 if TYPE_CHECKING:
@@ -40,16 +43,22 @@ class AttackOptions(Options):
     """The options that every command that attacks has: which models, by which recipes, made of what."""
 
     run: tuple[str, ...] | None = option(
-        None, "Run folders of alignattn finetune; several give a table.", metavar="DIR", formerly=("runs",)
+        None,
+        "Run folders of alignattn finetune; several give a table.",
+        metavar="DIR",
+        place=run_folder,
+        formerly=("runs",),
     )
-    model: str | None = option(None, "A fine-tuned classifier to attack, with --task.")
+    model: str | None = option(None, "A fine-tuned classifier to attack, with --task.", place=model_name)
     task: str | None = option(None, "The task of --model.", metavar="TASK")
     recipes: tuple[str, ...] = option(tuple(RECIPES), "Attacks.", choices=tuple(RECIPES), distinct="recipe")
     num_examples: int = option(1000, EXAMPLES, low=1, asked_as=ASKED_NUMBER)
     attack_columns: tuple[str, ...] | None = option(None, "Columns to change (default: the recipe's own rule).")
     data_dir: str | None = option(None, "Folder of Parquet files (default: the run's, or the Hub).", metavar="DIR")
     skip_bad_rows: bool = option(False, "Leave out rows that cannot be used (those of a run anyway).")
-    max_length: int | None = option(None, f"Most tokens of a row (default: the model's, {LONGEST}).", low=1)
+    max_length: int | None = option(
+        None, f"Most tokens of a row (default: the run's, or the model's, {LONGEST}).", low=1
+    )
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
     seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
@@ -58,10 +67,12 @@ class AttackOptions(Options):
     synonyms: str | None = option(
         None, "Its synonyms in their place.", group=RESOURCES, choices=(WORDNET,), metavar=WORDNET
     )
-    sentence_encoder: str = option(UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR")
+    sentence_encoder: str = option(
+        UNIVERSAL_SENTENCE_ENCODER, ENCODERS, group=RESOURCES, metavar="DIR", place=model_folder
+    )
     mlm: str | None = option(None, "Masked-language model, not bert-base-uncased.", group=RESOURCES, metavar="DIR")
     nltk_data: str | None = option(None, "Folder of NLTK data.", group=RESOURCES, metavar="DIR")
-    output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR")
+    output_dir: str = option("robustness", "Folder for records and tables.", metavar="DIR", place=output_folder)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,18 +133,26 @@ class RobustnessOptions(AttackOptions):
 class ShowOptions(Options):
     """The options of `alignattn robustness show`."""
 
-    results: str = option(REQUIRED, "JSON lines that an attack wrote.", positional=True, metavar="RESULTS")
-    html: str | None = option(None, "Write one page of the examples to this new file.", metavar="FILE")
+    results: str = option(
+        REQUIRED,
+        "JSON lines that an attack wrote.",
+        positional=True,
+        metavar="RESULTS",
+        place=input_file_like("*.jsonl"),
+    )
+    html: str | None = option(
+        None, "Write one page of the examples to this new file.", metavar="FILE", place=output_file
+    )
     limit: int | None = option(None, f"Most examples (default: {DEFAULT_LIMIT}; all in a page).", low=1)
     outcome: str | None = option(None, f"Only those that {', '.join(OUTCOMES)}.", choices=OUTCOMES)
-    labels: tuple[str, ...] | None = option(None, "Names of the classes 0, 1 and so on.")
+    labels: tuple[str, ...] | None = option(None, "Names of the classes (default: those of the task).")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageTrainingOptions(TransformersOptions):
     """transformers' training options, with the defaults for a new head on a pretrained encoder."""
 
-    output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR")
+    output_dir: str = option(REQUIRED, "Folder of the model.", group=RUN, metavar="DIR", place=output_folder)
     seed: int = option(42, "Seed of the run.", group=RUN)
     learning_rate: float = option(1e-4, "Learning rate of encoder and head.", group=TRAINING)
     num_train_epochs: float = option(3.0, "Passes over the texts.", group=TRAINING)
@@ -161,7 +180,7 @@ class MaskedLanguageOptions(Options):
     """
 
     training: MaskedLanguageTrainingOptions
-    model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.")
+    model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.", place=model_name)
     train_file: tuple[str, ...] = option(
         REQUIRED, "A text a line; or tables, with --text_columns.", metavar="FILE", formerly=("text",)
     )

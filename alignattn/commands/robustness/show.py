@@ -4,6 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from alignattn.commands.robustness.examples import (
@@ -17,11 +18,12 @@ from alignattn.commands.robustness.examples import (
 )
 from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
 from alignattn.robustness.recipe_names import OUTCOMES
-from alignattn.robustness.record_files import read_shown
+from alignattn.robustness.record_files import read_header, read_shown
 from alignattn.robustness.records import AttackRecord
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_text
 from alignattn.support.html import render_page
+from alignattn.tasks import get_task
 
 Marks = Mapping[Change, tuple[str, str]]
 
@@ -42,7 +44,7 @@ def show(arguments: ShowOptions) -> None:
     """Print the examples, or write a page of them."""
     path = Path(arguments.results)
     records = _wanted(read_shown(path), arguments.outcome, path)
-    labels = arguments.labels or ()
+    labels = arguments.labels or _label_names(path)
     if arguments.html is None:
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         _print(render_terminal(records, color=color, limit=arguments.limit or DEFAULT_LIMIT, labels=labels))
@@ -101,6 +103,15 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
         counts={"all": len(records)} | {outcome: counts[outcome] for outcome in OUTCOMES},
         examples=examples,
     )
+
+
+def _label_names(path: Path) -> Sequence[str]:
+    """The names of the classes, of the header of the records or of the task that it names; none where none is known."""
+    # Records are shown without their header, too.
+    with suppress(AlignAttnError):
+        header = read_header(path)
+        return header.labels or getattr(get_task(header.settings.task), "labels", ())
+    return ()
 
 
 def _print(text: str) -> None:

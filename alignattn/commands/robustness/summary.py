@@ -66,6 +66,8 @@ class AttackSummary:
         mean_queries: texts scored in an attack, over failed and succeeded ones.
         words_changed_share: insertions, deletions and replacements of words for each of the text's words, the mean over
             succeeded attacks on texts that have any. A blank within a word makes two: a replacement and an insertion.
+        one_answer: the class that the model predicts for every row before the attacks, although they differ, in words:
+            of such a model it says nothing that attacks fail. None of others.
     """
 
     settings: AttackSettings
@@ -82,6 +84,7 @@ class AttackSummary:
     accuracy_under_attack: float | None
     mean_queries: float | None
     words_changed_share: float | None
+    one_answer: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -111,7 +114,17 @@ def summarise_attacks(run: AttackRun) -> AttackSummary:
         words_changed_share=_mean(
             record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
         ),
+        one_answer=_one_answer(run),
     )
+
+
+def _one_answer(run: AttackRun) -> str | None:
+    predictions = (record.original_prediction for record in run.records)
+    predicted = {number for number in predictions if number is not None}
+    if len(predicted) != 1 or len({record.label for record in run.records}) == 1:
+        return None
+    number, names = predicted.pop(), dict(enumerate(run.header.labels))
+    return f"class {names[number]!r}" if number in names else f"class {number}"
 
 
 def wilson_interval(count: int, total: int) -> Interval | None:
@@ -162,7 +175,18 @@ class AttackTable:
     def render(self) -> str:
         """Return the caption and the table in lines, shares in percent."""
         rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_for_eyes, self.summaries)]
-        return f"{self.caption}\n{render_table(list(SUMMARY_HEADINGS.values()), rows)}"
+        table = f"{self.caption}\n{render_table(list(SUMMARY_HEADINGS.values()), rows)}"
+        return "\n".join([table, *self.remarks])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be known of models that tell nothing apart, a line each."""
+        found = {(summary.settings.run, summary.settings.task): summary.one_answer for summary in self.summaries}
+        return [
+            f"{run} predicts {answer} for every row of {task}: that attacks on it fail does not make it robust"
+            for (run, task), answer in found.items()
+            if answer is not None
+        ]
 
 
 def tabulate(summaries: Sequence[AttackSummary]) -> list[AttackTable]:

@@ -12,21 +12,20 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
+from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching import is_patched, patch_of
+from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.robustness.encoders import CHECKPOINT, longest_input
+from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.loop import AttackRow
+from alignattn.robustness.recipe_names import LONGEST
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
-from alignattn.runs.folders import (
-    check_run_folder,
-    load_run_evaluation,
-    read_run_options,
-    short_names,
-)
+from alignattn.runs.folders import load_run_evaluation, short_names
 from alignattn.runs.options import is_seed_folder
+from alignattn.runs.run_folder import check_run_folder, read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
@@ -46,6 +45,7 @@ class Target:
         split: of the rows.
         rows: those of the split that can be used.
         left_out: numbers of the others, from 0.
+        usual_length: the most tokens of a row where nobody says how many, and the model takes as many.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Target:
     split: str
     rows: Sequence[AttackRow]
     left_out: tuple[int, ...]
+    usual_length: int = LONGEST
 
     @property
     def attention(self) -> str:
@@ -67,8 +68,8 @@ class Target:
         return PLAIN_ATTENTION if traits_of(model).has_attention else model
 
     def max_length(self, arguments: AttackOptions) -> int:
-        """Return the most tokens of a row: those that are asked for, or as many as the model takes."""
-        return longest_input(self.model, self.tokenizer) if arguments.max_length is None else arguments.max_length
+        """Return the most tokens of a row: those that are asked for, or as the run had it and the model takes."""
+        return row_length(arguments.max_length, self.usual_length, most_tokens(self.model, self.tokenizer))
 
     def wrapper(self, arguments: AttackOptions) -> TaskModelWrapper:
         """Return what attacks query it through."""
@@ -165,7 +166,8 @@ def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
     if arguments.skip_bad_rows:
         options = replace(options, data=replace(options.data, skip_bad_rows=True))
     rows = load_run_evaluation(options, arguments.data_dir)
-    return _target(name, str(folder), _check_task(rows))
+    target = _target(name, str(folder), _check_task(rows))
+    return replace(target, usual_length=options.data.max_length or rows.task.max_length)
 
 
 def _check_task(rows: Rows[Any]) -> Rows[TextClassification]:
@@ -182,6 +184,8 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
     loaded, tokenizer = load_pretrained(
         model, AutoModelForSequenceClassification, lacking=lacking, choices=CHECKPOINT, use_safetensors=True
     )
+    # The wrapper reads which inputs a model takes, and peft's takes any.
+    loaded = merge_adapters(loaded)
     if loaded.config.num_labels != task.num_labels:
         raise AlignAttnError(
             f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} classes: "

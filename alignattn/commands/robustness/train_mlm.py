@@ -4,7 +4,6 @@ The loss is that of Devlin et al. 2019 (BERT), section 3.1, task 1: of the maske
 10 % a random one, 10 % stay.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -20,7 +19,6 @@ from transformers import (
     DataCollatorForLanguageModeling,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -38,13 +36,14 @@ from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
-from alignattn.runs.folders import check_checkpoint
 from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
+from alignattn.runs.resuming import check_checkpoint
 from alignattn.runs.training_arguments import check_full_batch, training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, unfinished, write_json
-from alignattn.training import SavingMixin
+from alignattn.training import AlignmentTrainer
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.saved_state import SavedState
 
 
 @dataclass(frozen=True)
@@ -101,10 +100,6 @@ class MaskedLanguageResult:
     device: str
 
 
-class _MaskedLanguageTrainer(SavingMixin, Trainer):
-    """transformers' Trainer, which saves whole and finite checkpoints or none."""
-
-
 def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLanguageResult:
     """Train a masked-language head and its encoder on texts; save them, and print and write what they guess.
 
@@ -117,10 +112,12 @@ def train_masked_language_model(arguments: MaskedLanguageOptions) -> MaskedLangu
     folder, args = Path(arguments.training.output_dir), training_arguments(arguments.training, TrainingArguments)
     check_free(folder, [RESULTS_FILE, CONFIG_NAME, SAFE_WEIGHTS_NAME])
     if args.resume_from_checkpoint is not None:
-        check_checkpoint(Path(args.resume_from_checkpoint))
+        check_checkpoint(Path(args.resume_from_checkpoint), record=SavedState)
     parts = split_texts(read_texts([Path(name) for name in arguments.train_file], arguments.text_columns), args.seed)
     set_seed(args.seed)
     model, tokenizer = _load(arguments)
+    if args.resume_from_checkpoint is not None:
+        check_checkpoint(Path(args.resume_from_checkpoint), model, SavedState)
     train, held_out = (encode_texts(part, tokenizer, arguments.max_length) for part in parts)
     batches = masked_batches(held_out, tokenizer, arguments.mlm_probability, args.per_device_eval_batch_size, args.seed)
     frequent = most_frequent_token(train)
@@ -216,14 +213,15 @@ def _build_trainer(
     parts: tuple[datasets.Dataset, datasets.Dataset],
     mlm_probability: float,
     args: TrainingArguments,
-) -> Trainer:
+) -> AlignmentTrainer:
     refuse_data_parallel(args, "train-mlm")
     train, held_out = (part.remove_columns("is_cut") for part in parts)
     check_full_batch(args, len(train))
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
     try:
-        trainer = _MaskedLanguageTrainer(
+        # transformers' own takes larger steps the more batches there are (issue 47688), or weighs tokens by batches.
+        return AlignmentTrainer(
             model=model,
             args=args,
             train_dataset=train,
@@ -234,15 +232,10 @@ def _build_trainer(
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
         raise AlignAttnError(one_line(error)) from error
-    # Otherwise the gradient grows with the accumulation steps (transformers issue 47688).
-    trainer.model_accepts_loss_kwargs = False
-    return trainer
 
 
-def _train(trainer: Trainer, args: TrainingArguments) -> dict[str, float]:
+def _train(trainer: AlignmentTrainer, args: TrainingArguments) -> dict[str, float]:
     output = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    if not math.isfinite(output.training_loss):
-        raise AlignAttnError(f"the loss is not finite: give a smaller --learning_rate than {args.learning_rate}")
     return {
         "epochs": trainer.state.epoch or 0.0,
         "steps": output.global_step,

@@ -13,16 +13,20 @@ from transformers import (
 
 from alignattn.tasks.answers.spans import best_answers
 from alignattn.tasks.answers.squad_metric import final_answers, squad_scores
-from alignattn.tasks.answers.squad_rows import qa_problem
+from alignattn.tasks.answers.squad_rows import qa_problem, question_problem
 from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.answers.windows import encode_windows
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.task import TaskOptions
 
+_ANSWERS = {"text": datasets.List(datasets.Value("string")), "answer_start": datasets.List(datasets.Value("int32"))}
+"""The type of a column of answers."""
+
 
 class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
     """One sequence a window of the context; the model scores where the answer starts and ends."""
 
+    cuts_rows = False
     auto_class = AutoModelForQuestionAnswering
 
     def columns(self, task: QuestionAnswering) -> list[str]:
@@ -40,6 +44,23 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
             if problem is not None:
                 problems[index] = problem
         return problems
+
+    def input_problems(
+        self, task: QuestionAnswering, dataset: datasets.Dataset, *, may_be_empty: bool
+    ) -> dict[int, str]:
+        """Return the rows whose question or context is missing."""
+        rows = zip(dataset["context"][:], dataset["question"][:], strict=True)
+        found = {index: question_problem(*texts) for index, texts in enumerate(rows)}
+        return {index: problem for index, problem in found.items() if problem is not None}
+
+    def unlabelled(self, task: QuestionAnswering, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows without an answer, and their numbers as ids."""
+        dataset = dataset.add_column("id", [str(number) for number in range(len(dataset))])
+        return dataset.add_column("answers", [{"text": [], "answer_start": []}] * len(dataset), feature=_ANSWERS)
+
+    def one_answer(self, task: QuestionAnswering, predictions: pa.Table) -> str | None:
+        """Return that no question is answered, if none is."""
+        return None if any(predictions["prediction"].to_pylist()) or predictions.num_rows == 1 else "no answer"
 
     def smooths_labels(self, task: QuestionAnswering) -> bool:
         """Return False: the Trainer smooths one class an output, not a start and an end."""
@@ -69,8 +90,8 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
         """Return what pads to the longest window of a batch."""
         return DataCollatorWithPadding(tokenizer)
 
-    def evaluate(self, task: QuestionAnswering, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score the best answers by SQuAD's metrics; the table holds the n best of each question."""
+    def answers(self, task: QuestionAnswering, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the answer to each question, and the n best with their characters and probabilities."""
         windows, rows = split.encoded, split.rows
         start_logits, end_logits = outputs[:2]
         candidates = best_answers(
@@ -83,18 +104,47 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
             n_best=split.options.n_best_size,
             max_answer_length=split.options.max_answer_length,
         )
-        golds = [answers["text"] for answers in rows["answers"][:]]
         best = [candidate.texts[0] for candidate in candidates]
         no_answer_scores = [candidate.no_answer_score for candidate in candidates]
-        scores = squad_scores(best, golds, no_answer_scores if task.has_unanswerable else None)
+        return pa.table(
+            {
+                "prediction": pa.array(final_answers(best, no_answer_scores) if task.has_unanswerable else best),
+                "no_answer_score": pa.array(no_answer_scores),
+                "n_best": pa.array([candidate.texts for candidate in candidates]),
+                "n_best_starts": pa.array([candidate.starts for candidate in candidates]),
+                "n_best_probabilities": pa.array([candidate.probabilities for candidate in candidates]),
+            }
+        )
+
+    def readable(self, task: QuestionAnswering, answers: pa.Table, most: int | None) -> pa.Table:
+        """Return the answer, the character it starts at and its probability; of `most`, also the best so many."""
+        rows = answers.to_pylist()
+        best = [
+            [
+                {"answer": text, "start": start, "probability": probability}
+                for text, start, probability in zip(
+                    row["n_best"], row["n_best_starts"], row["n_best_probabilities"], strict=True
+                )
+            ][:most]
+            for row in rows
+        ]
+        # Where there is no answer, none begins anywhere.
+        starts = [first["start"] if row["prediction"] else None for row, (first, *_) in zip(rows, best, strict=True)]
         columns = {
-            "row": pa.array(row_numbers(rows)),
-            "id": pa.array(rows["id"][:]),
-            "label": pa.array(golds),
-            "prediction": pa.array(final_answers(best, no_answer_scores) if task.has_unanswerable else best),
-            "no_answer_score": pa.array(no_answer_scores),
-            "n_best": pa.array([candidate.texts for candidate in candidates]),
-            "n_best_starts": pa.array([candidate.starts for candidate in candidates]),
-            "n_best_probabilities": pa.array([candidate.probabilities for candidate in candidates]),
+            "prediction": answers["prediction"],
+            "start": pa.array(starts, pa.int64()),
+            "probability": pa.array([first["probability"] for first, *_ in best]),
         }
+        columns |= {"no_answer_score": answers["no_answer_score"]} if task.has_unanswerable else {}
+        return pa.table(columns | ({} if most is None else {"answers": pa.array(best)}))
+
+    def evaluate(self, task: QuestionAnswering, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score the best answers by SQuAD's metrics."""
+        rows, answers = split.rows, self.answers(task, split, outputs, labels)
+        golds = [gold["text"] for gold in rows["answers"][:]]
+        best = [texts[0] for texts in answers["n_best"].to_pylist()]
+        no_answer_scores = answers["no_answer_score"].to_pylist()
+        scores = squad_scores(best, golds, no_answer_scores if task.has_unanswerable else None)
+        columns = {"row": pa.array(row_numbers(rows)), "id": pa.array(rows["id"][:]), "label": pa.array(golds)}
+        columns |= {name: answers[name] for name in answers.column_names}
         return Evaluation(scores.metrics, pa.table(columns), scores.thresholds)

@@ -18,11 +18,9 @@ def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
     Returns:
         A phrase about the row, such as "its question is empty", that fits after its number.
     """
-    for name, text in (("context", context), ("question", question)):
-        if not isinstance(text, str):
-            return f"its {name} is {shown(text)}, which is not text"
-        if not text.strip():
-            return f"its {name} is empty"
+    problem = question_problem(context, question)
+    if problem is not None:
+        return problem
     if not isinstance(answers, Mapping) or not {"text", "answer_start"} <= answers.keys():
         return "its answers are not of the form {'text': [...], 'answer_start': [...]}"
     texts, starts = answers["text"], answers["answer_start"]
@@ -33,6 +31,16 @@ def qa_problem(context: Any, question: Any, answers: Any) -> str | None:
         return f"its answers have {_count(len(texts), 'text')} and {_count(len(starts), 'answer_start')}"
     problems = (_answer_problem(context, text, start) for text, start in zip(texts, starts, strict=True))
     return next((problem for problem in problems if problem), None)
+
+
+def question_problem(context: Any, question: Any) -> str | None:
+    """What is wrong with the texts of a row, as of `qa_problem`; None where nothing is."""
+    for name, text in (("context", context), ("question", question)):
+        if not isinstance(text, str):
+            return f"its {name} is {shown(text)}, which is not text"
+        if not text.strip():
+            return f"its {name} is empty"
+    return None
 
 
 def _answer_problem(context: str, text: Any, start: Any) -> str | None:

@@ -25,6 +25,11 @@ class QuestionAnswering(Task):
     max_length: int = 384
     has_unanswerable: bool = False
 
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """Question and context."""
+        return ("question", "context")
+
     def problem(self) -> str | None:
         """Return whether a metric needs questions without an answer, or as for every task."""
         if not self.has_unanswerable and any(name.startswith("best_") for name in self.metrics):

@@ -7,6 +7,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.mapping import map_rows
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut (as in BERT's `run_squad.py`)."""
@@ -51,9 +52,9 @@ def encode_windows(
     """
     _check_tokenizer(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
-    return dataset.map(
+    return map_rows(
+        dataset,
         _encode_batch,
-        batched=True,
         with_indices=True,
         fn_kwargs={
             "tokenizer": tokenizer,

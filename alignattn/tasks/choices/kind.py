@@ -15,7 +15,6 @@ from alignattn.support.errors import shown
 from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.kind import check_max_length, encode_rows, text_problem
 from alignattn.tasks.labelled import LabelledKind
-from alignattn.tasks.labels import label_problems
 from alignattn.tasks.task import MOST_TEXTS, TaskOptions
 
 
@@ -24,15 +23,10 @@ class MultipleChoiceKind(LabelledKind[MultipleChoice]):
 
     auto_class = AutoModelForMultipleChoice
 
-    def columns(self, task: MultipleChoice) -> list[str]:
-        """Return the columns of context and endings, and the label column."""
-        starts = [task.start_column] if task.start_column else []
-        return [task.context_column, *starts, *task.ending_columns, task.label_column]
-
-    def problems(self, task: MultipleChoice, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows whose texts are missing, that have another number of endings, or whose label is wrong."""
-        problems = label_problems(task, dataset[task.label_column][:])
-        columns = dataset.select_columns([name for name in self.columns(task) if name != task.label_column])[:]
+    def input_problems(self, task: MultipleChoice, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows whose texts are missing, or that have another number of endings."""
+        problems: dict[int, str] = {}
+        columns = dataset.select_columns(list(task.input_columns))[:]
         for index in range(len(dataset)):
             row = {name: values[index] for name, values in columns.items()}
             problem = _texts_problem(task, row, may_be_empty=may_be_empty)

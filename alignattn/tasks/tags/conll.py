@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import read_text
 
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns that a file is read into."""
@@ -17,16 +16,20 @@ _SEPARATOR = re.compile(r"[ \t]+")
 _BLANKS = " \t\r"
 
 
-def read_conll(path: Path) -> dict[str, list[list[str]]]:
+def read_conll(path: Path, text: str) -> dict[str, list[list[str]]]:
     """Reads one token a line, its columns separated by blanks or tabs; a blank line ends a sentence.
 
     The first column is the token and the last its tag. A `-DOCSTART-` line ends a sentence and is left out. There
     are no comments: a line that starts with `#` has the token `#`.
 
+    Args:
+        path: of the file, for messages.
+        text: what it holds.
+
     Returns:
         `tokens` and `ner_tags`, a list of texts a sentence.
     """
-    sentences = [list(lines) for in_sentence, lines in groupby(_columns(path), key=bool) if in_sentence]
+    sentences = [list(lines) for in_sentence, lines in groupby(_columns(path, text), key=bool) if in_sentence]
     if not sentences:
         raise AlignAttnError(f"{path} holds no sentence: give a file with a token and its tag a line")
     return {
@@ -35,10 +38,10 @@ def read_conll(path: Path) -> dict[str, list[list[str]]]:
     }
 
 
-def _columns(path: Path) -> Iterator[list[str]]:
+def _columns(path: Path, text: str) -> Iterator[list[str]]:
     """The columns of every line; none of a line that stands between sentences."""
     width = 0
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         line = line.strip(_BLANKS)
         columns = _SEPARATOR.split(line) if line else []
         if not columns or columns[0] == _DOCUMENT_START:

@@ -24,7 +24,15 @@ from alignattn.tasks.kind import (
     row_numbers,
 )
 from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
-from alignattn.tasks.tags.tagging import WORDS_READ, encode_tags, is_numbered, tag_names, tag_problem, word_tags
+from alignattn.tasks.tags.tagging import (
+    WORDS_READ,
+    encode_tags,
+    is_numbered,
+    tag_names,
+    tag_problem,
+    word_tags,
+    words_problem,
+)
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import TaskOptions
 
@@ -63,6 +71,26 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
         found = {index: tag_problem(tokens, tags, task.labels) for index, (tokens, tags) in enumerate(rows)}
         return {index: problem for index, problem in found.items() if problem is not None}
 
+    def normalise_inputs(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with texts cut into words at blanks: no CSV file holds lists."""
+        values = dataset[task.tokens_column][:]
+        if not any(isinstance(value, str) for value in values):
+            return dataset
+        words = [value.split() if isinstance(value, str) else value for value in values]
+        return datasets.Dataset.from_dict({task.tokens_column: words}, on_mixed_types="use_json")
+
+    def input_problems(
+        self, task: TokenClassification, dataset: datasets.Dataset, *, may_be_empty: bool
+    ) -> dict[int, str]:
+        """Return the rows without words, or with an empty one."""
+        found = {index: words_problem(tokens) for index, tokens in enumerate(dataset[task.tokens_column][:])}
+        return {index: problem for index, problem in found.items() if problem is not None}
+
+    def unlabelled(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the first tag at every word."""
+        tags = [[task.labels[0]] * len(tokens) for tokens in dataset[task.tokens_column][:]]
+        return dataset.add_column(task.tags_column, tags)
+
     def configure(self, task: TokenClassification, config: PreTrainedConfig) -> None:
         """Set the names of the tags."""
         name_classes(config, task.labels)
@@ -90,11 +118,21 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
         """Return what pads inputs and labels to the longest row of a batch."""
         return DataCollatorForTokenClassification(tokenizer)
 
+    def answers(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return a tag for each word; words that the model does not read are outside of all entities."""
+        tags = word_tags(np.asarray(outputs), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:])
+        return pa.table({"prediction": pa.array(tags)})
+
+    def one_answer(self, task: TokenClassification, predictions: pa.Table) -> str | None:
+        """Return the one tag that every word is given."""
+        tags = predictions["prediction"].combine_chunks().flatten().unique().to_pylist()
+        return f"the tag {tags[0]!r}" if len(tags) == 1 and predictions.num_rows > 1 else None
+
     def evaluate(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score the entities of the predicted tags; words that the model does not read are outside of all."""
-        predicted = word_tags(np.asarray(outputs), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:])
-        gold = split.rows[task.tags_column][:]
-        table = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(gold), "prediction": pa.array(predicted)}
+        """Score the entities of the predicted tags."""
+        answers = self.answers(task, split, outputs, labels)["prediction"]
+        predicted, gold = answers.to_pylist(), split.rows[task.tags_column][:]
+        table = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(gold), "prediction": answers}
         scores = entity_scores(predicted, gold)
         return Evaluation({name: scores[name] for name in task.metrics}, pa.table(table))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError, listing, shown
+from alignattn.tasks.mapping import map_rows
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.tags.entities import OUTSIDE
 
@@ -68,21 +69,33 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
         tags: What it holds for tags.
         names: The tags of the training split, of `tag_names`.
     """
-    for column, values in (("tokens", tokens), ("tags", tags)):
-        if not _is_list(values):
-            return f"its {column} are {shown(values)} and no list"
-    if len(tokens) != len(tags):
+    if not _is_list(tags):
+        return _no_list("tokens", tokens) or _no_list("tags", tags)
+    if _is_list(tokens) and len(tokens) != len(tags):
         return f"it has {len(tokens)} tokens and {len(tags)} tags"
-    if not tokens:
-        return "it has no tokens"
-    for position, (token, tag) in enumerate(zip(tokens, tags, strict=True), start=1):
+    problem = words_problem(tokens)
+    if problem is not None:
+        return problem
+    for position, tag in enumerate(tags, start=1):
+        if tag not in names:
+            return f"its tag {position}, {shown(tag)}, is none of the training split's ({listing(names)})"
+    return None
+
+
+def words_problem(tokens: Any) -> str | None:
+    """What is wrong with the words of a row, as of `tag_problem`; None when nothing is."""
+    if not _is_list(tokens) or not tokens:
+        return _no_list("tokens", tokens) or "it has no tokens"
+    for position, token in enumerate(tokens, start=1):
         if token == "":
             return f"its token {position} is empty"
         if not isinstance(token, str):
             return f"its token {position} is {shown(token)} and no text"
-        if tag not in names:
-            return f"its tag {position}, {shown(tag)}, is none of the training split's ({listing(names)})"
     return None
+
+
+def _no_list(column: str, values: Any) -> str | None:
+    return None if _is_list(values) else f"its {column} are {shown(values)} and no list"
 
 
 def _is_list(values: object) -> bool:
@@ -144,9 +157,9 @@ def encode_tags(
         cut it off, or where the tokenizer makes nothing of it (BERT's of a control character).
     """
     check_tokenizer(tokenizer)
-    return dataset.map(
+    return map_rows(
+        dataset,
         _encode_batch,
-        batched=True,
         input_columns=[tokens_column, tags_column],
         fn_kwargs={"tokenizer": tokenizer, "names": names, "max_length": max_length},
         remove_columns=dataset.column_names,

@@ -1,7 +1,8 @@
 """The record of a task of tags."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from alignattn.tasks.task import Task
 
@@ -27,6 +28,15 @@ class TokenClassification(Task):
     tokens_column: str = "tokens"
     tags_column: str = "ner_tags"
     labels: tuple[str, ...] = ()
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The words."""
+        return (self.tokens_column,)
+
+    def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the words of a text, which blanks set apart."""
+        return {self.tokens_column: texts[0].split()}
 
     def problem(self) -> str | None:
         """Return what is wrong with the columns or the tags, or as for every task."""

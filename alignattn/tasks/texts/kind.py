@@ -13,7 +13,6 @@ from transformers import (
 
 from alignattn.tasks.kind import check_max_length, encode_rows, name_classes, text_problem
 from alignattn.tasks.labelled import LabelledKind
-from alignattn.tasks.labels import label_problems
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.texts.task import TextClassification
 
@@ -23,14 +22,11 @@ class TextClassificationKind(LabelledKind[TextClassification]):
 
     auto_class = AutoModelForSequenceClassification
 
-    def columns(self, task: TextClassification) -> list[str]:
-        """Return the text columns and the label column."""
-        return [*task.text_columns, task.label_column]
-
-    def problems(self, task: TextClassification, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows whose text is missing or whose label is none of the task's."""
-        labels = label_problems(task, dataset[task.label_column][:])
-        return labels | text_problems(dataset, task.text_columns, may_be_empty=may_be_empty)
+    def input_problems(
+        self, task: TextClassification, dataset: datasets.Dataset, *, may_be_empty: bool
+    ) -> dict[int, str]:
+        """Return the rows whose text is missing."""
+        return text_problems(dataset, task.text_columns, may_be_empty=may_be_empty)
 
     def configure(self, task: TextClassification, config: PreTrainedConfig) -> None:
         """Set the number of outputs, and the names of the classes."""

@@ -18,6 +18,11 @@ class TextClassification(LabelledTask):
 
     text_columns: tuple[str, ...]
 
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The texts."""
+        return self.text_columns
+
     def problem(self) -> str | None:
         """Return what is wrong with the columns, or as for every labelled task."""
         if not 1 <= len(self.text_columns) <= MOST_TEXTS:

@@ -3,13 +3,24 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError, listing
 from alignattn.tasks.labels import UNLABELLED, Label, no_labelled_row, parse_label
 from alignattn.tasks.task import MetricName
 from alignattn.tasks.texts.task import TextClassification
 
-USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy",)
-USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr")
+USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
+USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy", "macro_f1", "matthews_correlation")
+USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr", "mse", "mae")
+
+BINARY = 2
+"""Classes of a yes or no."""
+MOST_CLASSES = 1000
+"""That a column of labels may hold."""
+SURELY_CLASSES = 20
+"""So many different labels are no free text, however few rows there are."""
+MOST_DIFFERENT = 0.5
+"""Share of the rows that have a label of their own in a column of classes."""
 
 
 def parse_user_labels(values: Iterable[Any], origin: str) -> dict[int, Label]:
@@ -37,13 +48,13 @@ def parse_user_labels(values: Iterable[Any], origin: str) -> dict[int, Label]:
 def user_task(
     labels: Mapping[int, Label], text_columns: Sequence[str], label_column: str, origin: str
 ) -> TextClassification:
-    """The task that a user's training labels pose: names or 0 to C-1 are classes, real numbers a regression.
+    """The task that a user's training labels pose: names or integers are classes, real numbers a regression.
 
     Args:
         labels: By row, counted from 0; at least one.
         text_columns: The columns of text.
         label_column: The column of the labels.
-        origin: The training file.
+        origin: The training file, whose name is the task's.
     """
     classes: tuple[str, ...] = ()
     names = [label for label in labels.values() if isinstance(label, str)]
@@ -55,27 +66,30 @@ def user_task(
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
+    if len(classes) > MOST_CLASSES or len(classes) > max(len(labels) * MOST_DIFFERENT, SURELY_CLASSES):
+        advice = "" if names else ", or write 1.0 for 1 to learn a score"
+        raise AlignAttnError(
+            f"column {label_column!r} of {origin} has {len(classes):,} different labels in {len(labels):,} rows, more "
+            f"than classes can be: check --label_column{advice}"
+        )
+    metrics = USER_BINARY_METRICS if len(classes) == BINARY else USER_CLASSIFICATION_METRICS
     return TextClassification(
-        name="user",
+        name=plain_stem(origin),
         text_columns=tuple(text_columns),
         label_column=label_column,
         labels=classes,
-        metrics=USER_CLASSIFICATION_METRICS if classes else USER_REGRESSION_METRICS,
+        metrics=metrics if classes else USER_REGRESSION_METRICS,
     )
 
 
 def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ...]:
-    numbers = set(labels.values()) - {UNLABELLED}
-    if not numbers:
+    """The integers among the labels in their order; -1 marks a row without a label where the others count from 0."""
+    numbers = sorted(int(label) for label in set(labels.values()))
+    others = [number for number in numbers if number != UNLABELLED]
+    if not others:
         raise no_labelled_row(origin)
-    for index, label in labels.items():
-        if label != UNLABELLED and label not in range(len(numbers)):
-            raise AlignAttnError(
-                f"label {label} in row {index + 1} of {origin} is outside 0 to {len(numbers) - 1}, the "
-                f"{len(numbers)} classes found: number them from 0 without a gap, use names, "
-                "or write 1.0 for 1 to learn a score"
-            )
-    return tuple(str(number) for number in range(len(numbers)))
+    marks_unlabelled = len(others) > 1 and others == list(range(len(others)))
+    return tuple(map(str, others if marks_unlabelled else numbers))
 
 
 def user_label_numbers(
@@ -92,8 +106,8 @@ def user_label_numbers(
         The label of every row, -1 where there is none that is good; the problems by row.
     """
     numbers = {name: number for number, name in enumerate(task.labels)}
-    if "0" in numbers:
-        numbers[str(UNLABELLED)] = UNLABELLED
+    if all(isinstance(parse_label(name), int) for name in task.labels):
+        numbers.setdefault(str(UNLABELLED), UNLABELLED)
     column: list[Label] = [UNLABELLED] * num_rows
     problems = {}
     for index, label in labels.items():

@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, data: 
 
 def draw(kind: str, runs: dict[str, Path], output: Path, of: tuple[str, ...] = ("soft", "aa-ct"), **options: object):
     runs_of = [str(runs[name]) for name in of]
-    return make_figure(FigureOptions(kind=kind, run=runs_of, output=str(output), **options))
+    return make_figure(FigureOptions(kind=kind, run=runs_of, output_file=str(output), **options))
 
 
 def panels_of(figure):
@@ -137,6 +137,19 @@ class TestTsne:
             shown = float(re.search(r"query-key distance ([\d.]+)", panel.get_title())[1])
             assert shown == pytest.approx(float(expected), abs=6e-4)
 
+    def test_balanced_queries_and_keys_have_one_mean(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        options = {"of": ("soft",), "max_eval_samples": NUM_ROWS}
+        titles = []
+        for balanced in (False, True):
+            figure = draw("tsne", runs, tmp_path / f"{balanced}.png", balanced=balanced, **options)
+            assert ("balanced" in figure._suptitle.get_text()) == balanced
+            titles.append(panels_of(figure)[0].get_title())
+        shown = [float(re.search(r"query-key distance ([\d.]+)", title)[1]) for title in titles]
+        assert shown[1] < shown[0] / 2
+        # How they are drawn changes nothing of what is measured.
+        assert titles[0].splitlines()[-1] == titles[1].splitlines()[-1]
+        assert re.fullmatch(r"over spread: as is [\d.]+, balanced [\d.]+, floor [\d.]+", titles[0].splitlines()[-1])
+
     def test_of_more_tokens_a_seeded_draw_is_shown(self, runs: dict[str, Path], tmp_path: Path) -> None:
         clouds = []
         for index, seed in enumerate((3, 3, 4)):
@@ -194,7 +207,11 @@ def test_reliability_diagrams_count_all_predictions(runs: dict[str, Path], tmp_p
 def test_distance_is_that_of_the_evaluation_rows_before_and_after(
     runs: dict[str, Path], data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    (panel,) = panels_of(draw("distance", runs, tmp_path / "a.png"))
+    panel, *over_spread = panels_of(draw("distance", runs, tmp_path / "a.png"))
+    assert [other.get_title() for other in over_spread] == ["as is", "balanced", "floor: two halves of one cloud"]
+    for other in over_spread:
+        assert "spread" in other.get_ylabel()
+        assert [len(line.get_xdata()) for line in other.lines] == [len(line.get_xdata()) for line in panel.lines]
     assert panel.get_xlabel() == "training step"
     assert "distance" in panel.get_ylabel()
     assert len(panel.lines) == 2
@@ -213,7 +230,7 @@ def test_logging_the_distance_leaves_the_run_bitwise_the_same(runs: dict[str, Pa
     assert all(torch.equal(logging[name], silent[name]) for name in silent)
     entries = [[entry for entry in history(runs[name]) if "loss" in entry] for name in ("aa-ct", "silent")]
     assert all(DISTANCE_NAME in entry for entry in entries[0])
-    assert [{k: v for k, v in entry.items() if k != DISTANCE_NAME} for entry in entries[0]] == entries[1]
+    assert [{k: v for k, v in entry.items() if not k.startswith(DISTANCE_NAME)} for entry in entries[0]] == entries[1]
 
 
 class TestCurves:
@@ -242,7 +259,7 @@ class TestCurves:
 @pytest.mark.parametrize("ending", SIGNATURES)
 def test_the_ending_chooses_the_format(ending: str, runs: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / f"picture{ending}"
-    words = ["figure", "attention", "--run", *map(str, (runs["soft"], runs["aa-ct"])), "--output", str(path)]
+    words = ["figure", "attention", "--run", *map(str, (runs["soft"], runs["aa-ct"])), "--output_file", str(path)]
     assert run_command(words) == 0
     content = path.read_bytes()
     assert content.startswith(SIGNATURES[ending])
@@ -321,12 +338,12 @@ class TestMistakes:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         output = tmp_path / "picture.png"
-        words = [kind, "--run", str(runs["soft"]), "--output", str(output), *options]
+        words = [kind, "--run", str(runs["soft"]), "--output_file", str(output), *options]
         assert message in refused(capsys, *words)
         assert not output.exists()
 
     def test_output(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        words = ["curves", "--run", str(runs["soft"]), "--output"]
+        words = ["curves", "--run", str(runs["soft"]), "--output_file"]
         assert "must end in .png, .svg, .pdf" in refused(capsys, *words, str(tmp_path / "picture.gif"))
         there = tmp_path / "picture.png"
         there.write_text("mine")
@@ -334,7 +351,7 @@ class TestMistakes:
         assert there.read_text() == "mine"
 
     def test_folders(self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        output = ["--output", str(tmp_path / "picture.png")]
+        output = ["--output_file", str(tmp_path / "picture.png")]
         assert "is no run folder" in refused(capsys, "tsne", "--run", str(tmp_path), *output)
         twice = str(runs["soft"])
         assert "names a folder twice" in refused(capsys, "curves", "--run", twice, twice, *output)
@@ -342,7 +359,7 @@ class TestMistakes:
     def test_what_a_run_does_not_hold(
         self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        output = ["--output", str(tmp_path / "picture.png")]
+        output = ["--output_file", str(tmp_path / "picture.png")]
         silent = ["distance", "--run", str(runs["aa-ct"]), str(runs["silent"])]
         assert f"{runs['silent']} logged no query_key_distance" in (line := refused(capsys, *silent, *output))
         assert "--log_query_key_distance" in line
@@ -362,7 +379,7 @@ class TestMistakes:
         other = shutil.copytree(runs["aa-ct"], tmp_path / "other")
         config = (other / "config.yaml").read_text().replace("validation.csv", "train.csv")
         (other / "config.yaml").write_text(config)
-        words = ["tsne", "--run", str(runs["soft"]), str(other), "--output", str(tmp_path / "picture.png")]
+        words = ["tsne", "--run", str(runs["soft"]), str(other), "--output_file", str(tmp_path / "picture.png")]
         assert "give runs of one task, or --text" in refused(capsys, *words)
         assert run_command(["figure", *words, "--text", SENTENCE]) == 0
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, WORDS
+from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, WORDS, tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
@@ -79,11 +79,12 @@ def weights(folder):
 
 @pytest.mark.parametrize("attention", alignattn.PRESETS)
 def test_a_run_writes_its_folder(options, attention):
-    assert run(options, attention=attention, alignment_weight="0.1") == 0
+    weight = "0.1" if attention in ALIGNED else None
+    assert run(options, attention=attention, alignment_weight=weight) == 0
     folder = options["--output_dir"]
     result = read(folder)
-    assert (result["task"], result["attention"], result["seed"]) == ("user", attention, 42)
-    assert result["attention_config"]["alignment_weight"] == 0.1
+    assert (result["task"], result["attention"], result["seed"]) == ("pairs", attention, 42)
+    assert weight is None or result["attention_config"]["alignment_weight"] == 0.1
     assert result["train_rows"] == 48
     assert result["versions"]["torch"] == torch.__version__
     assert result["train_runtime"] > 0
@@ -119,6 +120,11 @@ def test_slots_are_options_and_their_checkpoints_predict_as_the_run_did(options,
     folder = options["--output_dir"]
     attention = read(folder)["attention_config"]
     assert attention == alignattn.AttentionConfig(**expected).to_dict()
+    check_predictions(folder, rows_file)
+
+
+def check_predictions(folder, rows_file):
+    """The reloaded model gives the probabilities that the run wrote."""
     model = alignattn.from_pretrained(folder, AutoModelForSequenceClassification)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = pd.read_csv(rows_file)
@@ -129,13 +135,18 @@ def test_slots_are_options_and_their_checkpoints_predict_as_the_run_did(options,
     np.testing.assert_allclose(probabilities.numpy(), written, atol=1e-5)
 
 
-def test_a_run_does_not_start_from_a_checkpoint_with_an_attention_of_its_own(options, tmp_path, capsys):
-    assert run(options, attention="qvi", max_steps="1") == 0
-    capsys.readouterr()
-    changes = {"model": options["--output_dir"], "output_dir": str(tmp_path / "second")}
-    assert run(options, **changes) == 2
-    message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "saved with an attention of its own (value='qvi')" in message
+@pytest.mark.parametrize("family", ["deberta-v3", "mpnet"])
+def test_models_without_the_attention_interface_train_and_predict(
+    family, options, tiny_checkpoint, rows_file, tmp_path
+):
+    folder = tmp_path / family
+    tiny_model(family).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_checkpoint / name, folder)
+    changes = {"model": str(folder), "attention": "aa-ct+sparsemax", "num_train_epochs": "1"}
+    assert run(options, **changes, model_config=["hidden_dropout_prob=0.0"]) == 0
+    assert read(options["--output_dir"])["training"]["align_loss"] > 0
+    check_predictions(options["--output_dir"], rows_file)
 
 
 def test_the_resolved_config_reproduces_the_run_bitwise(options, tmp_path):
@@ -161,10 +172,10 @@ def test_seeds_give_mean_and_standard_deviation(options, capsys):
 
 def test_the_command_line_overrides_the_config(options, tmp_path):
     config = tmp_path / "config.yaml"
-    config.write_text("learning_rate: 2e-5\nseed: 5\nattention: aa-gan\nalignment_weight: 0.5\nseeds: [1, 2]\n")
+    config.write_text("learning_rate: 2e-5\nseed: 5\nattention: aa-gan\nalignment_weight: 0.5\nlayers: [0, 1]\n")
     parsed = COMMAND.parse([*words_of(options)[1:], "--config", str(config), "--seed", "6"])
     assert parsed.values["learning_rate"] == 1e-3  # of the command line
-    assert (parsed.values["seed"], parsed.values["seeds"]) == (6, (1, 2))
+    assert (parsed.values["seed"], parsed.values["layers"]) == (6, (0, 1))
     assert parsed.attention.alignment_weight == 0.5
     without_rate = {name: value for name, value in options.items() if name != "--learning_rate"}
     parsed = COMMAND.parse([*words_of(without_rate)[1:], "--config", str(config)])
@@ -227,7 +238,7 @@ def test_a_regression_predicts_scores(options, tmp_path):
     rows = [{"a": "the cat sees", "b": "a dog runs", "same": 0.5 + index} for index in range(8)]
     path.write_text("\n".join(map(json.dumps, rows)))
     assert run(options, train_file=str(path), validation_file=str(path)) == 0
-    assert set(read(options["--output_dir"])["metrics"]["validation"]) == {"pearson", "spearmanr"}
+    assert set(read(options["--output_dir"])["metrics"]["validation"]) == {"pearson", "spearmanr", "mse", "mae"}
     predictions = pq.read_table(Path(options["--output_dir"]) / "predictions.parquet")
     assert predictions.column_names == ["split", "row", "label", "prediction"]
 
@@ -298,7 +309,6 @@ class TestBadInput:
             ("", "empty"),
             ("a,b,same\n", "row"),
             ("a,b,same\nthe cat,,yes\n", "row 1: column 'b' is empty"),
-            ("a,b,same\nthe cat,a dog,0\nthe cat,a dog,5\n", "label 5 in row 2"),
         ],
     )
     def test_bad_files(self, options, text, words, tmp_path, capsys):
@@ -323,16 +333,79 @@ class TestBadInput:
         assert run(options, config=str(path)) == 2
         assert words in one_line(capsys)
 
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"layers": ["0", "99"]}, "layers=[0, 99]: this model has layers 0 to 1"),
+            ({"max_length": "100000"}, "--max_length 100000 is no good: the model takes at most"),
+            ({"model_config": ["no_such_field=1"]}, "BertConfig has no field 'no_such_field'"),
+            ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury': no layer of "),
+        ],
+    )
+    def test_what_the_config_tells_is_said_before_rows_and_weights_are_read(
+        self, options, changes, words, tiny_checkpoint, tmp_path, capsys
+    ):
+        folder = tmp_path / "no-weights"
+        folder.mkdir()
+        shutil.copy(tiny_checkpoint / "config.json", folder)
+        rows = tmp_path / "rows.csv"
+        rows.write_text("of,other,columns\n1,2,3\n")
+        assert run(options, model=str(folder), train_file=str(rows), **changes) == 2
+        assert words in one_line(capsys)
+
+    def test_a_field_of_a_file_that_does_not_fit_is_named_and_left_out_on_request(self, options, tmp_path, capsys):
+        path = tmp_path / "albert.yaml"
+        path.write_text("model_config: [hidden_dropout_prob=0.3, classifier_dropout_prob=0.1]\n")
+        assert run(options, config=str(path)) == 2
+        line = one_line(capsys)
+        assert f"{path}: --model_config: classifier_dropout_prob=0.1: BertConfig has no field" in line
+        assert line.endswith("leave it out with --model_config classifier_dropout_prob=")
+        left_out = ["classifier_dropout_prob=", "attention_probs_dropout_prob=0.2"]
+        assert run(options, config=str(path), model_config=left_out) == 0
+        config = read(options["--output_dir"], "config.json")
+        assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.2)
+        assert "classifier_dropout_prob" not in config
+
+    def test_a_mistake_of_a_file_names_the_file_and_one_that_was_typed_does_not(self, options, tmp_path, capsys):
+        path = tmp_path / "options.yaml"
+        path.write_text("warmup_steps: -1\nmodel_config: [nothing=1]\n")
+        assert run(options, config=str(path)) == 2
+        assert one_line(capsys).startswith(f"alignattn: {path}: --warmup_steps -1")
+        assert run(options, config=str(path), warmup_steps="-2") == 2
+        assert one_line(capsys).startswith("alignattn: --warmup_steps -2")
+        assert run(options, config=str(path), warmup_steps="0", model_config=["nothing=2"]) == 2
+        assert one_line(capsys).startswith("alignattn: --model_config: nothing=2: BertConfig has no field")
+        assert run(options, model_config=["hidden_dropout_prob="]) == 2
+        assert "has no value: write null for none" in one_line(capsys)
+
     def test_deberta(self, options, tiny_checkpoint, tmp_path, capsys):
         folder = tmp_path / "deberta"
-        config = transformers.DebertaV2Config(
+        config = transformers.DebertaConfig(
             vocab_size=25, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
         )
-        transformers.DebertaV2Model(config).save_pretrained(folder)
+        transformers.DebertaModel(config).save_pretrained(folder)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_checkpoint / name, folder)
         assert run(options, model=str(folder)) == 2
         assert "no attention that a patch can reach" in one_line(capsys)
+
+    def test_equal_names_of_other_data_are_another_run(self, options, rows_file, tmp_path, monkeypatch, capsys):
+        lines = Path(rows_file).read_text().splitlines(keepends=True)
+        for place, kept in (("here", lines), ("there", lines[:-8])):
+            (tmp_path / place).mkdir()
+            (tmp_path / place / "rows.csv").write_text("".join(kept))
+        names = {"train_file": "rows.csv", "validation_file": "rows.csv", "num_train_epochs": "1"}
+        monkeypatch.chdir(tmp_path / "here")
+        assert run(options, **names) == 0
+        monkeypatch.chdir(tmp_path / "there")
+        capsys.readouterr()
+        assert run(options, **names) == 2
+        assert "already holds another run (of --train_file: rows.csv holds other content than then)" in one_line(capsys)
+        Path("rows.csv").write_text("".join(lines))
+        assert run(options, **names) == 0
+        Path("rows.csv").unlink()
+        assert run(options, **names) == 0
+        assert capsys.readouterr().out.count("is finished already") == 2
 
     def test_a_folder_that_holds_another_run(self, options, capsys):
         assert run(options) == 0
@@ -442,7 +515,7 @@ def test_a_run_that_failed_at_once_does_not_block_its_correction(options):
     folder = Path(options["--output_dir"])
     folder.mkdir()
     (folder / "config.yaml").write_text("learning_rate: -1.0\n")
-    assert run(options, max_steps="1") == 0
+    assert run(options, max_steps="1", num_train_epochs=None) == 0
     assert read(folder)["train_rows"] == 48
 
 

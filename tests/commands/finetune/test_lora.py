@@ -82,13 +82,43 @@ def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):  # noqa: F
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
 
 
+@pytest.fixture
+def checkpoint(options, tmp_path):  # noqa: F811
+    """One of a run that trains adapters, alone: no config.yaml says of which."""
+    saving = {"save_strategy": "steps", "save_steps": "3", "save_total_limit": "10"}
+    assert run(options, attention="aa-gan", lora_r="2", output_dir=str(tmp_path / "first"), **saving) == 0
+    return shutil.move(tmp_path / "first" / "checkpoint-3", tmp_path / "checkpoint-3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"lora_r": "3"}, "its adapter differs in lora_alpha, r"),
+        ({"lora_target_modules": ["query", "key"]}, "its adapter differs in target_modules"),
+        ({"attention": "aa-ct"}, "its adapter differs in alignattn"),
+        ({"lora_r": None}, "it is of an adapter .*and this run trains a whole model"),
+    ],
+)
+def test_an_adapter_of_another_run_is_not_gone_on_from(options, checkpoint, changes, message, capsys):  # noqa: F811
+    resumed = {"attention": "aa-gan", "lora_r": "2", "resume_from_checkpoint": str(checkpoint)}
+    resumed = {name: value for name, value in (resumed | changes).items() if value is not None}
+    assert run(options, **resumed) == (2 if message else 0)
+    if message:
+        assert re.search(message, one_line(capsys))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"lora_alpha": "8"}, "give --lora_r as well"),
         ({"lora_r": "0"}, "lora_r"),
         ({"lora_r": "2", "model": "esim"}, "--lora_r is for pretrained models"),
-        ({"lora_r": "2", "lora_target_modules": ["nothing"]}, "--lora_target_modules: .*"),
+        (
+            {"lora_r": "2", "lora_target_modules": ["nothing"]},
+            "--lora_target_modules 'nothing': no layer of .*key, query",
+        ),
+        ({"lora_r": "2", "lora_target_modules": ["qeury"]}, r"did you mean 'query'\?"),
         ({"lora_r": "2", "lora_target_modules": ["value"]}, "no parameter can follow the alignment"),
     ],
 )

@@ -7,11 +7,12 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from alignattn.attention.distance import energy_distance
+from alignattn.attention.distance import energy_distance, measure_distances
 from alignattn.commands.inspect.head_study import (
-    MEASURES,
     NO_ROLE,
+    POOLED_MEASURES,
     ROLE_FACTOR,
+    TEXT_MEASURES,
     RareTokens,
     Sample,
     attention_measures,
@@ -92,9 +93,19 @@ def test_each_text_counts_the_same() -> None:
     texts = [sample_of(weights_of(length, seed=length), NONE[:length], NONE[:length]) for length in (3, 8)]
     whole, *parts = (study_heads(some) for some in (texts, texts[:1], texts[1:]))
     assert (whole.num_texts, whole.num_tokens) == (2, 11)
-    for name in MEASURES:
+    for name in TEXT_MEASURES:
         torch.testing.assert_close(whole.measures[name], (parts[0].measures[name] + parts[1].measures[name]) / 2)
     assert whole.uniform["entropy"] == pytest.approx((math.log(3) + math.log(8)) / 2)
+
+
+def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
+    texts = [sample_of(weights_of(length, seed=length), NONE[:length], NONE[:length]) for length in (3, 8)]
+    joined = [torch.cat([getattr(text, role)[0] for text in texts], dim=1) for role in ("query", "key")]
+    expected = measure_distances(*joined)
+    study = study_heads(texts)
+    for name, values in zip(POOLED_MEASURES, (expected.as_is, expected.balanced, expected.floor), strict=True):
+        torch.testing.assert_close(study.measures[name][0], values)
+    assert study_heads(texts, balances=False).measures["balanced_distance"].isnan().all()
 
 
 def test_a_text_without_neighbours_does_not_enter_their_mean() -> None:

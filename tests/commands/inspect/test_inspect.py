@@ -1,6 +1,7 @@
 """`alignattn inspect`: its figures against plain transformers, what it writes, and what it says of mistakes."""
 
 import csv
+import gzip
 import math
 from pathlib import Path
 
@@ -11,16 +12,18 @@ from conftest import VOCABULARY, tiny_model
 from transformers import AutoModel, AutoTokenizer, BertTokenizer
 
 import alignattn
-from alignattn.attention.distance import energy_distance, sliced_wasserstein
+from alignattn.attention.distance import energy_distance, measure_distances, sliced_wasserstein
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import inspect_heads
-from alignattn.commands.inspect.head_study import MEASURES
+from alignattn.commands.inspect.head_study import MEASURES, POOLED_MEASURES
 from alignattn.commands.inspect.report import heat_map_panels
 from alignattn.plots import draw_heat_maps
 
 NUM_LAYERS = NUM_HEADS = 3
+SHOWN = [name for name in MEASURES if name != "sparsity"]
+"""Those of which there is anything to see where attention is a softmax."""
 PNG_SIGNATURE = b"\x89PNG"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CLS, SEP = 2, 3
@@ -85,9 +88,16 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 
 
 def table_of(output: str) -> list[list[str]]:
-    """The cells of the lines of heads: those that begin with a layer and a head."""
-    lines = [line.split() for line in output.splitlines()]
-    return [line for line in lines if len(line) == len(MEASURES) + 3 and line[0].isdigit()]
+    """The cells of the lines of heads, which begin with a layer and a head, of all tables that these take."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    is_of_heads = False
+    for line in output.partition("mean over heads")[0].splitlines():
+        assert len(line) < 100
+        cells = line.split()
+        is_of_heads = cells[:2] == ["layer", "head"] or (is_of_heads and bool(cells))
+        if is_of_heads and cells[0].isdigit():
+            heads.setdefault((cells[0], cells[1]), []).extend(cells[2:])
+    return [[*head, *cells] for head, cells in heads.items()]
 
 
 def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
@@ -101,6 +111,7 @@ def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
             module.register_forward_hook(lambda _, __, out, role=role: projected[role].append(out))
     rare_ids = tokenizer.convert_tokens_to_ids(list(RARE_WORDS))
     figures: dict[tuple[int, int], dict[str, list[float]]] = {}
+    clouds: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for text in TEXTS:
         batch = tokenizer(text, return_tensors="pt")
         ids = batch["input_ids"][0].tolist()
@@ -112,6 +123,7 @@ def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
             query, key = (
                 projected[role][layer].unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for role in ("query", "key")
             )
+            clouds.setdefault(layer, []).append((query[0], key[0]))
             distances = {
                 distance.__name__: distance(query, key).tolist() for distance in (sliced_wasserstein, energy_distance)
             }
@@ -120,6 +132,12 @@ def plain_figures(folder: str) -> dict[tuple[int, int], dict[str, float]]:
                 values |= {name: by_head[head] for name, by_head in distances.items()}
                 for name, value in values.items():
                     figures.setdefault((layer, head), {}).setdefault(name, []).append(value)
+    pooled = {
+        layer: measure_distances(*(torch.cat(p, dim=1) for p in zip(*c, strict=True))) for layer, c in clouds.items()
+    }
+    for (layer, head), values in figures.items():
+        for name, field in zip(POOLED_MEASURES, ("as_is", "balanced", "floor"), strict=True):
+            values[name] = [float(getattr(pooled[layer], field)[head])]
     return {head: {name: float(np.mean(all_)) for name, all_ in values.items()} for head, values in figures.items()}
 
 
@@ -149,7 +167,7 @@ def test_figures_are_those_of_plain_transformers(
     for line, cells, head in zip(lines, table, heads, strict=True):
         figures = {name: float(line[name]) for name in MEASURES}
         assert figures == pytest.approx(expected[head], rel=1e-4, abs=1e-6)
-        assert cells[2:] == [*(f"{figures[name]:.3f}" for name in MEASURES), line["role"]]
+        assert cells[2:] == [*(f"{figures[name]:.3f}" for name in SHOWN), line["role"]]
     entropies = [figures["entropy"] for figures in expected.values()]
     assert max(entropies) - min(entropies) > 0.1
 
@@ -169,8 +187,9 @@ def test_means_over_heads_end_the_table(
 ) -> None:
     (study,) = inspect_heads(arguments(models["bert"], texts, tmp_path))
     lines = capsys.readouterr().out.partition("mean over heads")[2].splitlines()[3 : 3 + NUM_LAYERS]
+    assert max(map(len, lines)) < 100
     for layer, line in enumerate(lines):
-        means = [f"{float(study.heads.measures[name][layer].mean()):.3f}" for name in MEASURES]
+        means = [f"{float(study.heads.measures[name][layer].mean()):.3f}" for name in SHOWN]
         assert line.split() == [str(layer), *means]
 
 
@@ -187,7 +206,7 @@ def test_two_models_stand_side_by_side(
     assert len(table) == NUM_LAYERS * NUM_HEADS
     for line, (layer, head, *cells) in enumerate(table):
         assert (int(layer), int(head)) == divmod(line, NUM_HEADS)
-        pairs = [[f"{float(study.heads.measures[name].flatten()[line]):.3f}" for study in both] for name in MEASURES]
+        pairs = [[f"{float(study.heads.measures[name].flatten()[line]):.3f}" for study in both] for name in SHOWN]
         roles = [study.heads.roles()[int(layer)][int(head)] for study in both]
         assert cells == ["/".join(pair) for pair in (*pairs, roles)]
     counted = [line["model"] for line in lines_of(tmp_path / "both")]
@@ -200,7 +219,15 @@ def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, 
     for some in (studies[:1], studies):
         figure = draw_heat_maps(heat_map_panels(some), x_label="head", y_label="layer", title="t")
         panels = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
-        assert len(panels) == len(MEASURES) * len(some)
+        # Of softmax no weight is 0: there is nothing to see of sparsity.
+        differences = {title: image for title, image in panels.items() if title.startswith("B - A: ")}
+        assert len(panels) - len(differences) == len(SHOWN) * len(some)
+        assert len(differences) == (len(SHOWN) if len(some) == 2 else 0)
+        for title, image in differences.items():
+            first, second = (panels[f"{letter}: {title[len('B - A: ') :]}"].get_array() for letter in "AB")
+            assert np.allclose(image.get_array(), second - first, equal_nan=True)
+            assert image.get_clim() == pytest.approx((-abs(second - first).max(), abs(second - first).max()))
+        panels = {title: image for title, image in panels.items() if title not in differences}
         entropies = [image for title, image in panels.items() if "entropy" in title]
         assert [image.get_array().tolist() for image in entropies] == [
             study.heads.measures["entropy"].tolist() for study in some
@@ -229,11 +256,34 @@ def test_a_checkpoint_keeps_the_attention_that_it_was_trained_with(texts: str, t
     assert float(study.heads.measures["sparsity"].min()) > 0
 
 
-def test_a_file_of_pairs_is_read_by_its_columns(models: dict[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text("x,label,y\na b,1,c\nd,0,e f g\n", encoding="utf-8")
+def test_where_attention_fixes_the_basis_there_is_no_balanced_distance(
+    texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save(tmp_path / "model", tiny_model("modernbert"))
+    (study,) = inspect_heads(arguments(model, texts, tmp_path / "out"))
+    assert study.heads.measures["balanced_distance"].isnan().all()
+    assert study.heads.measures["spread_distance"].isfinite().all()
+    assert " nan " in capsys.readouterr().out
+    assert (tmp_path / "out" / "heads.png").is_file()
+
+
+@pytest.mark.parametrize(("ending", "separator"), [("csv", ","), ("tsv", "\t")])
+def test_a_file_of_pairs_is_read_by_its_columns(
+    ending: str, separator: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / f"pairs.{ending}"
+    path.write_text("x,label,y\na b,1,c\nd,0,e f g\n".replace(",", separator), encoding="utf-8")
     (study,) = inspect_heads(arguments(models["bert"], str(path), tmp_path / "out", text_columns=["x", "label"]))
     assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 1 + 3)
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.csv.gz"])
+def test_a_table_is_told_from_lines_as_for_finetune(name: str, models: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / name
+    text = "x\ty\na b\tc\nd\te f g\n"
+    path.write_bytes(gzip.compress(text.replace("\t", ",").encode()) if name.endswith(".gz") else text.encode())
+    (study,) = inspect_heads(arguments(models["bert"], str(path), tmp_path / "out", text_columns=["x", "y"]))
+    assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 3 + 3)
 
 
 def test_max_samples_draws_by_the_seed(models: dict[str, str], tmp_path: Path) -> None:

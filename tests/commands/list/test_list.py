@@ -1,3 +1,4 @@
+import inspect
 import re
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from alignattn.commands.list.command import LISTS
 from alignattn.models import MODELS
 from alignattn.runs.tables import TABLES
 from alignattn.tasks import TASKS
+
+GIVEN_BY_THE_MODEL = {"head_dim", "num_heads", "num_layers", "head_reduction"}
+"""Arguments of the choices' classes that are no options."""
 
 NAMES = {
     "slots": [name for choices in SLOTS.values() for name in choices],
@@ -51,6 +55,33 @@ def test_a_choice_stands_with_its_equation_and_its_paper(capsys: pytest.CaptureF
     assert preset.endswith(f"[{number}] eq. 4")
     (source,) = [line for line in lines if line.startswith(f"[{number}]")]
     assert source.startswith(f'[{number}] Zhang et al. 2021, "Alignment Attention by Matching Key and Query')
+
+
+def test_the_options_of_a_choice_are_those_that_its_class_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = listed(capsys, "slots")
+    for slot, choices in SLOTS.items():
+        for name in choices:
+            keywords = inspect.signature(choices.load(name)).parameters.keys() - GIVEN_BY_THE_MODEL
+            (line,) = [line for line in lines if line.split()[:2] == [slot, name]]
+            assert set(re.findall(r"(\w+)=[\w|]", line)) == keywords - {"args", "kwargs"}
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_in_a_terminal_no_line_is_longer_than_it_is_wide(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = " ".join(listed(capsys, what)).split()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    lines = listed(capsys, what)
+    assert max(map(len, lines)) <= 80
+    assert sorted(set("".join(lines))) == sorted(set("".join(whole)) | {" "})
+    assert {word for line in lines for word in line.split()} <= {part for word in whole for part in parts(word)}
+
+
+def parts(word: str) -> list[str]:
+    """A word and all that may be left of it where a line ends."""
+    return [word[start:end] for start in range(len(word)) for end in range(start + 1, len(word) + 1)] + ["-" * 80]
 
 
 def test_without_a_word_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,13 +19,13 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.robustness.shard import WHOLE
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.shard import WHOLE
 
 ROWS = 60
 
 
-def write_attacks(folder, outcomes):
+def write_attacks(folder, outcomes, labels=(0,)):
     """The files of a finished run of attacks with these outcomes, row by row."""
     settings = AttackSettings(
         "model",
@@ -44,7 +44,20 @@ def write_attacks(folder, outcomes):
     path = folder / "run" / "textfooler.jsonl"
     header = AttackHeader(settings, WHOLE, ROWS, ROWS, (), "12ab", {})
     records = tuple(
-        AttackRecord(index, "textfooler", outcome, 0, {"sentence": "a b"}, None, [0.5, 0.5], None, 3, 2, 0, 42 + index)
+        AttackRecord(
+            index,
+            "textfooler",
+            outcome,
+            labels[index % len(labels)],
+            {"sentence": "a b"},
+            None,
+            [0.5, 0.5],
+            None,
+            3,
+            2,
+            0,
+            42 + index,
+        )
         for index, outcome in enumerate(outcomes)
     )
     path.parent.mkdir(parents=True)
@@ -76,6 +89,18 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert len(soft.digests) == 2
     assert result.runs[soft.digests[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
+
+
+@pytest.mark.parametrize("labels", [(0,), (0, 1)])
+def test_attacks_on_a_model_that_tells_nothing_apart_are_marked(labels, tmp_path):
+    table = load_table("table3").narrowed(tasks=["sst2"], attentions=["soft"])
+    cells = list(table.cells([1]))
+    folder = RunFolder(tmp_path, cells[0].experiments[0])
+    folder.prepare()
+    # All scores are equal: the class is the first, whatever the label.
+    write_attacks(folder.output, ["failed", "skipped"] * (ROWS // 2), labels)
+    result = read_table(table, cells, folders_of(tmp_path, cells))
+    assert [cell.is_one_answer for cell in result.cells[:2]] == [len(labels) > 1, False]
 
 
 def write_domain_shift(folder):

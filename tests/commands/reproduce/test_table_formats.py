@@ -72,6 +72,15 @@ def test_a_cell_is_mean_and_deviation_beside_the_published_number() -> None:
     ]
 
 
+def test_a_number_of_a_model_that_tells_nothing_apart_is_marked() -> None:
+    plain = measured_table()
+    table = with_cell(plain, cell("gan", MRPC, ACCURACY, 0.8, 0.8, 0.8, is_one_answer=True))
+    assert body(table)[1][1] == "80.00 ± 0.00°"
+    for form in (to_markdown, to_text):
+        assert ("the same for every row" in form(table), "the same for every row" in form(plain)) == (True, False)
+    assert r"80.00 $\pm$ 0.00$^\circ$" in to_latex(table)
+
+
 def test_the_header_names_column_measure_and_unit() -> None:
     header = markdown_tables(measured_table())[0][0]
     assert header == ["", "MRPC accuracy (%)", "MRPC ECE (%)", "cost time a step (s)", "cost memory (MiB)"]

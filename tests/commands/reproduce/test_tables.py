@@ -57,6 +57,20 @@ def test_table_2_holds_the_published_numbers(paper):
     assert names == list(pairs[0])
 
 
+@pytest.mark.parametrize("model", ["da", "esim"])
+def test_runs_that_cannot_be_are_said_to_be_none_and_are_not_missing(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "table2", "--models", model, "--tasks", "swag-hellaswag", "--num_seeds", "1"]
+    assert main([*words, "--dry_run"]) == 0
+    assert f"1 cannot be: --model {model} compares the two texts of a pair" in capsys.readouterr().out
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "n/a" in out
+    assert f"n/a: --model {model} compares the two texts of a pair, and task 'swag' has none." in out
+    assert not list((tmp_path / "results").rglob("experiment.json"))
+    assert "not applicable" in next((tmp_path / "results").rglob("*.html")).read_text()
+
+
 def test_table_3_holds_the_published_numbers(paper):
     expected = [
         number
@@ -124,6 +138,21 @@ def test_equal_options_have_equal_digests_however_they_are_written():
     assert digest("--layers", "0", "1") == digest("--layers", "00", "01")
     assert digest("--learning_rate", "1e-4") != digest("--learning_rate", "2e-4")
     assert digest() != digest("--max_length", "64")
+
+
+def test_a_run_that_others_start_from_is_told_by_its_content(tmp_path):
+    def digest(folder):
+        table = load_table("table1").with_given({"model": str(folder)}).narrowed(tasks=["rte"], attentions=["soft"])
+        return next(table.cells([1])).experiments[0].digest
+
+    first, moved, other, plain = (tmp_path / name for name in ("first", "moved", "other", "plain"))
+    for folder, content in ((first, b"1"), (moved, b"1"), (other, b"2"), (plain, b"1")):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(content)
+        if folder != plain:
+            (folder / "config.yaml").write_text(f"output_dir: {folder}\n")
+    assert digest(first) == digest(moved)
+    assert len({digest(folder) for folder in (first, other, plain)}) == 3
 
 
 def test_what_changes_nothing_of_a_run_changes_no_digest():

@@ -68,7 +68,7 @@ def test_an_empty_value_of_a_config_file_is_refused_too(empty_folder, capsys) ->
     assert refusal([*words, ""], capsys) == "--config is empty: give a value, or leave it out"
     config = empty_folder / "config.yaml"
     config.write_text("data_dir: ''\n")
-    assert refusal([*words, str(config)], capsys) == "--data_dir is empty: give a value, or leave it out"
+    assert refusal([*words, str(config)], capsys) == f"{config}: --data_dir is empty: give a value, or leave it out"
 
 
 @pytest.mark.parametrize("option", ["word_vectors", "neighbors", "mlm"])
@@ -116,4 +116,4 @@ def test_the_help_gives_defaults_that_are_values(capsys) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "Seed of the attacks. (default: 42)" in text
     assert "Attacks. (default: textfooler textbugger bae)" in text
-    assert "Most tokens of a row (default: the model's, 512)." in text
+    assert "Most tokens of a row (default: the run's, or the model's, 512)." in text

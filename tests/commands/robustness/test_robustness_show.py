@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from robustness_helpers import run_robustness
 
 from alignattn.commands.robustness.examples import changed_words, summary_line
@@ -233,6 +234,21 @@ def test_the_command_prints_what_is_asked_for(tmp_path, capsys):
     assert "25 example(s)" in printed
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"labels": ["bad", "good"]}, "good"), ({"settings": {"task": "sst2"}}, "positive"), ({}, "1")],
+)
+def test_classes_have_the_names_of_the_task(changes, name, tmp_path, capsys):
+    path = save(tmp_path, line(0))
+    header = json.loads((ROOT / "tests/fixtures/before_house/attacks/finished/aa-ct/textbugger.json").read_text())
+    header["settings"] |= changes.get("settings", {})
+    path.with_suffix(".json").write_text(json.dumps(header | {k: v for k, v in changes.items() if k != "settings"}))
+    show(str(path))
+    assert f"label {name}\n" in capsys.readouterr().out
+    show(str(path), "--labels", "no", "yes", "--html", str(tmp_path / "page.html"))
+    assert "label yes" in (tmp_path / "page.html").read_text()
+
+
 def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
     path = save(tmp_path, line(0), failed(1), skipped(2))
     page = tmp_path / "new" / "page.html"
@@ -241,7 +257,7 @@ def test_the_command_writes_a_page_and_overwrites_nothing(tmp_path, capsys):
     assert len([tag for tag, _ in Page(page.read_text(encoding="utf-8")).tags if tag == "article"]) == 3
     before = path.read_bytes()
     for taken in (page, path, tmp_path):
-        with pytest.raises(AlignAttnError, match="is there already"):
+        with pytest.raises(AlignAttnError, match=r"is there already|is a folder: give a file"):
             show(str(path), "--html", str(taken))
     assert path.read_bytes() == before
 

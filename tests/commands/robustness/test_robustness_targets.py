@@ -119,13 +119,13 @@ def test_no_row_is_longer_than_the_model_takes(classifier, unlimited, data) -> N
     assert target.settings("bae", arguments, {}).max_length == 64
 
 
-@pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64)])
+@pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 63), ("distilbert", 64), ("mpnet", 62)])
 def test_a_model_takes_what_its_positions_hold(family, longest, unlimited) -> None:
     model = tiny_model(family)
     assert most_tokens(model, unlimited) == longest
-    model(torch.ones(1, longest, dtype=torch.long))
+    model(torch.full((1, longest), 3))
     with pytest.raises((IndexError, RuntimeError)):
-        model(torch.ones(1, longest + 1, dtype=torch.long))
+        model(torch.full((1, longest + 1), 3))
 
 
 def test_only_the_tokenizer_limits_a_model_of_any_length(tiny_checkpoint, unlimited) -> None:
@@ -157,6 +157,15 @@ def test_a_model_without_attention_is_called_by_its_own_name(monkeypatch) -> Non
     monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
     (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
     assert loader().attention == "esim"
+
+
+def test_rows_of_a_run_are_as_long_as_it_had_them(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
+    arguments = AttackOptions(run=("finished/aa-ct",))
+    (loader,) = target_loaders(arguments)
+    target = loader()
+    assert target.settings("bae", arguments, {}).max_length == 24
+    assert target.settings("bae", replace(arguments, max_length=16), {}).max_length == 16
 
 
 def test_the_words_to_swap_come_from_one_source(tmp_path) -> None:

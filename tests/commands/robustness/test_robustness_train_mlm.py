@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import WORDS
-from robustness_helpers import pickle_weights, run_robustness
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, set_seed
+from robustness_helpers import pickle_weights, random_texts, run_robustness
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    DataCollatorForLanguageModeling,
+    ModernBertConfig,
+    set_seed,
+)
 
+from alignattn.commands.robustness import train_mlm as train_mlm_module
 from alignattn.commands.robustness.masked_texts import (
     encode_texts,
     masked_batches,
@@ -156,12 +166,51 @@ def test_accumulated_batches_move_the_weights_as_one_batch_does(tiny_checkpoint,
     assert moved[8] == pytest.approx(moved[1], rel=0.6)
 
 
+class EvenTokensMasked(DataCollatorForLanguageModeling):
+    """Masks the same tokens of a text in any batch, of some texts more than of others."""
+
+    def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
+        is_masked = (inputs % 2 == 0) & ~special_tokens_mask.bool()
+        labels = inputs.masked_fill(~is_masked, -100)
+        return inputs.masked_fill(is_masked, self.tokenizer.mask_token_id), labels
+
+
+@pytest.mark.parametrize("config_class", [BertConfig, ModernBertConfig])
+def test_a_step_is_that_of_its_tokens_however_they_are_batched(config_class, tiny_checkpoint, tmp_path, monkeypatch):
+    """The steps of the plain Trainer are 4 times as large here, or weigh a token by the others of its batch."""
+    monkeypatch.setattr(train_mlm_module, "DataCollatorForLanguageModeling", EvenTokensMasked)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+    dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "mlp_dropout")
+    none = dict.fromkeys((*dropouts, "attention_dropout"), 0.0)
+    ends = {"bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
+    config = config_class(vocab_size=len(tokenizer), **sizes, **none, **ends)
+    text = tmp_path / "texts.txt"
+    text.write_text("\n".join(random_texts(40, shortest=2, longest=12)))
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    trained = {}
+    for batch, accumulated in ((8, 1), (2, 4)):
+        out = tmp_path / f"{batch}"
+        rows = ["--per_device_train_batch_size", str(batch), "--gradient_accumulation_steps", str(accumulated)]
+        descent = ["--optim", "sgd", "--learning_rate", "0.1", "--max_grad_norm", "0", "--max_steps", "3"]
+        train_mlm(*words(tmp_path / "start", text, out), *rows, *descent)
+        trained[batch] = AutoModelForMaskedLM.from_pretrained(out).state_dict(), results(out)["training"]["mean_loss"]
+    for name, expected in trained[8][0].items():
+        torch.testing.assert_close(trained[2][0][name], expected, msg=name, rtol=1e-4, atol=1e-5)
+    assert trained[2][1] == pytest.approx(trained[8][1], rel=1e-4)
+
+
 def test_texts_of_tables_and_lines(tmp_path):
     table = tmp_path / "pairs.csv"
     write_csv(table, [{"a": "one", "b": "two", "label": 0}, {"a": "three", "b": "one", "label": 1}])
     lines = tmp_path / "lines.txt"
     lines.write_text("four\n\n  \ntwo\r\nfive\u2028six", encoding="utf-8")
     assert read_texts([table, lines], ["a", "b"]) == ["one", "three", "two", "four", "five\u2028six"]
+    tabs = tmp_path / "pairs.tsv"
+    tabs.write_text("a\tb\none\ttwo\nthree\tone\n", encoding="utf-8")
+    assert read_texts([tabs], ["a"]) == ["one", "three"]
 
 
 @pytest.mark.parametrize("num_texts", [2, 19, 20, 45])
@@ -269,7 +318,7 @@ def test_a_folder_with_a_model_is_not_overwritten(trained, tiny_checkpoint, text
 
 def test_a_loss_that_is_not_finite_saves_nothing(tiny_checkpoint, text_file, tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(AlignAttnError, match="the loss is not finite"):
+    with pytest.raises(AlignAttnError, match="the loss is no longer finite"):
         train_mlm(*words(tiny_checkpoint, text_file, folder), "--learning_rate", "1e30", "--num_train_epochs", "2")
     assert not (folder / "results.json").exists()
     assert not (folder / "config.json").exists()

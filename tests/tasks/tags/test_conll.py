@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.tags.conll import read_conll
+from alignattn.tasks.sources import read_file
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_first_and_last_column_of_every_sentence(path: Path) -> None:
     path.write_text(CONLL_2003)
-    assert read_conll(path) == {"tokens": TOKENS, "ner_tags": TAGS}
+    assert read_file(path)[:] == {"tokens": TOKENS, "ner_tags": TAGS}
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_first_and_last_column_of_every_sentence(path: Path) -> None:
 )
 def test_layout_makes_no_difference(path: Path, change) -> None:  # type: ignore[no-untyped-def]
     path.write_bytes(change(CONLL_2003).encode())
-    assert read_conll(path) == {"tokens": TOKENS, "ner_tags": TAGS}
+    assert read_file(path)[:] == {"tokens": TOKENS, "ner_tags": TAGS}
 
 
 @pytest.mark.parametrize("token", ["中", "a\u00a0b", "\u3000", "\u2028", "\x85", "\x0c", '"'])
 def test_only_blanks_tabs_and_newlines_separate(path: Path, token: str) -> None:
     path.write_text(f"{token} O\n", encoding="utf-8")
-    assert read_conll(path) == {"tokens": [[token]], "ner_tags": [["O"]]}
+    assert read_file(path)[:] == {"tokens": [[token]], "ner_tags": [["O"]]}
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_only_blanks_tabs_and_newlines_separate(path: Path, token: str) -> None:
         (b"EU NNP B-ORG\n\nsays O\n", "line 3 of .*x.conll has 2 columns, the lines before it 3: 'says O'"),
         (b"", "x.conll holds no sentence"),
         (b"-DOCSTART- O\n\n\n", "x.conll holds no sentence"),
-        ("Köln B-LOC\n".encode("latin-1"), "cannot read .*x.conll as text in UTF-8"),
+        ("Köln B-LOC\n".encode("latin-1"), "cannot read .*x.conll as CONLL: .*utf-8.*--encoding"),
     ],
 )
 def test_faults_are_named(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(AlignAttnError, match=message) as caught:
-        read_conll(path)
+        read_file(path)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file(path: Path) -> None:
     with pytest.raises(AlignAttnError, match=r"there is no file .*x\.conll"):
-        read_conll(path)
+        read_file(path)

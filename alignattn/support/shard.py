@@ -1,4 +1,4 @@
-"""A part of the rows to attack, as options name it: imports nothing heavy."""
+"""A part of rows or files, as options name it: imports nothing heavy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,4 +40,4 @@ class Shard:
 
 
 WHOLE = Shard()
-"""All rows."""
+"""All of them."""

@@ -1,0 +1,40 @@
+"""Random numbers that are a function of a step: the same on every device, compiled or not, and after resuming.
+
+They are drawn from no generator, so a loss that uses them leaves the model's dropout as it is without it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+WORD = 0xFFFFFFFF
+"""The low 32 bits."""
+
+STRIDES = (0x9E3779B1, 0x85EBCA77)
+"""Odd multipliers that keep the places of one step, and the steps, apart."""
+
+ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97))
+"""Shift and multiplier of each round of the hash, from Ettinger 2022, "hash-prospector"; both factors fit int64."""
+
+
+def hashed(step: Tensor, places: Tensor) -> Tensor:
+    """Return whole numbers from 0 to 2^32 - 1, distinct for distinct places below 2^32 of one step.
+
+    Args:
+        step: an int64 scalar.
+        places: int64, from 0.
+    """
+    word = (places * STRIDES[0] + step * STRIDES[1]) & WORD
+    for shift, factor in ROUNDS:
+        word = ((word ^ (word >> shift)) * factor) & WORD
+    return word ^ (word >> ROUNDS[-1][0])
+
+
+def directions(step: Tensor, size: int, count: int) -> Tensor:
+    """Return `count` unit vectors, uniform on the sphere, as columns `[size, count]` in float64."""
+    places = torch.arange(2 * size * count, device=step.device)
+    uniform = (hashed(step, places).double() + 0.5) / (WORD + 1)
+    radius, angle = uniform.view(2, size, count)
+    normal = (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
+    return normal / normal.norm(dim=0)

@@ -1,0 +1,53 @@
+"""Alignment of means and covariances (Dowson & Landau 1982)."""
+
+import torch
+from torch import Tensor
+
+from alignattn.attention.alignment.pooled import PooledAlignment, rounding
+
+SHRINKAGE = 1e-3
+"""Of the spread, added in equal parts to the variances of queries and keys along every direction."""
+
+
+class MomentsAlignment(PooledAlignment):
+    """The squared 2-Wasserstein distance of the two Gaussians that have the clouds' means and covariances.
+
+        |μ_q - μ_k|² + tr(Σ_q + Σ_k - 2 (Σ_q^(1/2) Σ_k Σ_q^(1/2))^(1/2)),
+
+    in units of the squared spread of both clouds (`Clouds`). Dowson & Landau 1982, "The Fréchet distance between
+    multivariate normal distributions", eq. 16. The same multiple of the identity is added to both covariances, so that
+    fewer tokens than dimensions leave them regular, and equal clouds at distance 0.
+
+    With Σ_q = L Lᵀ the trace of the root is the sum of the roots of the eigenvalues of Lᵀ Σ_k L, taken in float64: in
+    float32 the smallest would be noise. On a GPU the host checks the eigenvalues, once for each group of layers.
+
+    Args:
+        head_dim: size d of a head's query and key.
+        num_layers: accepted as by the losses with networks; this one has no parameters.
+        head_reduction: `sum` or `mean` over the heads.
+    """
+
+    def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        root = weight.sqrt()[:, None, :, None, None]
+        # Moved near to the origin, where products keep their digits: covariances are the same from any point.
+        means = weight[:, None, None] @ points.detach().flatten(3)
+        start = means.mean(dim=1, keepdim=True).unflatten(-1, points.shape[3:])
+        moved = ((points - start) * root).transpose(2, 3).contiguous()
+        means = root.transpose(2, 3).mT @ moved
+        covariances = moved.mT @ moved - means.mT @ means
+        middle = means.mean(dim=1, keepdim=True)
+        from_middle = (means - middle).square().sum(dim=(3, 4))
+        traces = covariances.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        spread = (traces + from_middle).mean(dim=1) + rounding(start.squeeze(2) + means.squeeze(3))
+        # The means are as far from their middle, both.
+        gap = 4 * from_middle.mean(dim=1) / spread
+        units = (covariances / spread[:, None, :, None, None]).double()
+        return gap + self._bures(units).to(gap.dtype), gap.detach().sqrt()
+
+    def _bures(self, covariances: Tensor) -> Tensor:
+        size = covariances.shape[-1]
+        ridge = torch.eye(size, dtype=covariances.dtype, device=covariances.device) * (SHRINKAGE / size)
+        of_query, of_key = (covariances + ridge).unbind(1)
+        factor = torch.linalg.cholesky_ex(of_query)[0]
+        overlap = torch.linalg.eigvalsh(factor.mT @ of_key @ factor).clamp_min(0).sqrt().sum(dim=-1)
+        return (of_query + of_key).diagonal(dim1=-2, dim2=-1).sum(dim=-1) - 2 * overlap

@@ -1,0 +1,88 @@
+"""Alignments of the clouds that all tokens of a batch form, without an adversary."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
+
+
+@dataclass(frozen=True)
+class Clouds:
+    """The queries and keys of each head of C calls, centred at their joint mean and in units of their spread.
+
+    The unit is the root mean square distance of both clouds' points from their joint mean: a head that only shrinks
+    its queries and keys, or moves both, leaves every distance as it is.
+
+    Attributes:
+        points: `[C, 2, H, P, d]`; 0 at padding.
+        weight: `[1 or C, P]`, 1 over the number of real points, 0 at padding.
+        gap: `[C, H]`, the distance of the clouds' means, from 0 to 2; without a gradient.
+    """
+
+    points: Tensor
+    weight: Tensor
+    gap: Tensor
+
+    @classmethod
+    def of(cls, points: Tensor, weight: Tensor) -> "Clouds":
+        """Build them from points `[C, 2, P, H, d]` of weight `[1 or C, P]`."""
+        by_head = points.transpose(2, 3)
+        column = weight[:, None, None, :, None]
+        by_head = by_head.masked_fill(column == 0, 0)
+        means = (by_head * column).sum(dim=3, keepdim=True)
+        centred = (by_head - means.mean(dim=1, keepdim=True)).masked_fill(column == 0, 0)
+        spread = (centred.square() * column).sum(dim=(3, 4)).mean(dim=1) + rounding(means.squeeze(3))
+        gap = (means[:, 0] - means[:, 1]).detach().norm(dim=(2, 3)) / spread.detach().sqrt()
+        return cls(centred * spread.rsqrt()[:, None, :, None, None], weight, gap)
+
+
+def rounding(means: Tensor) -> Tensor:
+    """Return what rounding may leave of the squared spread of equal points, `[C, H]`, for means `[C, 2, H, d]`."""
+    return (means.detach().square().sum(dim=-1).mean(dim=1) + 1) * NORM_EPSILON**2
+
+
+class PooledAlignment(Alignment):
+    """A distance of the two clouds that the queries and the keys of all real tokens of a batch form, for each head.
+
+    It has no networks, and no adversary whose learning would show in the loss. Since a cloud is that of a whole batch,
+    a batch cut in two gives the mean of two distances, which is not that of the whole: gradients under accumulation
+    and over several processes are those of the batches as they are cut.
+
+    Diagnostics: `mean_gap`, the distance of the clouds' means in units of their spread (`Clouds`), mean over heads:
+    0 where they agree, 2 for two far-off points.
+    """
+
+    by_sample: ClassVar[bool] = False
+    diagnostic = "mean_gap"
+
+    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        points, real = features.flatten(2, 3), None
+        if tokens.mask is not None:
+            real = tokens.mask.reshape(-1, points.shape[2])
+        points, weight = self._drawn(points, real)
+        distances, gaps = self._distances(points, weight)
+        # Without a real token there is no cloud.
+        return (distances * weight.any(dim=-1, keepdim=True)).sum(dim=1), gaps.mean(dim=1)
+
+    def _drawn(self, points: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights `[1 or C, P]`.
+
+        Args:
+            points: of all tokens.
+            real: `[1 or C, N]` bool; None = all are real.
+        """
+        return points, uniform_weight(points, real)
+
+    @abstractmethod
+    def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distance and the gap of the means of each head, `[C, H]` both."""
+
+
+def uniform_weight(points: Tensor, real: Tensor | None) -> Tensor:
+    """Return `[1 or C, P]`, 1 over the number of real points at each, 0 at padding."""
+    if real is None:
+        return points.new_full((1, points.shape[2]), 1 / max(points.shape[2], 1))
+    return real.to(points.dtype) / real.sum(dim=-1, keepdim=True).clamp(min=1)

@@ -1,0 +1,67 @@
+"""Alignment by the sliced Wasserstein distance (Bonneel et al. 2015)."""
+
+import torch
+from torch import Tensor
+
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.draws import directions
+from alignattn.attention.alignment.pooled import Clouds
+from alignattn.attention.alignment.sampled import SampledAlignment
+from alignattn.attention.choices import HeadReduction
+from alignattn.support.errors import AlignAttnError
+
+POINTS = 512
+DIRECTIONS = 32
+PROJECTIONS_KEPT = 4
+"""Tensors of the projections' size at once: they, sorted, and the order in 64 bits."""
+
+
+class SlicedAlignment(SampledAlignment):
+    """The squared sliced 2-Wasserstein distance of the clouds, times d, in units of their squared spread (`Clouds`).
+
+    Bonneel et al. 2015, "Sliced and Radon Wasserstein Barycenters of Measures", eq. 8: the mean over directions of the
+    squared distance of the sorted projections. The directions are drawn anew at every step of training. The factor d,
+    the size of a head, makes it |μ_q - μ_k|² for clouds that differ by a shift.
+
+    Args:
+        head_dim: size d of a head's query and key.
+        num_layers: accepted as by the losses with networks; this one has no parameters.
+        points: of a cloud, at most.
+        directions: how many.
+        head_reduction: `sum` or `mean` over the heads.
+
+    Raises:
+        AlignAttnError: if `points` is below 2 or `directions` below 1.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        num_layers: int = 1,
+        points: int = POINTS,
+        directions: int = DIRECTIONS,
+        head_reduction: HeadReduction = "sum",
+    ) -> None:
+        super().__init__(head_dim, num_layers=num_layers, points=points, head_reduction=head_reduction)
+        if directions < 1:
+            raise AlignAttnError(f"directions={directions!r} must be at least 1")
+        self.directions = directions
+
+    def _elements(self, call: Call) -> int:
+        projections = 2 * call.heads * self._points_of(call) * self.directions
+        return max(super()._elements(call), PROJECTIONS_KEPT * projections)
+
+    def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        clouds = Clouds.of(points, weight)
+        slices = directions(self.step.to(points.device), self.head_dim, self.directions).to(points.dtype)
+        projected = (clouds.points @ slices).mT
+        # Padding is sorted behind the rest of both clouds, which have as many points, and there they agree.
+        beyond = torch.finfo(projected.dtype).max
+        ordered = projected.masked_fill((weight == 0)[:, None, None, None], beyond).sort(dim=-1).values
+        squares = (ordered[:, 0] - ordered[:, 1]).square().sum(dim=-1).mean(dim=-1)
+        return squares * self.head_dim / (weight > 0).sum(dim=-1, keepdim=True).clamp(min=1), clouds.gap
+
+    def extra_repr(self) -> str:
+        """Name the options, for the module's `repr`."""
+        return f"{super().extra_repr()}, directions={self.directions}"

@@ -1,0 +1,50 @@
+"""`alignattn balance`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alignattn.models.names import model_name
+from alignattn.support.command import Command
+from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.places import output_folder
+from alignattn.tasks.task import TEXT_FILE
+from alignattn.tasks.text_source import check_text_source
+
+TASK_HELP = "One of `alignattn list tasks`: its training rows give the moments."
+DATA: Mapping[str, str] = {"data": "called --task (a task) or --train_file (a file of texts)"}
+"""A name by which the texts are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceOptions(Options):
+    """The options of `alignattn balance`."""
+
+    model: str = option(REQUIRED, "Folder, Hub id or minilm; patched by alignattn or not.", place=model_name)
+    task: str | None = option(None, TASK_HELP, metavar="TASK", asked_as=DATA)
+    train_file: str | None = option(None, f"Or a {TEXT_FILE} of a text a line, or a table.", metavar="FILE")
+    text_columns: tuple[str, ...] | None = option(None, "One or two columns of the file that hold the texts.")
+    data_dir: str | None = option(None, "Folder of the task's Parquet files (default: the Hub).", metavar="DIR")
+    output_dir: str = option(
+        REQUIRED, "Folder for the balanced model and its report.", metavar="DIR", place=output_folder
+    )
+    max_train_samples: int = option(256, "Rows that give the moments, the first.", low=1)
+    held_back_samples: int = option(64, "The rows after them, on which the change is measured.", low=1)
+    max_length: int = option(128, "Most tokens of a row.", low=1)
+    batch_size: int = option(16, "Rows of a forward pass.", low=1)
+    centre: bool = option(False, "Make the means equal alone: one bias changes.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_text_source(self, "train_file", "balance on")
+
+
+COMMAND = Command(
+    "balance",
+    "equal means and covariances of a model's queries and keys in closed form, its function untouched",
+    BalanceOptions,
+    run="alignattn.commands.balance.command:balance_checkpoint",
+    examples=(
+        "alignattn balance --model minilm --task mrpc --output_dir balanced",
+        "alignattn balance --model runs/mrpc --train_file texts.txt --output_dir balanced",
+    ),
+)

@@ -1,0 +1,86 @@
+"""`alignattn balance`: a checkpoint with balanced queries and keys, which computes what it did, and a report."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import datasets
+import transformers
+from transformers import AutoModel, PreTrainedConfig
+
+import alignattn
+from alignattn.commands.balance import BalanceOptions
+from alignattn.models.build import saved_class
+from alignattn.models.lengths import most_tokens
+from alignattn.models.packaged import model_source
+from alignattn.patching.balance import BalanceReport, balance
+from alignattn.patching.checkpoints import load_pretrained, loading
+from alignattn.runs.balancing import split_rows
+from alignattn.runs.rows import input_batches
+from alignattn.runs.texts import file_texts
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, unfinished, write_json
+from alignattn.support.publishing import publishable
+from alignattn.tasks import Task, get_task
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.rows import load_rows
+from alignattn.tasks.task import TaskOptions
+
+REPORT_FILE = "balance.json"
+MODEL_FILE = "config.json"
+
+
+def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
+    """Balance a checkpoint, write it with its tokenizer and `balance.json` to a folder, and print what changed."""
+    folder = Path(arguments.output_dir)
+    check_free(folder, (REPORT_FILE, MODEL_FILE))
+    task, rows = _texts(arguments)
+    moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
+    kind = kind_of(task)
+    model, tokenizer = load_pretrained(
+        arguments.model, _class_of(arguments.model), tokenizer_options=kind.tokenizer_options
+    )
+    most = most_tokens(model, tokenizer)
+    options = TaskOptions(min(arguments.max_length, most), doc_stride=0)
+    chosen = rows.select(range(measured.stop))
+    split = EncodedSplit(chosen, kind.encode(task, chosen, tokenizer, options), options)
+    report = balance(
+        model,
+        input_batches(task, split, tokenizer, moments, arguments.batch_size),
+        held_back=input_batches(task, split, tokenizer, measured, arguments.batch_size),
+        centre=arguments.centre,
+    )
+    data = publishable(arguments.task or arguments.train_file)
+    with unfinished(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        settings = publishable(asdict(arguments) | {"output_dir": None})
+        counts = {"data": data, "moment_rows": len(moments), "held_back_rows": len(measured)}
+        write_json(
+            folder / REPORT_FILE,
+            {"alignattn": alignattn.__version__, "settings": settings, **counts, **report.to_dict()},
+        )
+    print(
+        f"{report.describe()}\nrows of {data}: {len(moments)} for the moments, {len(measured)} held back\n"
+        f"written to {folder}"
+    )
+    return report
+
+
+def _texts(arguments: BalanceOptions) -> tuple[Task, datasets.Dataset]:
+    if arguments.task is None:
+        return file_texts(Path(str(arguments.train_file)), arguments.text_columns or ())
+    loaded = load_rows(get_task(arguments.task), data_dir=arguments.data_dir)
+    assert loaded.train is not None
+    return loaded.task, loaded.train
+
+
+def _class_of(name: str) -> type:
+    """The class that a checkpoint says it is of: what it holds is written again, its head included."""
+    with loading(name):
+        fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
+    if saved_class(fields) is not None:
+        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+    architectures = fields.get("architectures") or [""]
+    own: type = getattr(transformers, architectures[0], AutoModel)
+    return own

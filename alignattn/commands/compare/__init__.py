@@ -1,0 +1,67 @@
+"""`alignattn compare`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from alignattn.runs.run_folder import runs_folder
+from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.places import output_folder
+
+FEWEST_RUNS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Options):
+    """The options of `alignattn compare`."""
+
+    runs: tuple[str, ...] = option(
+        REQUIRED,
+        "Run folders, or folders of a run a seed.",
+        positional=True,
+        metavar="RUNS",
+        place=runs_folder,
+        asked_as={"run": "said without a name: give the folders as they are"},
+    )
+    baseline: str | None = option(
+        None, "The one that the others are compared with (default: the first).", metavar="RUNS", place=runs_folder
+    )
+    names: tuple[str, ...] | None = option(None, "Their names (default: ends of their folders' paths).")
+    output_dir: str = option(
+        "comparison", "For the table, Markdown and CSV, and the page.", metavar="DIR", place=output_folder
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        folders = self.folders
+        if len(folders) < FEWEST_RUNS:
+            raise AlignAttnError(f"one run cannot be compared: give {FEWEST_RUNS} folders or more, the baseline first")
+        if len(set(folders)) < len(folders):
+            raise AlignAttnError(f"{' '.join(self.runs)} names a folder twice: give each once")
+        if self.names is not None and (len(self.names) != len(folders) or len(set(self.names)) < len(folders)):
+            raise AlignAttnError(
+                f"--names {' '.join(self.names)}: give {len(folders)} different names, one for each of "
+                f"{' '.join(map(str, folders))}"
+            )
+
+    @property
+    def folders(self) -> list[Path]:
+        """What is compared, the baseline first, which may be given by its option alone."""
+        given = list(map(Path, self.runs))
+        if self.baseline is None:
+            return given
+        first = Path(self.baseline)
+        return [first, *(folder for folder in given if folder.resolve() != first.resolve())]
+
+
+COMMAND = Command(
+    "compare",
+    "finished runs side by side: scores, paired differences to the first of them, and what tells them apart",
+    CompareOptions,
+    run="alignattn.commands.compare.command:compare_runs",
+    examples=(
+        "alignattn compare runs/mrpc-soft runs/mrpc-ct --output_dir comparison",
+        "alignattn compare runs/*/seed-1 --baseline runs/mrpc-soft/seed-1",
+    ),
+)

@@ -1,0 +1,148 @@
+"""A search of hyperparameters: runs of the command whose values optuna chooses by what those before them measured.
+
+A trial is a run in a folder of its own. What was tried stands in optuna's storage, an SQLite file beside them: a search
+that was killed goes on with the run that it was at. A trial's values hang on the seed, its number and the results
+before it, so that a search which was killed tries what it would have tried.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+from sqlalchemy.engine import URL
+
+from alignattn.commands.finetune import FinetuneOptions
+from alignattn.commands.finetune.space import Range
+from alignattn.runs.options import CONFIG_FILE
+from alignattn.runs.results import RunResult, read_result, score_text
+from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_csv
+from alignattn.support.folder_lock import sole_writer
+from alignattn.support.text_tables import render_table
+from alignattn.tasks.task import ERRORS
+
+STORAGE_FILE, TRIALS_FILE = "search.db", "trials.csv"
+STUDY = "search"
+MADE_OF = "options"
+"""Key of what a search was started with, in its storage."""
+
+
+def search(options: FinetuneOptions) -> list[RunResult]:
+    """Run the trials that are missing, say which is the best, and return the results of all that were run."""
+    folder = options.output_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / CONFIG_FILE).exists():
+        raise AlignAttnError(f"{folder} holds a single run, and a search makes several: give another folder")
+    with sole_writer(folder):
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = _open_study(options)
+        count = options.hyperparameter_search or 0
+        print(f"searched: {', '.join(map(str, options.space.values()))}")
+        results = {}
+        for number in range(max(count, len(study.trials))):
+            result = _run_trial(study, options, number)
+            if result is not None:
+                results[number] = result
+        print(_told(study, options, results))
+    return list(results.values())
+
+
+def _open_study(options: FinetuneOptions) -> optuna.Study:
+    """The search in the folder, new or as it was left; refuses one of other options."""
+    address = URL.create("sqlite", database=str((options.output_dir / STORAGE_FILE).absolute()))
+    study = optuna.create_study(
+        storage=address.render_as_string(hide_password=False), study_name=STUDY, load_if_exists=True
+    )
+    mine = _made_of(options)
+    theirs = study.user_attrs.get(MADE_OF)
+    if theirs is None:
+        study.set_user_attr(MADE_OF, mine)
+    elif theirs != mine:
+        changed = sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+        raise AlignAttnError(
+            f"{options.output_dir} holds a search of other options ({', '.join(changed)}): give another --output_dir"
+        )
+    return study
+
+
+def _made_of(options: FinetuneOptions) -> dict[str, Any]:
+    kept = {name: value for name, value in options.run().to_dict().items() if name not in OPTIONS_THAT_MAY_DIFFER}
+    plain: dict[str, Any] = json.loads(json.dumps(kept, default=str))
+    return plain | {"search_space": sorted(map(str, options.space.values()))}
+
+
+def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> RunResult | None:
+    """The result of a trial, run unless it is finished; None of one that measured no number."""
+    distributions = {name: _distribution(values) for name, values in options.space.items()}
+    if number == len(study.trials):
+        # Of its number, so that it draws what it would have drawn had nothing been killed.
+        study.sampler = optuna.samplers.TPESampler(seed=(options.training.seed + number) % 2**32)
+        study.ask(fixed_distributions=distributions)
+    trial = study.trials[number]
+    if trial.params.keys() != distributions.keys():
+        # Killed while its values were drawn.
+        study.tell(number, state=TrialState.FAIL)
+        return None
+    where = folder_of(options.output_dir, number)
+    if trial.state.is_finished():
+        return read_result(where)
+    result = finetune_one(options.run(**trial.params, output_dir=str(where)))
+    loss = _loss(result)
+    if math.isfinite(loss):
+        study.tell(number, loss)
+    else:
+        study.tell(number, state=TrialState.FAIL)
+    return result
+
+
+def folder_of(folder: Path, number: int) -> Path:
+    """Return the folder of a trial."""
+    return folder / f"trial-{number}"
+
+
+def _distribution(values: Range) -> BaseDistribution:
+    kind = IntDistribution if isinstance(values.low, int) and isinstance(values.high, int) else FloatDistribution
+    return kind(values.low, values.high, log=values.is_log)
+
+
+def _chosen_by(result: RunResult) -> tuple[str, str, float]:
+    """The first metric of the first evaluation split: their names, and its value."""
+    split, scores = next(iter(result.metrics.items()))
+    metric, value = next(iter(scores.items()))
+    return split, metric, value
+
+
+def _loss(result: RunResult) -> float:
+    """What the search makes small."""
+    _, metric, value = _chosen_by(result)
+    return value if metric in ERRORS else -value
+
+
+def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
+    """Write the trials, and return them in lines, with the best of them and how to repeat it."""
+    folder, done = options.output_dir, [trial for trial in study.trials if trial.number in results]
+    if not any(trial.state == TrialState.COMPLETE for trial in done):
+        return f"{folder}: no trial measured a number"
+    lines = []
+    for trial in done:
+        split, metric, value = _chosen_by(results[trial.number])
+        lines.append({"trial": trial.number, f"{split} {metric}": score_text(metric, value), **trial.params})
+    write_csv(folder / TRIALS_FILE, lines)
+    best = folder_of(folder, study.best_trial.number)
+    values = ", ".join(f"{name} {value:.4g}" for name, value in study.best_trial.params.items())
+    split, metric, value = _chosen_by(results[study.best_trial.number])
+    rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in line.values()] for line in lines]
+    return "\n".join(
+        [
+            render_table(list(lines[0]), rows),
+            f"the best of {len(done)} trials is {best}: {split} {metric} {score_text(metric, value)} with {values}",
+            "its score is the best of several on these rows, and other rows will give a lower one",
+            f"repeat it: alignattn finetune --config {best / CONFIG_FILE} --output_dir DIR",
+        ]
+    )

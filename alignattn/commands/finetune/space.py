@@ -1,0 +1,72 @@
+"""What a search of hyperparameters searches: ranges of options, `learning_rate=1e-5:1e-4:log`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alignattn.runs.options import RunOptions
+from alignattn.runs.training_options import STEPS_OR_SHARES
+from alignattn.support.errors import AlignAttnError, did_you_mean
+from alignattn.support.options import Option, options_of
+
+DEFAULT_SPACE = ("alignment_weight=0.001:1:log", "learning_rate=1e-5:1e-4:log", "alignment_learning_rate=1e-4:1e-2:log")
+
+LOG = "log"
+"""Behind a range whose values are drawn evenly by their logarithm."""
+
+HELD = frozenset({"seed", "data_seed", "local_rank"})
+"""Numbers that choose nothing about the training."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values of an option that are searched, ends included."""
+
+    option: Option
+    low: Any
+    high: Any
+    is_log: bool
+
+    def __str__(self) -> str:
+        """As it is given."""
+        return f"{self.option.name}={self.low}:{self.high}{f':{LOG}' if self.is_log else ''}"
+
+
+def parse_space(entries: Sequence[str]) -> Mapping[str, Range]:
+    """Return ranges by the option's name, of `name=low:high` or `name=low:high:log`."""
+    space: dict[str, Range] = {}
+    for entry in entries:
+        parsed = _parse(entry)
+        if parsed.option.name in space:
+            raise AlignAttnError(f"--search_space names {parsed.option.name} twice: give one range")
+        _check(parsed)
+        space[parsed.option.name] = parsed
+    return space
+
+
+def _check(given: Range) -> None:
+    """Refuse a range that holds nothing."""
+    if given.low >= given.high:
+        raise AlignAttnError(f"--search_space {given}: {given.low} must be below {given.high}")
+    if given.is_log and given.low <= 0:
+        raise AlignAttnError(f"--search_space {given}: a logarithm needs values above 0: leave :{LOG} out, or raise it")
+
+
+def _parse(entry: str) -> Range:
+    name, equals, ends = entry.partition("=")
+    parts = ends.split(":")
+    if not equals or not (len(parts) == 2 or parts[2:] == [LOG]):  # low and high
+        raise AlignAttnError(f"--search_space {entry!r} is not NAME=LOW:HIGH or NAME=LOW:HIGH:{LOG}")
+    known = {
+        option.name: option
+        for option in options_of(RunOptions).values()
+        if {int, float} & set(option.types) and str not in option.types and not option.is_list
+    }
+    if name not in known or name in HELD:
+        hint = did_you_mean(name, known.keys() - HELD) or ": give a number's, such as learning_rate"
+        raise AlignAttnError(f"--search_space {entry}: there is no such option to search{hint}")
+    low, high = (known[name].checked(end) for end in parts[:2])
+    if name in STEPS_OR_SHARES and high > 1 and low == int(low) and high == int(high):
+        # Steps, of which there are no parts.
+        low, high = int(low), int(high)
+    return Range(known[name], low, high, parts[2:] == [LOG])

@@ -1,0 +1,150 @@
+"""`alignattn predict`."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from alignattn.runs.run_folder import check_finished
+from alignattn.support import places
+from alignattn.support.command import Command
+from alignattn.support.compression import check_encoding
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.options import MOST_PROCESSES, REQUIRED, Options, option, options_of
+from alignattn.support.shard import WHOLE, Shard
+
+STANDARD_STREAM = "-"
+FORMATS = (".csv", ".jsonl", ".parquet")
+PICTURES = (".png", ".svg", ".pdf")
+LOCAL, RAY = "local", "ray"
+
+OF_A_FOLDER = ("output_dir", "shard", "launcher", "processes", "ray_address")
+OF_RAY = ("processes", "ray_address")
+OF_A_PICTURE = ("layer", "head")
+MANY_GROUP, PICTURE_GROUP = "many files", "picture"
+"""Options that need another, and their groups in the help."""
+
+
+def _rows(label: str, value: str) -> None:
+    if value != STANDARD_STREAM:
+        places.input_path(label, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Options):
+    """The options of `alignattn predict`."""
+
+    run: str = option(REQUIRED, "Folder of a finished run.", metavar="DIR")
+    file: str | None = option(
+        None,
+        "New rows as finetune reads them; - is standard input; or a folder of Parquet files.",
+        metavar="FILE",
+        place=_rows,
+    )
+    text: tuple[str, ...] | None = option(None, "Texts instead: of a pair both.", metavar="TEXT")
+    output_file: str | None = option(
+        None,
+        f"{', '.join(FORMATS)} (default: beside the file; standard output for --text and -).",
+        metavar="FILE",
+        place=places.output_file,
+    )
+    encoding: str | None = option(None, "Of a file of text (default: utf-8).", metavar="NAME")
+    top_k: int | None = option(None, "Classes or answers told of a row (default: all; one).", low=1)
+    temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
+    skip_bad_rows: bool = option(False, "Predict nothing for bad rows, which keep their place.")
+    batch_size: int | None = option(None, "Rows of a batch (default: by the device).", low=1)
+    in_order: bool = option(False, "Batches as the run's evaluation had: its numbers bit for bit.")
+    output_dir: str | None = option(
+        None, "For a folder's files (default: beside it).", group=MANY_GROUP, metavar="DIR", place=places.output_folder
+    )
+    shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
+    launcher: str = option(LOCAL, f"{LOCAL}, or {RAY}: files on a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY))
+    processes: int | None = option(
+        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MOST_PROCESSES
+    )
+    ray_address: str | None = option(None, "Of a cluster (default: one started here).", group=MANY_GROUP)
+    explain: str | None = option(
+        None,
+        "Picture of a head's attention in the first row.",
+        group=PICTURE_GROUP,
+        metavar="FILE",
+        place=places.output_file,
+    )
+    layer: int | None = option(None, "Of that head, from 0 (default: the last).", group=PICTURE_GROUP, low=0)
+    head: int = option(0, "The head, from 0.", group=PICTURE_GROUP, low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.part, self.temperature_number
+        check_encoding(self.encoding)
+        if (self.file is None) == (self.text is None):
+            raise AlignAttnError("nothing to predict: give --file FILE, or --text TEXT, and not both")
+        for name, endings in (("output_file", FORMATS), ("explain", PICTURES)):
+            _check_new_file(name, getattr(self, name), endings)
+        self._refuse_unread()
+        check_finished(Path(self.run), "--run")
+        if self.file is not None and self.file != STANDARD_STREAM and not Path(self.file).exists():
+            raise AlignAttnError(f"there is no file {self.file}: give another to --file")
+
+    def _refuse_unread(self) -> None:
+        """Refuse options that would be passed over."""
+        if not self.is_folder:
+            self._refuse(OF_A_FOLDER, "for a folder of Parquet files, as --file")
+        else:
+            self._refuse(("output_file",), "for one file, and --output_dir for a folder's")
+            self._refuse(("explain",), "for one file or texts")
+        if self.launcher != RAY:
+            self._refuse(OF_RAY, f"for --launcher {RAY}")
+        if self.explain is None:
+            self._refuse(OF_A_PICTURE, "for --explain FILE")
+
+    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        known = options_of(type(self))
+        for name in names:
+            if getattr(self, name) != known[name].default:
+                raise AlignAttnError(f"--{name} is {reason}: leave it out")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether there are the Parquet files of a folder to predict; other folders may be one file of rows."""
+        return self.file is not None and next(Path(self.file).rglob(f"*{FORMATS[-1]}"), None) is not None
+
+    @cached_property
+    def part(self) -> Shard:
+        """The shard that is asked for."""
+        return Shard.parse(self.shard)
+
+    @cached_property
+    def temperature_number(self) -> float | None:
+        """The temperature where it is a number, and not None or a file that has one."""
+        try:
+            number = 1.0 if self.temperature is None else float(self.temperature)
+        except ValueError:
+            return None
+        if not (math.isfinite(number) and number > 0):
+            raise AlignAttnError(f"--temperature {self.temperature} must be a finite number, above 0")
+        return number
+
+
+def _check_new_file(name: str, value: str | None, endings: tuple[str, ...]) -> None:
+    if value is None:
+        return
+    if Path(value).suffix.lower() not in endings:
+        raise AlignAttnError(f"--{name} {value}: its name must end in {', '.join(endings)}")
+    if Path(value).exists():
+        raise AlignAttnError(f"{value} is there already: give another name to --{name}")
+
+
+COMMAND = Command(
+    "predict",
+    "what a trained model says of new rows: classes, scores, answers, tags, choices",
+    PredictOptions,
+    run="alignattn.commands.predict.command:predict",
+    # Of a folder's files several calls may each predict a part.
+    shares_folder=True,
+    examples=(
+        "alignattn predict --run runs/mrpc --file new.csv --output_file predicted.csv",
+        'alignattn predict --run runs/mrpc --text "He said so ." "So he said ."',
+        "alignattn predict --run runs/mrpc --file parts --output_dir predicted --shard 3/8",
+    ),
+)

@@ -1,0 +1,175 @@
+"""Rows to predict, a part at a time: of a file, of standard input, or texts of the command line."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignattn.support.compression import plain_suffix
+from alignattn.support.errors import AlignAttnError, listing, one_line
+from alignattn.support.parquet import UNREADABLE
+from alignattn.tasks import Task
+from alignattn.tasks.sources import read_file
+from alignattn.tasks.task import CONLL
+
+CSV, JSON_LINES, PARQUET = ".csv", ".jsonl", ".parquet"
+NESTED = (".json", JSON_LINES, CONLL)
+"""Endings of files whose rows hold lists, which JSON lines hold as well."""
+PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring rows.
+
+    Attributes:
+        table: all their columns.
+        inputs: those that the task reads.
+    """
+
+    table: pa.Table
+    inputs: datasets.Dataset
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from.
+
+    Attributes:
+        origin: in words, for messages.
+        columns: that it has.
+        num_rows: how many rows it has.
+        format: the ending of a file of predictions that is as this.
+        parts: yields its rows in parts of so many.
+    """
+
+    origin: str
+    columns: Sequence[str]
+    num_rows: int
+    format: str
+    parts: Callable[[int], Iterator[Part]]
+
+
+def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_empty: bool = False) -> Source:
+    """Return the rows of a file; Parquet is read a part at a time, so that it may be larger than memory.
+
+    Args:
+        path: of the file.
+        task: whose columns it must have.
+        encoding: of text; UTF-8 where None.
+        may_be_empty: whether a Parquet file without rows will do.
+    """
+    if path.suffix.lower() == PARQUET:
+        return _parquet_source(path, task, may_be_empty)
+    rows = read_file(path, encoding=encoding)
+    return _dataset_source(rows, task, str(path), JSON_LINES if plain_suffix(path) in NESTED else CSV)
+
+
+def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
+    """Return the rows that standard input holds: Parquet, JSON lines or CSV, as its first characters tell.
+
+    Args:
+        task: whose columns they must have.
+        encoding: of text; UTF-8 where None.
+    """
+    content = sys.stdin.buffer.read()
+    start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not start:
+        raise AlignAttnError("standard input is empty: give rows as CSV, JSON lines or Parquet")
+    is_json = start[:1] in (b"{", b"[")
+    suffix = PARQUET if content.startswith(PARQUET_MAGIC) else JSON_LINES if is_json else CSV
+    with TemporaryDirectory(prefix="alignattn-stdin-") as folder:
+        path = Path(folder) / f"stdin{suffix}"
+        path.write_bytes(content)
+        try:
+            rows = read_file(path, encoding=encoding)
+            return _dataset_source(rows, task, "standard input", CSV if suffix == CSV else JSON_LINES)
+        except AlignAttnError as error:
+            raise AlignAttnError(str(error).replace(str(path), "standard input")) from error
+
+
+def text_source(task: Task, texts: Sequence[str]) -> Source:
+    """Return the rows that texts make, one after the other."""
+    count = task.texts_of_a_row
+    if len(texts) % count:
+        raise AlignAttnError(
+            f"--text: task {task.name!r} reads {count} texts a row ({', '.join(task.input_columns)}), and there are "
+            f"{len(texts)}"
+        )
+    rows = [task.row_of(texts[first : first + count]) for first in range(0, len(texts), count)]
+    return _dataset_source(datasets.Dataset.from_list(rows), task, "--text", JSON_LINES)
+
+
+def _dataset_source(dataset: datasets.Dataset, task: Task, origin: str, written_as: str) -> Source:
+    _check_columns(dataset.column_names, task, origin)
+    inputs, whole = dataset.select_columns(list(task.input_columns)), dataset.with_format("arrow")
+
+    def parts(size: int) -> Iterator[Part]:
+        for start in range(0, len(dataset), size):
+            end = min(start + size, len(dataset))
+            yield Part(whole[start:end], inputs.select(range(start, end)))
+
+    return Source(origin, dataset.column_names, len(dataset), written_as, parts)
+
+
+def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
+    try:
+        with pq.ParquetFile(path) as file:
+            columns, num_rows = file.schema_arrow.names, file.metadata.num_rows
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    _check_columns(columns, task, str(path))
+    if num_rows == 0 and not may_be_empty:
+        raise AlignAttnError(f"{path} is empty: give a file that holds rows")
+
+    def parts(size: int) -> Iterator[Part]:
+        try:
+            with pq.ParquetFile(path) as file:
+                for table in _of_size(file.iter_batches(size), size, file.schema_arrow):
+                    yield Part(table, _input_columns(table, task))
+        except UNREADABLE as error:
+            raise _unreadable(path, error) from error
+
+    return Source(str(path), columns, num_rows, PARQUET, parts)
+
+
+def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield tables of so many rows, the last of fewer, one at least: batches end with the file's row groups."""
+    held, is_first = schema.empty_table(), True
+    for batch in batches:
+        batch.validate(full=True)
+        held = pa.concat_tables([held, pa.Table.from_batches([batch], schema)])
+        while held.num_rows >= size:
+            yield held.slice(0, size)
+            held, is_first = held.slice(size), False
+    if held.num_rows or is_first:
+        yield held
+
+
+def _input_columns(table: pa.Table, task: Task) -> datasets.Dataset:
+    columns = {name: _plain(table[name]) for name in task.input_columns}
+    return datasets.Dataset(datasets.table.InMemoryTable(pa.table(columns)))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in a type that `datasets` knows: of pandas' categories and of views it does not."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
+
+
+def _check_columns(columns: Sequence[str], task: Task, origin: str) -> None:
+    for name in task.input_columns:
+        if name not in columns:
+            raise AlignAttnError(
+                f"{origin} has no column {name!r}, which the run reads (it has {listing(list(columns))}): rename one"
+            )
+
+
+def _unreadable(path: Path, error: BaseException) -> AlignAttnError:
+    return AlignAttnError(f"cannot read {path} as PARQUET: {one_line(error)}; correct the file")

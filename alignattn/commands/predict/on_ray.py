@@ -1,0 +1,81 @@
+"""A folder's files on a cluster: Ray Data hands them to workers, each of which holds the model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from alignattn.commands.predict import PredictOptions
+from alignattn.commands.predict.folder import Job
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.options import values_of
+from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
+
+
+class FileWorker:
+    """Predicts files on a machine of the cluster.
+
+    Args:
+        values: of the options of the call, whose paths are absolute.
+        temperature: as for `load_predictor`.
+    """
+
+    def __init__(self, values: dict[str, Any], temperature: float) -> None:
+        from alignattn.commands.predict.rows import load_prediction
+        from alignattn.runs.run_folder import read_finished_run
+
+        options = PredictOptions(**values)
+        self.run = read_finished_run(Path(options.run), "--run")
+        self.prediction = load_prediction(self.run, temperature, options)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Predict the files of a batch; what is wrong with one is returned, for an error would be tried again."""
+        problems = [self._problem(*paths) for paths in zip(batch["source"], batch["target"], strict=True)]
+        return {"problem": np.array(problems)}
+
+    def _problem(self, source: str, target: str) -> str:
+        from alignattn.commands.predict.inputs import file_source
+
+        try:
+            rows = file_source(Path(source), self.run.task, may_be_empty=True)
+            self.prediction.write(rows, Path(target), lambda rows: None)
+        except (AlignAttnError, OSError) as error:
+            return one_line(error)
+        return ""
+
+
+def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[Job]) -> None:
+    """Predict files on a cluster, whose machines share the storage that they lie on.
+
+    Args:
+        options: of the call.
+        temperature: as for `load_predictor`.
+        jobs: the files.
+    """
+    # Workers are elsewhere.
+    paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
+    values = values_of(options) | paths
+    with ray_cluster(options.ray_address) as ray:
+        # It is imported where it is used: it takes seconds.
+        import ray.data
+
+        wanted = gpu_or_core(ray)
+        room = int(ray.cluster_resources().get("GPU" if "num_gpus" in wanted else "CPU", 1))
+        workers = min(len(jobs), options.processes or room)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        files = [{"source": str(job.source.resolve()), "target": str(job.target.resolve())} for job in jobs]
+        done = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
+            FileWorker,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            fn_constructor_args=(values, temperature),
+            **wanted,
+        )
+        try:
+            for row in tqdm(done.iter_rows(), total=len(jobs), unit="file", desc="predict", disable=None):
+                if row["problem"]:
+                    raise AlignAttnError(str(row["problem"]))
+        except ray.exceptions.RayError as error:
+            raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error

@@ -1,0 +1,45 @@
+"""What a user may call a model, judged before anything is imported that could load one."""
+
+import re
+from pathlib import Path
+
+from alignattn.models import MODELS
+from alignattn.models.packaged import PACKAGED
+from alignattn.support.errors import AlignAttnError, did_you_mean
+from alignattn.support.places import input_folder
+
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+"""What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""
+
+CHOICES = "a folder, or a Hub id that is cached or reachable"
+"""What a user may give as a model."""
+
+LEAST_ALIKE = 0.75
+"""How like a name of ours another is that is taken for a slip of it, and not for a model of the Hub."""
+
+
+def model_folder(label: str, value: str) -> None:
+    """Refuse what is neither the folder of a model nor the name of a packaged one; arguments as of `model_name`."""
+    if value not in PACKAGED:
+        input_folder(label, value)
+
+
+def model_name(label: str, value: str, *others: str) -> None:
+    """Refuse a name that no model can have: a folder that is not there, or a slip of a name that alignattn has.
+
+    Args:
+        label: the option, for the message.
+        value: what it is given.
+        *others: further names that it may be given.
+    """
+    known = (*PACKAGED, *MODELS, *others)
+    path = Path(value)
+    if value in known or path.is_dir():
+        return
+    if path.is_file():
+        raise AlignAttnError(f"{label} {value} is a file: give the folder of the model")
+    if not HUB_ID.fullmatch(value):
+        raise AlignAttnError(f"cannot load the model {value!r}: there is no such folder (give {CHOICES})")
+    slip = did_you_mean(value, known, least_alike=LEAST_ALIKE)
+    if slip and "/" not in value:
+        raise AlignAttnError(f"{label} {value}: there is no such folder, and no model of that name{slip}")

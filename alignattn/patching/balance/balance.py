@@ -1,0 +1,244 @@
+"""Balance a model: moments of its queries and keys, the basis in which they agree, and the proof that nothing changed.
+
+The mathematics is that of `alignattn.attention.basis`; A and c of a head go into W_Q, b_Q, W_K and b_K.
+"""
+
+import copy
+import logging
+from collections.abc import Iterable, Sequence
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import Tensor, nn
+
+from alignattn.attention.basis import Basis, Form, balancing_basis
+from alignattn.attention.distance import halves, spread_distance
+from alignattn.patching.balance.forwards import (
+    Batch,
+    Clouds,
+    Moment,
+    clouds_and_outputs,
+    largest_of_all_processes,
+    moments_of,
+    outputs_of,
+)
+from alignattn.patching.balance.heads import BalancedHeads, balanced_heads, slots_of
+from alignattn.patching.balance.report import BalanceReport, ByHead
+from alignattn.patching.probe import evaluating
+from alignattn.support.errors import AlignAttnError
+
+LARGEST_CHANGE = 1e-3
+"""Of an output, over the spread of the outputs: float32 stays far below."""
+LARGEST_ERROR = 1.5
+"""Mean error of the outputs against float64 in half precision, over that of the model before."""
+
+logger = logging.getLogger(__name__)
+
+
+def balance(
+    model: nn.Module, batches: Iterable[Batch], *, held_back: Iterable[Batch] | None = None, centre: bool = False
+) -> BalanceReport:
+    """Make means and covariances of the queries and of the keys of every head equal, in place, the function untouched.
+
+        report = alignattn.balance(model, loader)
+        print(report.describe())
+
+    Attention of shift-invariant normalizers sees queries and keys only by their products, up to a constant a query:
+    W_Q, b_Q, W_K and b_K take another basis of each head (`alignattn.attention.basis`). Moments are sums over the real
+    tokens of all batches, in float64, with the model in evaluation mode. In a process group each process gives batches
+    of its own, at least two, and all get one model. A module that several layers share (ALBERT) gets one A a head:
+    moments are equal pooled over its calls, not in each. Without a bias of the keys there is no c: A makes the
+    uncentred second moments equal. Of a patched model the layers that have slots are balanced. An optimizer's state of
+    `balanced_parameters` is in the basis of before: drop it.
+
+    Args:
+        model: one that `alignattn.patch` or `alignattn.attach` takes, patched or not.
+        batches: what the model takes by name, `[B, n]` and so on; labels are left out. Read once.
+        held_back: batches on which distances and the change of the outputs are measured. None: the first of `batches`,
+            which does not enter the moments then, unless it is the only one.
+        centre: c alone, A = I: the means.
+
+    Returns:
+        Distances before and after, and the largest change of an output.
+
+    Raises:
+        AlignAttnError: if attention of the model sees more of queries and keys than their products, its projections are
+            not plain, there are no real tokens, or an output would change by more than 1e-3 of the outputs' spread (in
+            half precision: if their mean error against float64 would exceed 1.5 times that of before). The model is
+            then as it was, to the bit.
+    """
+    model = extract_model_from_parallel(model, keep_torch_compile=False)
+    with slots_of(model), evaluating(model):
+        heads = balanced_heads(model)
+        form = _form(heads, centre=centre)
+        if held_back is None:
+            batches, held_back = _hold_back(batches)
+        checked = list(held_back)
+        if not checked:
+            raise AlignAttnError("there are no held-back batches to measure on: give one or more")
+        moments = moments_of(model, heads, batches)
+        clouds, outputs = clouds_and_outputs(model, heads, checked)
+        exact = _in_float64(model, checked) if _is_half(heads) else None
+        bases = [balancing_basis(query, key, form) for query, key in moments]
+        kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
+        try:
+            for part, basis in zip(heads, bases, strict=True):
+                part.change(basis)
+            clouds_after, outputs_after = clouds_and_outputs(model, heads, checked)
+            change, rounding = _checked_change(model, outputs, outputs_after, exact)
+        except BaseException:
+            with torch.no_grad():
+                for parameter, values in kept:
+                    parameter.copy_(values)
+            raise
+    return _report(form, heads, bases, moments, (clouds, clouds_after), change, rounding)
+
+
+def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights and biases of queries' and keys' projections, which `balance` changes.
+
+    Raises:
+        AlignAttnError: as `balance` does of the model.
+    """
+    model = extract_model_from_parallel(model, keep_torch_compile=False)
+    with slots_of(model):
+        return [parameter for part in balanced_heads(model) for parameter in part.parameters()]
+
+
+def balance_obstacle(model: nn.Module) -> str | None:
+    """Return why a model cannot be balanced, or None."""
+    try:
+        balanced_parameters(model)
+    except AlignAttnError as error:
+        return str(error)
+    return None
+
+
+def _form(heads: Sequence[BalancedHeads], *, centre: bool) -> Form:
+    if all(part.key[1] is not None for part in heads):
+        return "centre" if centre else "full"
+    without = next(part.path for part in heads if part.key[1] is None)
+    if centre:
+        raise AlignAttnError(f"{without} adds no bias to its keys: leave centre out")
+    return "uncentred"
+
+
+def _hold_back(batches: Iterable[Batch]) -> tuple[Iterable[Batch], list[Batch]]:
+    """Return all batches but the first, and the first; of a single one both."""
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise AlignAttnError("there are no batches to balance by: give one or more")
+    second = next(rest, None)
+    if second is None:
+        return [first], [first]
+    return _chained(second, rest), [first]
+
+
+def _chained(first: Batch, rest: Iterable[Batch]) -> Iterable[Batch]:
+    yield first
+    yield from rest
+
+
+def _is_half(heads: Sequence[BalancedHeads]) -> bool:
+    return any(parameter.element_size() < torch.float32.itemsize for part in heads for parameter in part.parameters())
+
+
+def _in_float64(model: nn.Module, batches: Sequence[Batch]) -> list[dict[str, Tensor]]:
+    twin = copy.deepcopy(model).double()
+    return [outputs_of(twin, batch, torch.float64) for batch in batches]
+
+
+def _checked_change(
+    model: nn.Module,
+    before: Sequence[dict[str, Tensor]],
+    after: Sequence[dict[str, Tensor]],
+    exact: Sequence[dict[str, Tensor]] | None,
+) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Return the largest change of an output and the spread of the outputs, and the errors in half precision.
+
+    Raises:
+        AlignAttnError: if that is too much.
+    """
+    device = next(model.parameters()).device
+    joined = [_joined(outputs) for outputs in (before, after)]
+    if not joined[0].isfinite().all():
+        raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
+    change = float((joined[1] - joined[0]).abs().max())
+    spread = float(joined[0].std(correction=0)) or float(joined[0].square().mean().sqrt())
+    errors = [] if exact is None else [float((outputs - _joined(exact)).abs().mean()) for outputs in joined]
+    change, spread, *errors = largest_of_all_processes([change, spread, *errors], device)
+    too_much = None
+    if exact is None and not change <= LARGEST_CHANGE * spread:
+        too_much = f"an output by {change:.2g}, of a spread of {spread:.2g}"
+    elif exact is not None and not errors[1] <= LARGEST_ERROR * errors[0]:
+        too_much = f"the outputs' mean error against float64 from {errors[0]:.2g} to {errors[1]:.2g}"
+    if too_much is not None:
+        raise AlignAttnError(
+            f"balancing would change {too_much}: something else reads the queries or keys of {type(model).__name__}, "
+            "or rounding decides what it gives; its weights are left as they were"
+        )
+    return (change, spread), None if exact is None else (errors[0], errors[1])
+
+
+def _joined(outputs: Sequence[dict[str, Tensor]]) -> Tensor:
+    return torch.cat([values.flatten() for of_batch in outputs for values in of_batch.values()])
+
+
+def _report(
+    form: Form,
+    heads: Sequence[BalancedHeads],
+    bases: Sequence[Basis],
+    moments: Sequence[Moment],
+    clouds: tuple[Sequence[Clouds], Sequence[Clouds]],
+    change: tuple[float, float],
+    rounding: tuple[float, float] | None,
+) -> BalanceReport:
+    before, after, floor = [], [], []
+    for first, second in zip(*clouds, strict=True):
+        query, key = (halves(points) for points in first.joined())
+        # Of as many points as the floor is.
+        before.append(spread_distance(query[0], key[0]))
+        after.append(spread_distance(*(halves(points)[0] for points in second.joined())))
+        floor.append((spread_distance(*query) + spread_distance(*key)) / 2)
+    notes = _notes(form, heads, bases, moments)
+    for note in notes:
+        logger.warning("%s", note)
+    return BalanceReport(
+        form=form,
+        layers=tuple(call.path for call in clouds[0]),
+        before=_by_head(before),
+        after=_by_head(after),
+        floor=_by_head(floor),
+        condition=_by_head([basis.condition for basis in bases]),
+        shrinkage=_by_head([basis.shrinkage for basis in bases]),
+        tokens=int(moments[0][0].count),
+        held_back_tokens=clouds[0][0].joined()[0].shape[1],
+        largest_change=change[0],
+        spread=change[1],
+        rounding=rounding,
+        notes=tuple(notes),
+    )
+
+
+def _notes(form: Form, heads: Sequence[BalancedHeads], bases: Sequence[Basis], moments: Sequence[Moment]) -> list[str]:
+    notes = []
+    if form == "uncentred":
+        notes.append("without a bias of the keys: uncentred second moments are equal, not means and covariances")
+    few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.head_dim]
+    if few and form != "centre":
+        notes.append(
+            f"fewer real tokens ({int(moments[0][0].count)}) than the size of a head ({few[0].slots.head_dim}): their "
+            "covariances are singular, and shrunk towards a multiple of the identity"
+        )
+    elif any((basis.shrinkage > 0).any() for basis in bases):
+        count = sum(int((basis.shrinkage > 0).sum()) for basis in bases)
+        notes.append(f"near singular covariances of {count} head(s) are shrunk towards a multiple of the identity")
+    if any(basis.is_bounded.any() for basis in bases):
+        count = sum(int(basis.is_bounded.sum()) for basis in bases)
+        notes.append(f"{count} head(s) are balanced in part: their queries or keys are almost one point, or on a line")
+    return notes
+
+
+def _by_head(layers: Sequence[Tensor]) -> ByHead:
+    return tuple(tuple(layer.tolist()) for layer in layers)

@@ -1,0 +1,246 @@
+"""Forwards of a model that is balanced: what its attention sees of queries and keys, and what it gives out."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from alignattn.attention.basis import Moments, cloud
+from alignattn.patching.balance.heads import BalancedHeads
+from alignattn.patching.projections import FUSED
+from alignattn.patching.recording import real_tokens
+from alignattn.support.errors import AlignAttnError
+
+Batch = Mapping[str, Any]
+"""What a model takes by name."""
+
+LABELS = ("label", "labels", "start_positions", "end_positions", "next_sentence_label")
+"""What of a batch is left out: no loss is wanted."""
+LOGITS = "logits"
+DISTANCE_TOKENS = 4096
+"""Most tokens of a layer whose distances are taken."""
+DIRECT_TOLERANCE = 0.02
+"""How far queries may be from a multiple of what their projection gave, over their size: half precision rounds."""
+
+Moment = tuple[Moments, Moments]
+"""Of queries and of keys."""
+
+
+@dataclass
+class Clouds:
+    """Queries and keys of an attention call, for distances.
+
+    Attributes:
+        path: of the module that called.
+        query: `[H, N, d]` by batch.
+        key: likewise.
+    """
+
+    path: str
+    query: list[Tensor] = field(default_factory=list)
+    key: list[Tensor] = field(default_factory=list)
+
+    def add(self, query: Tensor, key: Tensor) -> None:
+        """Keep points `[H, N, d]`, as long as there is room."""
+        room = DISTANCE_TOKENS - sum(points.shape[1] for points in self.query)
+        if room > 0:
+            self.query.append(query[:, :room].cpu())
+            self.key.append(key[:, :room].cpu())
+
+    def joined(self) -> tuple[Tensor, Tensor]:
+        """Return all queries and all keys."""
+        return torch.cat(self.query, dim=1), torch.cat(self.key, dim=1)
+
+
+def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:
+    """Return the moments of the queries and keys of each module over batches, which are not kept.
+
+    Of several processes each gives its own batches, and all get the moments of all.
+
+    Raises:
+        AlignAttnError: if there are no batches or no real tokens in them, a module attends otherwise than with what its
+            projections give, or queries or keys are not finite.
+    """
+    moments = [(Moments.none(part.slots.num_heads, part.slots.head_dim),) * 2 for part in heads]
+
+    def add(index: int, query: Tensor, key: Tensor) -> None:
+        known = moments[index]
+        moments[index] = known[0] + Moments.of(query).cpu(), known[1] + Moments.of(key).cpu()
+
+    for number, batch in enumerate(batches):
+        with _watching(heads, add), _checking_projections(heads) if number == 0 else nullcontext():
+            outputs_of(model, batch)
+    moments = _of_all_processes(moments, next(model.parameters()).device)
+    for part, (query, key) in zip(heads, moments, strict=True):
+        if query.count == 0:
+            raise AlignAttnError(
+                f"the batches to take moments of give {part.path} no real tokens: give batches that hold some"
+            )
+        if not (query.outer.isfinite().all() and key.outer.isfinite().all()):
+            raise AlignAttnError(f"queries or keys of {part.path} are not finite: there is nothing to balance")
+    return moments
+
+
+def clouds_and_outputs(
+    model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]
+) -> tuple[list[Clouds], list[dict[str, Tensor]]]:
+    """Return the first queries and keys of each attention call, and the outputs of the model by batch."""
+    clouds: list[Clouds] = []
+    outputs = []
+    for batch in batches:
+        calls = iter(clouds[:])
+
+        def add(index: int, query: Tensor, key: Tensor, calls: Iterator[Clouds] = calls) -> None:
+            call = next(calls, None)
+            if call is None:
+                call = Clouds(heads[index].path)
+                clouds.append(call)
+            call.add(query, key)
+
+        with _watching(heads, add):
+            outputs.append(outputs_of(model, batch))
+    return clouds, outputs
+
+
+def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return what a model in evaluation mode gives for a batch: its logits, or else its hidden states, in float64.
+
+    Args:
+        model: that takes the batch by name.
+        batch: its labels are left out.
+        dtype: to which its floating point tensors are cast, if to any.
+    """
+    device = next(model.parameters()).device
+    given = {name: _moved(value, device, dtype) for name, value in batch.items() if name not in LABELS}
+    # A compiled model would not see the hooks that watch it.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), _in_own_precision(model, device):
+        result = model(**given)
+    named = result.items() if isinstance(result, Mapping) else enumerate(_several(result))
+    outputs = {
+        str(name): value.detach().to("cpu").double()
+        for name, value in named
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 0
+    }
+    if not outputs:
+        raise AlignAttnError(f"{type(model).__name__} gives no tensors whose change could be measured")
+    logits = {name: values for name, values in outputs.items() if LOGITS in name}
+    return logits or outputs
+
+
+@contextmanager
+def _in_own_precision(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Compute in the type of the weights, where a training goes on in half precision."""
+    attributes = vars(model)
+    mixed, own = attributes.get("forward"), attributes.get("_original_forward")  # accelerate's
+    if own is not None:
+        attributes["forward"] = own
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        if own is not None:
+            attributes["forward"] = mixed
+
+
+@contextmanager
+def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
+    """Show the real tokens' queries and keys `[H, N, d]` of each call, and the number of its module."""
+
+    def hook_of(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+            query, key, _value, mask = args[:4]
+            real = real_tokens(mask)
+            see(index, cloud(query, real), cloud(key, real))
+
+        return hook
+
+    handles = [part.slots.register_forward_pre_hook(hook_of(index)) for index, part in enumerate(heads)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _checking_projections(heads: Sequence[BalancedHeads]) -> Iterator[None]:
+    """Refuse attention whose queries or keys are no multiple of what its projections give: rotated, or normed."""
+    handles = []
+    for part in heads:
+        projected: dict[str, Tensor] = {}
+
+        def keep(role: str, output: Tensor, projected: dict[str, Tensor] = projected) -> None:
+            projected[role] = output
+
+        def check(args: tuple[Any, ...], part: BalancedHeads = part, projected: dict[str, Tensor] = projected) -> None:
+            _check_direct(part, projected, args[0], args[1])
+
+        for role, module in part.modules.items():
+            handles.append(module.register_forward_hook(lambda _m, _a, out, role=role, keep=keep: keep(role, out)))
+        handles.append(part.slots.register_forward_pre_hook(lambda _m, args, check=check: check(args)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_direct(part: BalancedHeads, projected: dict[str, Tensor], query: Tensor, key: Tensor) -> None:
+    if FUSED in projected:
+        first, second = projected[FUSED].chunk(part.slots.names.parts, dim=-1)[:2]
+        projected = {"query": first, "key": second}
+    for role, received in (("query", query), ("key", key)):
+        received = received.transpose(1, 2).flatten().float()
+        given = projected.get(role, received.new_zeros(0)).flatten().float()
+        is_direct = given.shape == received.shape
+        if is_direct:
+            factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
+            # What is not finite is told by its own name later.
+            is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
+        if not is_direct:
+            raise AlignAttnError(
+                f"{part.path} does not attend with the {role} that its projection gives: it rotates or norms it "
+                "between, and cannot be balanced"
+            )
+
+
+def _of_all_processes(moments: list[Moment], device: torch.device) -> list[Moment]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return moments
+    packed = torch.cat([part.packed() for both in moments for part in both]).to(device)
+    dist.all_reduce(packed)
+    # Of one sum every process must make one model, to the bit.
+    dist.broadcast(packed, 0)
+    rest, shared = packed.cpu(), []
+    for both in moments:
+        unpacked = []
+        for part in both:
+            own, rest = rest.split([part.packed().numel(), rest.numel() - part.packed().numel()])
+            unpacked.append(part.unpacked(own))
+        shared.append((unpacked[0], unpacked[1]))
+    return shared
+
+
+def largest_of_all_processes(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the largest of each value over the processes; NaN if one has it."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return list(values)
+    # The largest of a NaN and a number is not the same everywhere.
+    both = torch.tensor([[float(value != value), value if value == value else 0.0] for value in values])
+    both = both.to(device, torch.float64)
+    dist.all_reduce(both, dist.ReduceOp.MAX)
+    return [float("nan") if is_nan else value for is_nan, value in both.tolist()]
+
+
+def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(device, dtype if value.is_floating_point() else None)
+
+
+def _several(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, Sequence) else (result,)

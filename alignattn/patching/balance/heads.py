@@ -1,0 +1,162 @@
+"""The heads of a model that can be balanced: whose projections are plain, and all that their attention sees."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.basis import Basis
+from alignattn.patching.attach import attach, declared_layers, unpatch
+from alignattn.patching.patch import patch
+from alignattn.patching.projections import FUSED
+from alignattn.patching.slots import LayerSlots, Patch
+from alignattn.patching.taps import TappedLinear
+from alignattn.support.errors import AlignAttnError
+
+ROTARY = ("rotary", "rope")
+"""In the names of modules that rotate queries and keys by position."""
+DISENTANGLED = "disentangled"
+"""In the names of attention modules whose projections also read positions."""
+
+
+@dataclass(frozen=True)
+class BalancedHeads:
+    """The projections of one attention module.
+
+    Attributes:
+        path: of the module in its model.
+        slots: of the module.
+        query: weight `[H, d, in]` and bias `[H, d]`, views of the model's own; a bias may be None.
+        key: likewise.
+        modules: that project, by role.
+    """
+
+    path: str
+    slots: LayerSlots
+    query: tuple[Tensor, Tensor | None]
+    key: tuple[Tensor, Tensor | None]
+    modules: dict[str, nn.Linear]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the weights and biases that balancing changes."""
+        return [parameter for module in self.modules.values() for parameter in module.parameters()]
+
+    @torch.no_grad()
+    def change(self, basis: Basis) -> None:
+        """Take queries and keys to another basis, in place; products in float64."""
+        for (weight, bias), matrix in ((self.query, basis.matrix), (self.key, basis.inverse)):
+            weight.copy_(matrix @ weight.to("cpu", torch.float64))
+            if bias is not None:
+                shift = basis.shift if bias is self.key[1] else torch.zeros_like(basis.shift)
+                bias.copy_((matrix @ bias.to("cpu", torch.float64)[:, :, None])[:, :, 0] + shift)
+
+
+@contextmanager
+def slots_of(model: nn.Module) -> Iterator[None]:
+    """Let a model have slots: its own, or else those of plain attention for as long as it takes.
+
+    Raises:
+        AlignAttnError: as `patch` and `attach` do.
+    """
+    if any(isinstance(module, LayerSlots) for module in model.modules()):
+        yield
+        return
+    if declared_layers(model):
+        attach(model, "soft")
+    else:
+        # It refuses what is no model of transformers.
+        patch(model, "soft")  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        unpatch(model)
+
+
+def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
+    """Return the heads of a model with slots, by attention module.
+
+    Raises:
+        AlignAttnError: if what its attention computes would not stay as it is, or its projections are not its own.
+    """
+    name = type(model).__name__
+    if not isinstance(model, nn.Module) or hasattr(model, "get_base_model"):
+        raise AlignAttnError(
+            f"{name} is around a model with adapters: merge them first (merge_and_unload), or balance the base"
+        )
+    for module in model.modules():
+        kind = type(module).__name__.lower()
+        if any(part in kind for part in ROTARY):
+            raise AlignAttnError(
+                f"{name} rotates queries and keys by position ({type(module).__name__}), in no basis of its "
+                "projections: it cannot be balanced"
+            )
+        if DISENTANGLED in kind:
+            raise AlignAttnError(
+                f"{name} scores positions by its queries and keys, too ({type(module).__name__}): it cannot be balanced"
+            )
+        if isinstance(module, Patch) and (obstacle := module.config.unbalanced_by()) is not None:
+            raise AlignAttnError(f"{obstacle}, so balancing would change what {name} computes: it is for dot products")
+    found = [
+        _heads_of(path, module)
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, CHILD_NAME, None), LayerSlots)
+    ]
+    _check_own(model, found)
+    return found
+
+
+def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
+    slots: Any = getattr(module, CHILD_NAME)
+    modules = slots.names.of(module) or {}
+    for role, projection in modules.items():
+        _check_plain(f"{path}.{slots.names.roles[role]}", projection)
+    shape = (slots.names.parts, slots.num_heads, slots.head_dim)
+
+    def part(role: str, index: int) -> tuple[Tensor, Tensor | None]:
+        projection = modules[FUSED if FUSED in modules else role]
+        bias = None if projection.bias is None else projection.bias.detach().unflatten(0, shape)[index]
+        return projection.weight.detach().unflatten(0, shape)[index], bias
+
+    query, key = part("query", 0), part("key", 1 if FUSED in modules else 0)
+    return BalancedHeads(path, slots, query, key, modules)
+
+
+def _check_plain(path: str, projection: nn.Module) -> None:
+    """Refuse a projection whose weights are not those that it projects with."""
+    if type(projection) not in (nn.Linear, TappedLinear) or "forward" in vars(projection):
+        if hasattr(projection, "base_layer"):
+            raise AlignAttnError(
+                f"{path} has an adapter: merge it first (merge_and_unload), or balance the base and adapt that"
+            )
+        replaced = " with a forward that is not its own" if "forward" in vars(projection) else ""
+        raise AlignAttnError(
+            f"{path} is no plain linear layer, but a {type(projection).__name__}{replaced}: balance the model before "
+            "it is quantised or wrapped"
+        )
+    weight: Any = projection.weight
+    is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
+    if not is_plain or weight.shape != (projection.out_features, projection.in_features):
+        raise AlignAttnError(
+            f"the weights of {path} are quantised, sharded or not in memory ({type(weight).__name__}, {weight.dtype}, "
+            f"{list(weight.shape)}): balance the whole model before"
+        )
+    if not all(part.isfinite().all() for part in projection.parameters()):
+        raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
+
+
+def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:
+    """Refuse projections that serve something else as well, which would change with them."""
+    owners = Counter(id(values) for module in model.modules() for values in module._parameters.values())
+    users = Counter(id(module) for heads in found for module in heads.modules.values())
+    for heads in found:
+        is_tied = any(owners[id(parameter)] > 1 for parameter in heads.parameters())
+        if is_tied or any(users[id(module)] > 1 for module in heads.modules.values()):
+            raise AlignAttnError(
+                f"the projections of {heads.path} share their weights with others: what makes its queries and keys "
+                "equal would change those"
+            )

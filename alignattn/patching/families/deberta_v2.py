@@ -1,0 +1,80 @@
+"""DeBERTa-v2 and v3 (He et al. 2021): disentangled attention, whose scores have a part of relative positions."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+
+from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
+
+
+class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttention):
+    """Disentangled self-attention with slots: S(Q, K) and the model's own part of positions are added, then N.
+
+    In DeBERTa-v3 that part, content to position and position to content, is made by the projections of queries and keys
+    themselves, called once more on embeddings of positions.
+    """
+
+    plain_class = DisentangledSelfAttention
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
+        slots = slots_of(self)
+        if slots is None or not slots.is_asked:
+            output: tuple[Tensor, Tensor | None] = DisentangledSelfAttention.forward(
+                self, hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+            )
+            if slots is not None and slots.records_calls:
+                slots.record_call(self.check_pairs(attention_mask, hidden_states).bool())
+            return output
+        asking = hidden_states if query_states is None else query_states
+        query, key, value = (
+            heads_of(project(states), self.num_attention_heads)
+            for project, states in (
+                (self.query_proj, asking),
+                (self.key_proj, hidden_states),
+                (self.value_proj, hidden_states),
+            )
+        )
+        parts = 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
+        attended, weights = slots(
+            query,
+            key,
+            value,
+            self.check_pairs(attention_mask, hidden_states).bool(),
+            None,
+            bias=self._bias(query, key, relative_pos, rel_embeddings, parts) if self.relative_attention else None,
+            scale=(query.shape[-1] * parts) ** -0.5,
+            dropout=self.dropout_of(self.dropout),
+            wants_weights=output_attentions,
+        )
+        return attended.transpose(1, 2).flatten(2), weights if output_attentions else None
+
+    def _bias(
+        self, query: Tensor, key: Tensor, relative_pos: Tensor | None, rel_embeddings: Tensor | None, parts: int
+    ) -> Tensor | None:
+        """What is added to the scores, `[B, H, n, n]`; None if nothing."""
+        of_heads = (features.flatten(0, 1) for features in (query, key))
+        bias = self.disentangled_attention_bias(*of_heads, relative_pos, self.pos_dropout(rel_embeddings), parts)
+        # Without a kind of positions the model's own function returns the number 0.
+        return bias.unflatten(0, query.shape[:2]) if isinstance(bias, Tensor) else None
+
+    def disentangled_attention_bias(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's own; the projections that it calls on embeddings of positions are recorded by nobody."""
+        slots = slots_of(self)
+        models_own: Any = super().disentangled_attention_bias
+        if slots is None:
+            return models_own(*args, **kwargs)
+        slots.collector.pause(True)
+        try:
+            return models_own(*args, **kwargs)
+        finally:
+            slots.collector.pause(False)

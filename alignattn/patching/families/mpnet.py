@@ -1,0 +1,56 @@
+"""MPNet (Song et al. 2020): scaled dot-product attention with a learned bias of relative positions."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+
+from alignattn.attention.alignment.base import sum_of
+from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
+
+MASKED_BELOW = -1e4
+"""A number added to a score from which on it masks: transformers adds the least of the type, older code this one."""
+
+
+class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
+    """MPNet's self-attention with slots: S(Q, K) and the bias that the encoder gives are added, then N."""
+
+    plain_class = MPNetSelfAttention
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
+        slots = slots_of(self)
+        if slots is None or not slots.is_asked:
+            outputs: tuple[Tensor, ...] = MPNetSelfAttention.forward(
+                self, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
+            )
+            if slots is not None and slots.records_calls:
+                slots.record_call(self._pairs(attention_mask, hidden_states))
+            return outputs
+        query, key, value = (
+            heads_of(project(hidden_states), self.num_attention_heads) for project in (self.q, self.k, self.v)
+        )
+        # A mask of the user's own may hold any numbers; where it masks, the slots mask.
+        added = [part for part in (position_bias, attention_mask) if part is not None]
+        attended, weights = slots(
+            query,
+            key,
+            value,
+            self._pairs(attention_mask, hidden_states),
+            None,
+            bias=sum_of(added).to(query.dtype) if added else None,
+            dropout=self.dropout_of(self.dropout),
+            wants_weights=output_attentions,
+        )
+        output = self.o(attended.transpose(1, 2).flatten(2))
+        return (output,) if weights is None or not output_attentions else (output, weights)
+
+    def _pairs(self, mask: Tensor | None, states: Tensor) -> Tensor | None:
+        return None if mask is None else self.check_pairs(mask, states) > MASKED_BELOW

@@ -1,0 +1,78 @@
+"""How large a model a config may describe: what its checkpoint cannot fill is refused before it is built."""
+
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+from transformers.utils.hub import cached_file
+
+from alignattn.support.errors import AlignAttnError, in_megabytes
+from alignattn.support.json_records import read_json
+
+COUNTS = (
+    (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
+    (re.compile(r"num_labels"), 1_000_000),
+)
+"""Fields of a config for each of whose units something is built by itself, and the most of them."""
+
+MOST_NEW_PARAMETERS = 10**8
+"""Of a head, and of what a checkpoint may lack."""
+
+
+def check_counts(name: str, fields: Mapping[str, Any]) -> None:
+    """Refuse a config of so many parts that to build them takes hours.
+
+    Args:
+        name: the model as the user named it.
+        fields: of its config.
+    """
+    for field, value in fields.items():
+        for pattern, most in COUNTS:
+            if isinstance(value, int) and value > most and pattern.fullmatch(field):
+                raise AlignAttnError(
+                    f"the config of {name} asks for {field} {value}, and {most} are the most: correct it"
+                )
+
+
+def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfig, hub: Mapping[str, Any]) -> None:
+    """Refuse a config of a model that is far larger than its checkpoint: it would be made of random weights.
+
+    Args:
+        name: the model as the user named it.
+        source: where it lies.
+        auto_class: of the model.
+        config: that describes it.
+        hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    """
+    check_counts(name, config.to_dict())
+    saved = _bytes_of_weights(source, hub)
+    if saved is None:
+        return
+    make = getattr(auto_class, "from_config", None) or auto_class._from_config
+    with torch.device("meta"):
+        model = make(deepcopy(config), attn_implementation="eager")
+    # A weight takes a byte at least.
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if parameters > saved + MOST_NEW_PARAMETERS:
+        raise AlignAttnError(
+            f"the config of {name} is of another model than its weights: it describes {parameters:,} parameters, and "
+            f"the weights take {in_megabytes(saved)}: correct it"
+        )
+
+
+def _bytes_of_weights(source: str, hub: Mapping[str, Any]) -> int | None:
+    """How many bytes the weights of a checkpoint take, or None where it has none of a usual name."""
+    for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
+        file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
+        if file is None:
+            continue
+        if name not in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
+            return Path(file).stat().st_size
+        shards = set(read_json(Path(file)).get("weight_map", {}).values())
+        return sum(Path(str(cached_file(source, shard, **hub))).stat().st_size for shard in shards)
+    return None

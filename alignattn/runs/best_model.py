@@ -1,0 +1,71 @@
+"""The metric that chooses among a run's checkpoints, and which of them its model is at last."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers.trainer_utils import SaveStrategy
+
+from alignattn.runs.results import BestModel
+from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.runs.training_arguments import RunArguments
+from alignattn.runs.training_options import TrainingOptions
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import Task
+from alignattn.tasks.task import ERRORS
+from alignattn.training import EarlyStopping
+from alignattn.training.checkpoints import step_of
+
+OF_THE_TRAINER = "eval_"
+"""How transformers' names of metrics begin."""
+
+
+def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, splits: Sequence[str]) -> None:
+    """Complete the name of the metric that selects a checkpoint, or when to stop, where anything is selected.
+
+    Args:
+        args: to be completed; transformers has filled in the loss where nothing was given.
+        options: that they are made of. Without a metric the task's main one selects, of the first split.
+        task: of the rows.
+        splits: that are evaluated.
+    """
+    chooses = args.save_strategy == SaveStrategy.BEST or args.load_best_model_at_end or options.early_stopping_patience
+    if not (chooses or args.metric_for_best_model):
+        return
+    if not splits:
+        raise AlignAttnError(
+            "the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file"
+        )
+    default = task.main_metric if chooses else args.metric_for_best_model
+    name = str(options.metric_for_best_model or default).removeprefix(OF_THE_TRAINER)
+    choices = ("loss", *task.metrics)
+    if len(splits) > 1 and name in choices:
+        name = f"{splits[0]}_{name}"
+    known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
+    if name not in known:
+        raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
+    args.metric_for_best_model = name
+    args.greater_is_better = options.greater_is_better
+    if args.greater_is_better is None:
+        args.greater_is_better = not name.endswith(("loss", *ERRORS))
+
+
+def best_model(trainer: TaskTrainer) -> BestModel | None:
+    """Return of which step the model is that a trainer loaded at the end; None if it was to load none, or could not."""
+    state, args = trainer.state, trainer.args
+    if not args.load_best_model_at_end:
+        return None
+    metric = str(args.metric_for_best_model)
+    step = None if state.best_model_checkpoint is None else step_of(Path(state.best_model_checkpoint))
+    if step is None or state.best_metric is None:
+        if trainer.is_world_process_zero():
+            print(f"no checkpoint was the best by {metric}: the model is that of the last step", file=sys.stderr)
+        return None
+    return BestModel(step, metric, state.best_metric)
+
+
+def stopped_at(trainer: TaskTrainer) -> int | None:
+    """Return the step after which early stopping ended a trainer's training, or None if it did not."""
+    callbacks = trainer.callback_handler.callbacks
+    stopped = any(isinstance(callback, EarlyStopping) and callback.has_stopped for callback in callbacks)
+    return trainer.state.global_step if stopped and trainer.state.global_step < trainer.state.max_steps else None

@@ -1,0 +1,66 @@
+"""Rows that are longer than what a model is given of them: how many, and what length would do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.task import Task
+
+WHOLE_SHARE = 0.99
+"""Of the rows that a length is to hold whole."""
+
+INPUT = "input_ids"
+"""The column whose lists are the rows' tokens."""
+
+UNLIMITED = 2**31 - 1
+"""More tokens than any row has."""
+
+
+def cut_rows(task: Task, split: EncodedSplit, processor: Any) -> CutRows | None:
+    """Return which rows of a split are cut; None where none is, or where long rows are not cut.
+
+    Args:
+        task: that the rows are of.
+        split: the rows and what the model is given of them.
+        processor: of the model, as it encoded them.
+    """
+    kind, longest = kind_of(task), split.options.max_length
+    if not (kind.reads_texts and kind.cuts_rows and INPUT in split.encoded.column_names):
+        return None
+    lengths = _lengths(split.encoded)
+    (full,) = np.nonzero(lengths >= longest)
+    if not len(full):
+        return None
+    with _without_limit(processor):
+        options = replace(split.options, max_length=UNLIMITED, num_proc=None)
+        lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options))
+    cut = int(np.count_nonzero(lengths > longest))
+    whole = int(np.quantile(lengths, WHOLE_SHARE, method="higher"))
+    return CutRows(cut, cut / len(lengths), longest, whole) if cut else None
+
+
+@contextmanager
+def _without_limit(processor: Any) -> Iterator[None]:
+    limit, processor.model_max_length = processor.model_max_length, UNLIMITED
+    try:
+        yield
+    finally:
+        processor.model_max_length = limit
+
+
+def _lengths(encoded: datasets.Dataset) -> NDArray[np.int64]:
+    """The tokens of each row, of several sequences those of the longest, `[N]`."""
+    column = encoded.with_format("arrow")[:][INPUT]
+    if not pa.types.is_nested(column.type.value_type):
+        return np.array(pc.list_value_length(column), dtype=np.int64)
+    return np.array([max(map(len, row)) for row in column.to_pylist()], dtype=np.int64)

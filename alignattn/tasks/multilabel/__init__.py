@@ -1,0 +1,1 @@
+"""Texts that may have several labels at once."""

@@ -1,0 +1,37 @@
+"""Whether the options of a command that reads texts without labels name one source of them."""
+
+from typing import Any
+
+from alignattn.support.compression import plain_suffix
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.places import no_folder
+from alignattn.tasks import MultipleChoice, get_task
+from alignattn.tasks.task import TEXT_FILE, TEXT_FILES
+
+
+def check_text_source(options: Any, file_option: str, purpose: str) -> None:
+    """Refuse options that name no texts, two sources of them, or what does not go with the one that they name.
+
+    Args:
+        options: of the command: `task`, `data_dir`, `text_columns` and the file's.
+        file_option: that names a file of texts.
+        purpose: what the texts are for, for the message.
+    """
+    file = getattr(options, file_option)
+    if (options.task is None) == (file is None):
+        raise AlignAttnError(f"give the texts to {purpose}: either --task NAME or --{file_option} FILE")
+    if options.task is not None:
+        task = get_task(options.task)
+        if options.text_columns:
+            raise AlignAttnError(f"--text_columns is for files, and task {task.name!r} has its own: drop it")
+        if isinstance(task, MultipleChoice):
+            raise AlignAttnError(f"task {task.name!r} has several sequences a row: choose a task with one")
+        return
+    if options.data_dir is not None:
+        raise AlignAttnError(f"--data_dir is for tasks, and --{file_option} is a file: drop it")
+    no_folder(f"--{file_option}", str(file))
+    ending = plain_suffix(str(file))
+    if ending not in TEXT_FILES:
+        raise AlignAttnError(f"--{file_option} {file}: its name must end in {', '.join(TEXT_FILES)}")
+    if ending == TEXT_FILE and options.text_columns:
+        raise AlignAttnError(f"--text_columns: {file} has no columns, every line is a text: drop it")

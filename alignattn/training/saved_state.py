@@ -1,0 +1,156 @@
+"""What a checkpoint's state file must hold for a training to go on from it: transformers unpacks whatever is there."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le, MaxLen
+from pydantic import BeforeValidator
+from transformers import TrainerControl, TrainerState
+
+LARGEST_COUNT = 2**63 - 1
+
+
+def _in_range(value: Any) -> Any:
+    # Python reads an integer of hundreds of digits where a float is wanted, and cannot add it to one.
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:
+        raise ValueError("it is too large")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_in_range)]
+NotNegative = Annotated[Number, Ge(0)]
+Positive = Annotated[Number, Gt(0)]
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+Nothing = Annotated[dict[str, Any], MaxLen(0)]
+
+_WHOLE: dict[str, Any] = {"extra": "forbid"}
+"""For pydantic: a name that a record lacks is refused."""
+
+
+@dataclass
+class MeterAttributes:
+    """Of `LossMeter`."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    interval: dict[str, Number]
+    interval_steps: NotNegative
+    run_loss: Number
+    run_steps: NotNegative
+
+
+@dataclass
+class FormerMeterAttributes:
+    """Of `LossMeter` when it summed over batches."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    interval: dict[str, Number]
+    interval_batches: Count
+    run_loss: Number
+    run_batches: Count
+
+
+@dataclass
+class MeterState:
+    """What `LossMeter.state` returns."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    args: Nothing
+    attributes: MeterAttributes | FormerMeterAttributes
+
+
+@dataclass
+class PatienceArguments:
+    """What an `EarlyStopping` is made with."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    early_stopping_patience: PositiveCount
+    early_stopping_threshold: NotNegative
+
+
+@dataclass
+class PatienceAttributes:
+    """Of `EarlyStopping`: for how many evaluations it has waited."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    early_stopping_patience_counter: Count
+
+
+@dataclass
+class PatienceState:
+    """What `EarlyStopping.state` returns."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    args: PatienceArguments
+    attributes: PatienceAttributes
+
+
+@dataclass
+class ControlArguments(TrainerControl):
+    """What a `TrainerControl` is made with."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+
+@dataclass
+class ControlState:
+    """What `TrainerControl.state` returns."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    args: ControlArguments
+    attributes: Nothing
+
+
+@dataclass
+class PlainCallbacks:
+    """Those of the plain Trainer that have a state."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    TrainerControl: ControlState
+
+
+@dataclass
+class AlignmentCallbacks(PlainCallbacks):
+    """Those of a Trainer of this package."""
+
+    LossMeter: MeterState
+    EarlyStopping: PatienceState | None = None
+
+
+@dataclass
+class SavedState(TrainerState):
+    """A state of transformers' Trainer: its own fields, of their types, and those that it goes on with."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    epoch: NotNegative = field(kw_only=True)
+    global_step: PositiveCount = field(kw_only=True)
+    max_steps: PositiveCount = field(kw_only=True)
+    logging_steps: Positive = field(kw_only=True)  # type: ignore[assignment]
+    eval_steps: Positive = field(kw_only=True)  # type: ignore[assignment]
+    save_steps: Positive = field(kw_only=True)  # type: ignore[assignment]
+    train_batch_size: PositiveCount = field(kw_only=True)
+    num_input_tokens_seen: Count = 0
+    total_flos: NotNegative = field(kw_only=True)
+    log_history: list[dict[str, Number]] = field(kw_only=True)
+    best_metric: Number | None = field(kw_only=True)
+    best_model_checkpoint: str | None = field(kw_only=True)
+    stateful_callbacks: PlainCallbacks = field(kw_only=True)  # type: ignore[assignment]  # as they are written
+
+    def __post_init__(self) -> None:
+        """Leave what was read as it is, which transformers would make of callbacks."""
+
+
+@dataclass
+class SavedAlignmentState(SavedState):
+    """The same of a Trainer of this package."""
+
+    stateful_callbacks: AlignmentCallbacks = field(kw_only=True)

@@ -1,0 +1,119 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Tutorial: from a patch to a picture
+#
+# We give a pretrained model alignment attention, fine-tune it in a loop of our own, and look at what one of its heads
+# does. It takes half a minute on a laptop. The data are a stand-in: generated messages to a shop, of three classes.
+
+# %%
+import csv
+
+import matplotlib.pyplot as plt
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.attention.distance import sliced_wasserstein
+from alignattn.models.packaged import model_source
+
+torch.manual_seed(0)
+source = model_source("minilm")  # the folder of a packaged model; any encoder of the Hub will do: "albert-base-v2"
+tokenizer = AutoTokenizer.from_pretrained(source)
+model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=3)
+
+# %% [markdown]
+# ## Patch
+#
+# One call. `aa-ct` is alignment by conditional transport; `alignattn list slots` has the others.
+
+# %%
+alignattn.patch(model, "aa-ct", alignment_weight=0.1)
+print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+
+# %% [markdown]
+# In evaluation mode the patched model computes, bit for bit, what the plain one does. What `collect` sees on the way:
+
+# %%
+sentence = tokenizer("where is the parcel that i ordered yesterday ?", return_tensors="pt")
+model.eval()
+with torch.no_grad(), alignattn.collect(model) as before:
+    model(**sentence)
+print(len(before.layers), "layers; queries", list(before.layers[0].query.shape), "= [batch, heads, tokens, head_dim]")
+
+# %% [markdown]
+# ## Train
+#
+# The task's loss and the alignment's, λ · A(Q, K), are minimised together. `parameter_groups` gives the alignment's own
+# small networks the higher learning rate that they need.
+
+# %%
+with open("examples/messages.tsv", newline="") as file:
+    rows = list(csv.DictReader(file, delimiter="\t"))
+kinds = sorted({row["kind"] for row in rows})
+
+optimizer = torch.optim.AdamW(alignattn.parameter_groups(model, learning_rate=2e-4))
+history = []
+model.train()
+for start in list(range(0, len(rows), 8)) * 2:
+    part = rows[start : start + 8]
+    batch = tokenizer([row["message"] for row in part], padding=True, return_tensors="pt")
+    labels = torch.tensor([kinds.index(row["kind"]) for row in part])
+    task_loss = model(**batch, labels=labels).loss
+    align_loss = alignattn.alignment_loss(model)  # λ · A(Q, K) of the forward above
+    (task_loss + align_loss).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    history.append((task_loss.item(), align_loss.item()))
+print(f"task loss {history[0][0]:.1f} to {history[-1][0]:.1f} in {len(history)} steps")
+
+# %% [markdown]
+# ## Look
+#
+# The same sentence, before and after: where the head attends, and how far apart its queries and keys lie.
+
+# %%
+model.eval()
+with torch.no_grad(), alignattn.collect(model) as after:
+    model(**sentence)
+
+layer, head = 2, 3
+tokens = tokenizer.convert_ids_to_tokens(sentence["input_ids"][0])
+figure, panels = plt.subplots(1, 2, figsize=(9, 4.2), dpi=80, sharey=True, layout="constrained")
+for axes, name, seen in zip(panels, ("pretrained", "fine-tuned"), (before, after), strict=True):
+    record = seen.layers[layer]
+    distance = sliced_wasserstein(record.query, record.key)[head]
+    axes.imshow(record.weights[0, head], cmap="Blues", vmin=0, vmax=1)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=90)
+    axes.set_yticks(range(len(tokens)), tokens)
+    axes.set_title(f"{name}: query-key distance {distance:.2f}")
+    axes.set_xlabel("key")
+panels[0].set_ylabel("query")
+plt.show()
+
+# %% [markdown]
+# One sentence and one head are an anecdote: `alignattn inspect` measures all heads on many rows.
+#
+# ## Keep
+#
+# The checkpoint is an ordinary one: plain transformers loads it, and computes the same. `alignattn.from_pretrained`
+# brings the patch and its networks back as well, to train on.
+
+# %%
+model.save_pretrained("tutorial-model")
+tokenizer.save_pretrained("tutorial-model")
+again = alignattn.from_pretrained("tutorial-model", AutoModelForSequenceClassification).eval()
+new = tokenizer(["the kettle is broken", "thank you for the lovely lamp"], padding=True, return_tensors="pt")
+with torch.no_grad():
+    for probabilities in again(**new).logits.softmax(-1):
+        print({kind: round(value.item(), 1) for kind, value in zip(kinds, probabilities, strict=True)})
+
+# %% [markdown]
+# From here: [from Python](python.md) has the trainer, other loops and adapters; [the slots](slots.md) what else there
+# is to patch with.

@@ -1,0 +1,130 @@
+"""`alignattn balance`: what it writes computes what the checkpoint did, and mistakes are one line."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+from conftest import WORDS, tiny_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.cli import main
+
+
+def texts(count=40):
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, rng.integers(4, 12))) for _ in range(count)]
+
+
+@pytest.fixture
+def texts_file(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(texts()), encoding="utf-8")
+    return path
+
+
+def run(model, folder, *words):
+    return main(["balance", "--model", str(model), "--output_dir", str(folder), *map(str, words)])
+
+
+def states_of(model, folder):
+    batch = AutoTokenizer.from_pretrained(folder)(texts(), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        outputs = model.eval()(**batch)
+    return outputs["logits"] if "logits" in outputs else outputs["last_hidden_state"]
+
+
+@pytest.mark.parametrize("centre", [False, True])
+def test_plain_transformers_loads_the_same_function(centre, tiny_checkpoint, texts_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(tiny_checkpoint, out, "--train_file", texts_file, "--centre", str(centre).lower()) == 0
+    before, after = (states_of(AutoModel.from_pretrained(folder), folder) for folder in (tiny_checkpoint, out))
+    assert (after - before).abs().max() < 1e-4 * before.std()
+    plain, balanced = (load_file(folder / "model.safetensors") for folder in (tiny_checkpoint, out))
+    assert plain.keys() == balanced.keys()
+    differing = {name.rpartition("self.")[2] for name in plain if not torch.equal(plain[name], balanced[name])}
+    # The queries' bias of random weights is zero.
+    whole = {"query.weight", "key.weight", "key.bias"}
+    assert differing == ({"key.bias"} if centre else whole)
+    report = json.loads((out / "balance.json").read_text())
+    assert (report["moment_rows"], report["held_back_rows"], report["data"]) == (32, 8, "texts.txt")
+    assert len(report["after"]) == 2
+    shown = capsys.readouterr().out
+    assert "encoder.layer.1.attention.self" in shown
+    assert f"written to {out}" in shown
+
+
+def test_a_patched_checkpoint_keeps_its_slots_and_head(tiny_checkpoint, texts_file, tmp_path):
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_checkpoint, num_labels=3)
+    alignattn.patch(model, "aa-ct+sparsemax").save_pretrained(tmp_path / "patched")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "patched")
+    assert run(tmp_path / "patched", tmp_path / "out", "--train_file", texts_file) == 0
+    balanced = alignattn.from_pretrained(tmp_path / "out", AutoModelForSequenceClassification)
+    before = states_of(model, tmp_path / "patched")
+    assert (states_of(balanced, tmp_path / "out") - before).abs().max() < 1e-4 * before.std()
+    with pytest.raises(ValueError, match="load_with_alignattn"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+
+
+def test_half_precision_stays_and_its_change_is_printed(tiny_checkpoint, texts_file, tmp_path, capsys):
+    model = AutoModel.from_pretrained(tiny_checkpoint).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "half")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "half")
+    assert run(tmp_path / "half", tmp_path / "out", "--train_file", texts_file, "--held_back_samples", "20") == 0
+    assert {values.dtype for values in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}
+    assert "Mean error of the outputs against float64" in capsys.readouterr().out
+
+
+def refusal(capsys):
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_mistakes_write_nothing(tiny_checkpoint, texts_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    empty, table = tmp_path / "empty.txt", tmp_path / "rows.csv"
+    empty.write_text("\n", encoding="utf-8")
+    pd.DataFrame({"a": texts(4)}).to_csv(table, index=False)
+    mistakes = {
+        ("--train_file", empty): "is empty",
+        ("--train_file", table, "--text_columns", "b"): "has no column 'b'",
+        ("--data", texts_file): "called --task (a task) or --train_file",
+        ("--train_file", texts_file, "--task", "mrpc"): "either --task NAME or --train_file FILE",
+    }
+    for words, message in mistakes.items():
+        assert run(tiny_checkpoint, out, *words) == 2
+        assert message in refusal(capsys)
+    assert run(tiny_checkpoint, tiny_checkpoint, "--train_file", texts_file) == 2
+    assert "already holds config.json" in refusal(capsys)
+    assert not (out / "config.json").exists()
+
+
+def test_what_cannot_be_balanced_is_one_line(tiny_checkpoint, texts_file, tmp_path, capsys):
+    folder = tmp_path / "rotary"
+    tiny_model("modernbert").base_model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(folder)
+    assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
+    assert "rotates queries and keys by position" in refusal(capsys)
+    damaged = tmp_path / "nan"
+    transformers.AutoModel.from_pretrained(tiny_checkpoint).save_pretrained(damaged)
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(damaged)
+    weights = load_file(damaged / "model.safetensors")
+    weights["encoder.layer.0.attention.self.query.weight"][0, 0] = float("nan")
+    save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+    assert run(damaged, tmp_path / "out", "--train_file", texts_file) == 2
+    assert "not finite" in refusal(capsys)
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_on_real_rows_of_mrpc(minilm, shared_data, tmp_path):
+    words = ["--task", "mrpc", "--data_dir", shared_data, "--max_train_samples", 96, "--held_back_samples", 16]
+    assert run(minilm, tmp_path / "out", *words) == 0
+    report = json.loads((tmp_path / "out" / "balance.json").read_text())
+    before, after, floor = (np.mean(report[name], axis=1) for name in ("before", "after", "floor"))
+    assert (after < before / 2).all()
+    assert (floor < after).all()
+    assert report["largest_change"] < 1e-3 * report["spread"]
+    assert np.max(report["condition"]) < 10

@@ -1,0 +1,266 @@
+"""`alignattn compare` on folders of finished runs: their numbers, how they are paired, and what cannot be compared."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from scipy import stats
+
+from alignattn.cli import USER_ERROR_EXIT_CODE, main
+
+MADE_BEFORE = Path(__file__).parents[2] / "fixtures" / "before_house" / "finished" / "aa-ct"
+NUM_ROWS = 200
+LABELS = np.random.default_rng(0).integers(0, 2, NUM_ROWS)
+
+Run = Callable[..., Path]
+
+
+def predictions_of(accuracy: float, seed: int) -> np.ndarray:
+    """Predictions of which exactly this share is right."""
+    wrong = np.random.default_rng(seed).permutation(NUM_ROWS)[round(accuracy * NUM_ROWS) :]
+    predictions = LABELS.copy()
+    predictions[wrong] = 1 - predictions[wrong]
+    return predictions
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Run:
+    """Makes the folder of a finished run that has such an accuracy."""
+
+    def make(
+        name: str,
+        accuracy: float,
+        seed: int = 1,
+        labels: np.ndarray = LABELS,
+        results: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        written = yaml.safe_load((MADE_BEFORE / "config.yaml").read_text())
+        written |= {"seed": seed, "output_dir": str(folder), **options}
+        (folder / "config.yaml").write_text(yaml.safe_dump(written))
+        predictions = predictions_of(accuracy, crc32(f"{name} {seed}".encode()))
+        predictions = predictions[: len(labels)]
+        result = json.loads((MADE_BEFORE / "results.json").read_text())
+        measured = {"accuracy": float(np.mean(predictions == labels))}
+        result |= {"seed": seed, "metrics": {"validation": measured}, **(results or {})}
+        result["evaluation_rows"] = {"validation": len(labels)}
+        (folder / "results.json").write_text(json.dumps(result))
+        columns = {
+            "split": ["validation"] * len(labels),
+            "row": range(len(labels)),
+            "label": labels,
+            "prediction": predictions,
+        }
+        pq.write_table(
+            pa.table({key: pa.array(value) for key, value in columns.items()}), folder / "predictions.parquet"
+        )
+        return folder
+
+    return make
+
+
+def compare(*words: str | Path, folder: Path) -> pd.DataFrame:
+    """The lines of the table, by run."""
+    assert main(["compare", *map(str, words), "--output_dir", str(folder)]) == 0
+    return pd.read_csv(folder / "comparison.csv").set_index("run")
+
+
+def right(folder: Path) -> np.ndarray:
+    table = pq.read_table(folder / "predictions.parquet")
+    return table["label"].to_numpy() == table["prediction"].to_numpy()
+
+
+def refusal(words: Sequence[str | Path], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["compare", *map(str, words)]) == USER_ERROR_EXIT_CODE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+# --- numbers
+
+
+def test_two_runs_of_one_seed_are_paired_by_their_examples(make: Run, tmp_path: Path) -> None:
+    soft, aligned = make("soft", 0.7, attention="soft"), make("aligned", 0.9)
+    lines = compare(soft, aligned, folder=tmp_path / "out")
+    assert list(lines.index) == ["soft", "aligned"]
+    assert lines["mean"].to_list() == pytest.approx([70, 90])
+    assert lines.loc["aligned", "difference"] == pytest.approx(20)
+    won, lost = int((right(aligned) & ~right(soft)).sum()), int((right(soft) & ~right(aligned)).sum())
+    assert lines.loc["aligned", "p_value"] == pytest.approx(stats.binomtest(won, won + lost).pvalue)
+    assert lines.loc["aligned", "difference_low"] < 20 < lines.loc["aligned", "difference_high"]
+    assert lines.loc["aligned", "verdict"] == "better"
+    assert pd.isna(lines.loc["soft", "difference"])
+
+
+def test_seeds_that_agree_are_paired(make: Run, tmp_path: Path) -> None:
+    accuracies = {"soft": [0.7, 0.72, 0.71, 0.69, 0.73, 0.7], "aligned": [0.71, 0.74, 0.74, 0.7, 0.76, 0.72]}
+    for name, by_seed in accuracies.items():
+        for seed, accuracy in enumerate(by_seed, start=1):
+            make(f"{name}/seed-{seed}", accuracy, seed)
+    line = compare(tmp_path / "soft", tmp_path / "aligned", folder=tmp_path / "out").loc["aligned"]
+    differences = 100 * (np.array(accuracies["aligned"]) - np.array(accuracies["soft"]))
+    assert line["difference"] == pytest.approx(differences.mean())
+    assert line["standard_deviation"] == pytest.approx(100 * np.std(accuracies["aligned"], ddof=1))
+    assert line["p_value"] == pytest.approx(2 / 2**6)
+    low, high = stats.t.interval(0.95, 5, differences.mean(), stats.sem(differences))
+    assert line[["difference_low", "difference_high"]].to_list() == pytest.approx([low, high])
+    assert line["paired_seeds"] == len(differences)
+
+
+def test_only_common_seeds_are_paired_and_it_is_said(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, accuracy in ((1, 0.7), (2, 0.72), (3, 0.5)):
+        make(f"soft/seed-{seed}", accuracy, seed)
+    for seed, accuracy in ((1, 0.75), (2, 0.73)):
+        make(f"aligned/seed-{seed}", accuracy, seed)
+    line = compare(tmp_path / "soft", tmp_path / "aligned", folder=tmp_path / "out").loc["aligned"]
+    assert line["difference"] == pytest.approx(3)
+    assert "aligned: the difference is over the seeds that soft has too (1, 2)" in capsys.readouterr().out
+
+
+def test_runs_without_a_common_seed_are_compared_by_examples(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = [make(f"soft/seed-{seed}", accuracy, seed) for seed, accuracy in ((1, 0.6), (2, 0.7))]
+    other = make("other", 0.9, seed=7)
+    line = compare(tmp_path / "soft", other, folder=tmp_path / "out").loc["other"]
+    assert "have no seed in common: they are compared by examples" in capsys.readouterr().out
+    by_row = right(other).astype(float) - np.mean([right(folder) for folder in plain], axis=0)
+    assert line["difference"] == pytest.approx(25) == pytest.approx(100 * by_row.mean())
+    # The normal theory of a mean of differences, row by row.
+    margin = 100 * 1.96 * stats.sem(by_row)
+    assert line["difference_low"] == pytest.approx(25 - margin, abs=margin / 5)
+    assert line["difference_high"] == pytest.approx(25 + margin, abs=margin / 5)
+    assert line["p_value"] < 0.001
+    assert line["paired_seeds"] == 0
+
+
+def test_p_values_are_corrected_for_all_comparisons(make: Run, tmp_path: Path) -> None:
+    folders = [make("soft", 0.7), make("one", 0.75), make("two", 0.8)]
+    lines = compare(*folders, folder=tmp_path / "out").loc[["one", "two"]]
+    small, large = sorted(lines["p_value"])
+    assert sorted(lines["corrected_p_value"]) == pytest.approx(sorted([min(1, 2 * small), max(2 * small, large)]))
+
+
+def test_any_run_can_be_the_baseline(make: Run, tmp_path: Path) -> None:
+    soft, aligned = make("soft", 0.7), make("aligned", 0.9)
+    lines = compare(soft, aligned, "--baseline", aligned, folder=tmp_path / "out")
+    assert list(lines.index) == ["aligned", "soft"]
+    assert lines.loc["soft", "difference"] == pytest.approx(-20)
+    assert lines.loc["soft", "verdict"] == "worse"
+    apart = compare(soft, "--baseline", aligned, "--names", "A", "B", folder=tmp_path / "other")
+    assert list(apart.index) == ["A", "B"]
+
+
+# --- what is written
+
+
+class Texts(HTMLParser):
+    """The texts of a page, and the names of its tags' attributes that would fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.fetched: list[str | None] = []
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [
+            value for name, value in attrs if name in ("src", "href") and not (value or "").startswith("#")
+        ]
+
+
+def test_the_table_and_the_page_say_what_tells_the_runs_apart(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soft, aligned = make("soft", 0.7, attention="soft"), make("<b>aligned", 0.9, alignment_weight=0.5)
+    out = tmp_path / "out"
+    compare(soft, aligned, folder=out)
+    printed = capsys.readouterr().out
+    assert "attention aa-ct" in printed
+    assert "alignment_weight 0.5" in printed
+    markdown = (out / "comparison.md").read_text()
+    assert "| &lt;b&gt;aligned | 1 | **90.00** |" in markdown
+    assert "+20.00 points" in markdown
+    page = Texts()
+    page.feed((out / "comparison.html").read_text())
+    text = " ".join(page.texts)
+    assert "<b>aligned" in text
+    assert "90.00" in text
+    assert "alignment_weight 0.5" in text
+    assert page.fetched == []
+    for path in out.iterdir():
+        assert str(tmp_path) not in path.read_text()
+
+
+def test_one_answer_and_unfinished_seeds_are_said(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("soft/seed-1", 0.7)
+    (make("soft/seed-2", 0.7, seed=2) / "results.json").unlink()
+    flat = make("flat", 0.5, results={"one_answer": {"validation": "same"}})
+    compare(tmp_path / "soft", flat, folder=tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert "50.00†°" in printed or "50.00°" in printed
+    assert "predicts the same for every row" in printed
+    assert "soft: seed-2 not finished, and left out" in printed
+
+
+def test_nothing_is_overwritten(make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make("soft", 0.7), make("aligned", 0.9)]
+    compare(*folders, folder=tmp_path / "out")
+    capsys.readouterr()
+    assert "give another --output_dir" in refusal([*folders, "--output_dir", tmp_path / "out"], capsys)
+
+
+# --- what cannot be compared
+
+
+def test_runs_that_are_not_of_the_same_rows_are_refused(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make("soft", 0.7)
+    make("task", 0.7, validation_file="another.csv")
+    make("fewer", 0.7, labels=LABELS[:100])
+    make("others", 0.7, labels=1 - LABELS)
+    make("measures", 0.7, results={"metrics": {"validation": {"f1": 0.5}}})
+    make("named", 0.7, results={"labels": ["yes", "no"]})
+    make("nothing", 0.7, results={"metrics": {}})
+    (make("unfinished", 0.7) / "results.json").unlink()
+    shutil.copytree(MADE_BEFORE.parents[1] / "shift", tmp_path / "shift")
+    expected = {
+        ("soft", "task"): "task is of another.csv, and soft of ",
+        ("soft", "fewer"): "fewer was evaluated on 100 rows of validation, and soft on 200",
+        ("soft", "others"): "others was evaluated on other rows of validation than soft",
+        ("soft", "measures"): "measures measured validation f1, and soft validation accuracy",
+        ("soft", "named"): "named tells yes, no",
+        ("nothing", "soft"): "nothing was not evaluated",
+        ("soft", "unfinished"): "unfinished has not finished",
+        ("soft",): "one run cannot be compared",
+        ("soft", "soft"): "names a folder twice",
+        ("soft", "nowhere"): "nowhere is no run folder",
+        ("soft", "shift"): "shift is no run folder of alignattn finetune, but has one in it: give shift/run",
+        ("soft", "fewer", "--names", "a"): "give 2 different names",
+    }
+    for words, message in expected.items():
+        assert message in refusal(words, capsys)
+    assert not (tmp_path / "comparison").exists()

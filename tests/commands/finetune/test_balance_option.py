@@ -1,0 +1,124 @@
+"""`--balance`: what it does to a run, and what it leaves alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import WORDS
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import alignattn
+from alignattn.attention.basis import Moments, cloud
+from alignattn.cli import main
+
+EPOCHS, ROWS = 2, 40
+
+
+@pytest.fixture(scope="module")
+def rows_file(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(4, 12))) for _ in range(ROWS)]
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    pd.DataFrame({"text": texts, "label": ["yes" if "the" in text.split() else "no" for text in texts]}).to_csv(path)
+    return path
+
+
+def finetune(folder, tiny_checkpoint, rows_file, *words):
+    options = f"--per_device_train_batch_size 8 --learning_rate 1e-3 --num_train_epochs {EPOCHS} --use_cpu true"
+    options += " --max_length 32 --disable_tqdm true --save_total_limit 9 --attention aa-ot --text_columns text"
+    files = ["--train_file", str(rows_file), "--validation_file", str(rows_file)]
+    given = ["--model", str(tiny_checkpoint), "--output_dir", str(folder)]
+    assert main(["finetune", *given, *files, *options.split(), *words]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory, tiny_checkpoint, rows_file):
+    """A finished run for each value of the option."""
+    done = {}
+
+    def run(time):
+        if time not in done:
+            words = [] if time is None else ["--balance", time]
+            done[time] = finetune(tmp_path_factory.mktemp("run") / "run", tiny_checkpoint, rows_file, *words)
+        return done[time]
+
+    return run
+
+
+def balances(folder):
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [entry for entry in history if "balance_after" in entry]
+
+
+def mean_gaps(folder, rows_file):
+    """How far the means of queries and keys lie apart, over their spread, by layer, on the rows that gave moments."""
+    model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(folder), "soft")
+    texts = list(pd.read_csv(rows_file)["text"])[: ROWS - ROWS // 5]
+    batch = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(**batch)
+    gaps = []
+    for layer in seen.layers:
+        query, key = (Moments.of(cloud(points, layer.mask)) for points in (layer.query, layer.key))
+        spread = query.covariance.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt()
+        gaps.append(float(((query.mean - key.mean).norm(dim=1) / spread).max()))
+    return gaps
+
+
+@pytest.mark.parametrize(("time", "steps"), [("start", [0]), ("epoch", [0, 5, 10]), ("end", [10])])
+def test_when_it_balances(run_of, rows_file, time, steps):
+    folder = run_of(time)
+    logged = balances(folder)
+    assert [entry["step"] for entry in logged] == steps
+    assert all(entry["balance_largest_change"] <= 1e-3 * entry["balance_spread"] for entry in logged)
+    assert "balance" in (folder / "config.yaml").read_text()
+    if time != "start":
+        assert max(mean_gaps(folder, rows_file)) < 1e-4 < max(mean_gaps(run_of(None), rows_file))
+
+
+def test_the_end_alone_leaves_the_training_as_it_is(run_of):
+    plain, balanced = (json.loads((run_of(time) / "results.json").read_text()) for time in (None, "end"))
+    assert balanced["training"]["loss"] == plain["training"]["loss"]
+    weights = [load_file(run_of(time) / "model.safetensors") for time in (None, "end")]
+    differing = {name for name, values in weights[0].items() if not torch.equal(values, weights[1][name])}
+    assert differing
+    assert all(".query." in name or ".key." in name for name in differing)
+
+
+def test_the_first_steps_task_loss_is_that_of_the_plain_run(run_of):
+    first = []
+    for time in (None, "start"):
+        history = json.loads((run_of(time) / "trainer_state.json").read_text())["log_history"]
+        first.append(next(entry["task_loss"] for entry in history if "task_loss" in entry))
+    assert first[0] == pytest.approx(first[1], rel=1e-4)
+
+
+def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run_of, tmp_path, tiny_checkpoint, rows_file):
+    whole = run_of("epoch")
+    words = ["--balance", "epoch", "--resume_from_checkpoint", str(whole / "checkpoint-5")]
+    resumed = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words)
+    for name, values in load_file(whole / "model.safetensors").items():
+        assert torch.equal(load_file(resumed / "model.safetensors")[name], values)
+
+
+def test_after_an_epoch_the_optimizer_starts_anew_for_what_is_balanced(run_of):
+    folder = Path(run_of("epoch")) / "checkpoint-5"
+    names = [name for name in load_file(folder / "model.safetensors") if "alignattn" not in name]
+    state = torch.load(folder / "optimizer.pt", weights_only=True)["state"]
+    balanced = [name for name in names if ".attention.self.query." in name or ".attention.self.key." in name]
+    assert len(state) == len(names) - len(balanced)
+
+
+def test_in_a_training_in_half_precision_the_weights_are_balanced_in_their_own(
+    tmp_path, tiny_checkpoint, rows_file, capsys
+):
+    words = ["--balance", "epoch", "--bf16", "true"]
+    folder = finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words)
+    for entry in balances(folder):
+        assert entry["balance_largest_change"] < 1e-4 * entry["balance_spread"]
+    assert "balanced after step 5 by 32 training rows" in capsys.readouterr().out

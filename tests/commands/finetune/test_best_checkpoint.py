@@ -1,0 +1,190 @@
+"""Early stopping, the best checkpoint, and what a finished run keeps of its checkpoints."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401
+from transformers.trainer_utils import SaveStrategy
+
+from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
+from alignattn.runs.best_model import choose_metric
+from alignattn.tasks import get_task
+
+STEPS_OF_AN_EPOCH = 3
+PATIENT = {"early_stopping_patience": "2", "num_train_epochs": "6", "learning_rate": "0", "save_total_limit": "10"}
+"""Nothing is ever better than the first evaluation."""
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in Path(folder).glob("checkpoint-*"))
+
+
+def evaluations(folder):
+    logged = read(folder, "trainer_state.json")["log_history"]
+    return {entry["step"]: entry for entry in logged if "eval_accuracy" in entry}
+
+
+@pytest.mark.parametrize("gone", [[9], [], [6, 9]], ids=["waiting", "stopped", "at the first"])
+def test_a_killed_run_stops_when_it_would_have(options, gone, capsys):  # noqa: F811
+    assert run(options, **PATIENT, attention="aa-gan") == 0
+    folder = Path(options["--output_dir"])
+    assert "training was stopped early, after step 9" in capsys.readouterr().out
+    whole, expected = read(folder), weights(folder)
+    assert (whole["best"]["step"], whole["stopped_at"]) == (STEPS_OF_AN_EPOCH, 3 * STEPS_OF_AN_EPOCH)
+    assert "stopped early, after step 9" in (folder / "README.md").read_text()
+    for name in ("results.json", "model.safetensors", "trainer_state.json"):
+        (folder / name).unlink()
+    for step in gone:
+        shutil.rmtree(folder / f"checkpoint-{step}")
+    assert run(options, **PATIENT, attention="aa-gan") == 0
+    again = read(folder)
+    assert {name: again[name] for name in ("metrics", "best", "stopped_at")} == {
+        name: whole[name] for name in ("metrics", "best", "stopped_at")
+    }
+    assert list(evaluations(folder)) == [3, 6, 9]
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+
+
+@pytest.mark.parametrize("slots", [{"attention": "aa-gan"}, {"attention": "qvi"}, {"lora_r": "2"}], ids=str)
+def test_the_best_is_what_is_evaluated_and_saved(options, slots, capsys):  # noqa: F811
+    # The largest loss is that of the first evaluation, which no later step comes back to.
+    chosen = {"load_best_model_at_end": "true", "metric_for_best_model": "loss", "greater_is_better": "true"}
+    assert run(options, **chosen, **slots, keep_checkpoints="true", save_total_limit="10") == 0
+    folder = Path(options["--output_dir"])
+    result, seen = read(folder), evaluations(folder)
+    best = max(seen, key=lambda step: seen[step]["eval_loss"])
+    assert best != max(seen)
+    assert result["best"] == {"step": best, "metric": "loss", "value": seen[best]["eval_loss"]}
+    assert result["stopped_at"] is None
+    assert result["metrics"]["validation"]["accuracy"] == seen[best]["eval_accuracy"]
+    if "lora_r" not in slots:
+        expected = load_file(folder / f"checkpoint-{best}" / "model.safetensors")
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+    told = f"step {best}, the best by loss ({seen[best]['eval_loss']:.4g})"
+    assert told in capsys.readouterr().out
+    assert told in (folder / "README.md").read_text()
+
+
+def test_a_finished_run_keeps_no_checkpoint_but_what_a_user_laid_there(options):  # noqa: F811
+    folder = Path(options["--output_dir"])
+    assert run(options, keep_checkpoints="true", attention="soft") == 0
+    assert checkpoints(folder) == ["checkpoint-6"]
+    assert (folder / "checkpoint-6" / "optimizer.pt").is_file()
+    # A kill between the last checkpoint and the result; and a note of the user's.
+    (folder / "results.json").unlink()
+    (folder / "checkpoint-6" / "note.txt").write_text("of a user")
+    assert run(options, attention="soft") == 0
+    assert [path.name for path in (folder / "checkpoint-6").iterdir()] == ["note.txt"]
+    shutil.rmtree(folder)
+    assert run(options, attention="soft") == 0
+    assert checkpoints(folder) == []
+
+
+def test_a_kill_after_the_result_leaves_no_checkpoint_for_long(options, tmp_path):  # noqa: F811
+    folder, result = Path(options["--output_dir"]), tmp_path / "result"
+    assert run(options, keep_checkpoints="true", attention="soft") == 0
+    left = shutil.copytree(folder / "checkpoint-6", tmp_path / "left")
+    assert run(options, attention="soft") == 0
+    assert checkpoints(folder) == ["checkpoint-6"]  # its run was asked to keep it
+    (folder / "results.json").rename(result)
+    assert run(options, attention="soft") == 0
+    shutil.copytree(left, folder / "checkpoint-6")
+    assert run(options, keep_checkpoints="true", attention="soft") == 0
+    assert checkpoints(folder) == ["checkpoint-6"]
+    assert run(options, attention="soft") == 0
+    assert checkpoints(folder) == []
+
+
+KEPT = {
+    "--save_total_limit 3": True,
+    "--save_total_limit 1": False,
+    "--save_only_model": True,
+    "--save_strategy best --eval_strategy epoch": True,
+    "--save_strategy best --load_best_model_at_end": False,
+    "--save_total_limit 3 --keep_checkpoints false": False,
+}
+
+
+@pytest.mark.parametrize("words", KEPT)
+def test_who_asks_for_checkpoints_gets_them(words):
+    given = ["--model", "any", "--task", "mrpc", "--output_dir", "runs/x", *words.split()]
+    assert COMMAND.parse(given).training.keep_checkpoints == KEPT[words]
+
+
+IMPLIED = {
+    "--early_stopping_patience 2": (True, "epoch", "epoch", None),
+    "--early_stopping_patience 2 --load_best_model_at_end false --save_strategy no": (False, "epoch", "no", None),
+    "--load_best_model_at_end --save_strategy steps --save_steps 7": (True, "steps", "steps", 7),
+    "--load_best_model_at_end --eval_strategy steps --eval_steps 5": (True, "steps", "steps", 5),
+    "--load_best_model_at_end --save_strategy best": (True, "epoch", "best", None),
+}
+
+
+@pytest.mark.parametrize("words", IMPLIED)
+def test_what_is_chosen_among_is_evaluated_and_saved(words):
+    training = COMMAND.parse(["--model", "any", "--task", "mrpc", "--output_dir", "runs/x", *words.split()]).training
+    loads, evaluation, saving, steps = IMPLIED[words]
+    assert (training.load_best_model_at_end, training.eval_strategy, training.save_strategy) == (
+        loads,
+        evaluation,
+        saving,
+    )
+    if steps is not None:
+        assert training.eval_steps == training.save_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--early_stopping_patience 0", "--early_stopping_patience 0 must be at least 1"),
+        ("--early_stopping_patience 2 --eval_strategy no", "give --eval_strategy epoch or steps"),
+        ("--load_best_model_at_end --save_strategy no", "give --save_strategy epoch, or best"),
+        ("--load_best_model_at_end --eval_strategy epoch --save_strategy steps", "give --save_strategy epoch, or best"),
+        (
+            "--load_best_model_at_end --eval_strategy steps --eval_steps 5 --save_steps 10",
+            "give --save_steps as --eval_steps, 5, or --save_strategy best",
+        ),
+        ("--early_stopping_patience 2 --train_file rows.csv --text_columns a", "give --validation_file or"),
+    ],
+)
+def test_what_cannot_be_chosen_is_one_line(words, message, capsys):
+    data = [] if "--train_file" in words else ["--task", "mrpc"]
+    assert main(["finetune", "--model", "any", *data, "--output_dir", "runs/x", *words.split()]) == 2
+    assert message in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("task", "splits", "given", "expected"),
+    [
+        ("mrpc", ["validation"], None, ("f1", True)),
+        ("mrpc", ["validation"], "loss", ("loss", False)),
+        ("stsb", ["validation"], "spearmanr", ("spearmanr", True)),
+        ("squad", ["validation"], None, ("f1", True)),
+        ("mnli", ["matched", "mismatched"], None, ("matched_accuracy", True)),
+    ],
+)
+def test_the_main_metric_of_a_task_chooses(task, splits, given, expected):
+    task = get_task(task)
+    if given is None:
+        expected = (expected[0].replace("f1", task.main_metric), True)
+    chosen = SimpleNamespace(
+        save_strategy=SaveStrategy.EPOCH,
+        load_best_model_at_end=True,
+        metric_for_best_model=given or "loss",
+        greater_is_better=False,
+    )
+    asked = SimpleNamespace(early_stopping_patience=None, metric_for_best_model=given, greater_is_better=None)
+    choose_metric(chosen, asked, task, splits)
+    assert (chosen.metric_for_best_model, chosen.greater_is_better) == expected
+
+
+def test_the_state_of_a_checkpoint_says_how_long_it_waited(options):  # noqa: F811
+    assert run(options, **PATIENT, attention="soft") == 0
+    state = json.loads((Path(options["--output_dir"]) / "checkpoint-6" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["EarlyStopping"]["attributes"] == {"early_stopping_patience_counter": 1}

@@ -1,0 +1,161 @@
+"""`alignattn finetune --hyperparameter_search`: trials, a kill in between, the best of them repeated, and mistakes."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from conftest import WORDS
+
+from alignattn.cli import USER_ERROR_EXIT_CODE, main
+from alignattn.commands.finetune import COMMAND, search
+from alignattn.runs.options import RunOptions
+from alignattn.runs.results import RunResult, read_result
+from alignattn.support.files import write_json
+
+MADE_BEFORE = Path(__file__).parents[2] / "fixtures" / "before_house" / "finished" / "aa-ct"
+
+
+@pytest.fixture
+def words(tiny_checkpoint: Path, tmp_path: Path) -> list[str]:
+    """A small run."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 4)) for _ in range(24)]
+    labels = ["yes" if "cat" in text else "no" for text in texts]
+    labels[:2] = ["yes", "no"]
+    pd.DataFrame({"a": texts, "same": labels}).to_csv(tmp_path / "rows.csv", index=False)
+    line = f"finetune --model {tiny_checkpoint} --train_file {tmp_path / 'rows.csv'} --validation_file"
+    line += f" {tmp_path / 'rows.csv'} --text_columns a --label_column same --num_train_epochs 1 --max_length 16"
+    return [*line.split(), "--disable_tqdm", "true", "--use_cpu", "true"]
+
+
+@pytest.fixture
+def made_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in whose place stands what a run leaves: the nearer the learning rate is to 3e-5, the better."""
+
+    def make(options: RunOptions) -> RunResult:
+        made = read_result(MADE_BEFORE)
+        assert made is not None
+        score = 1 - abs(np.log(options.training.learning_rate / 3e-5)) / 10
+        result = dataclasses.replace(made, metrics={"validation": {"accuracy": score}})
+        options.output_dir.mkdir(parents=True)
+        write_json(options.output_dir / "results.json", result.to_dict())
+        return result
+
+    monkeypatch.setattr(search, "finetune_one", make)
+
+
+def trials(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "trials.csv")
+
+
+@pytest.mark.usefixtures("made_quickly")
+def test_a_killed_search_goes_on_and_tries_what_it_would_have_tried(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*words, "--hyperparameter_search", "14", "--output_dir"]
+    assert main([*asked, str(tmp_path / "whole")]) == 0
+    make = search.finetune_one
+    child = os.fork()
+    if child == 0:
+
+        def die(options: RunOptions) -> RunResult:
+            if options.output_dir.name == "trial-12":
+                os._exit(9)
+            return make(options)
+
+        monkeypatch.setattr(search, "finetune_one", die)
+        main([*asked, str(tmp_path / "killed")])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not (tmp_path / "killed" / "trials.csv").exists()
+    assert main([*asked, str(tmp_path / "killed")]) == 0
+    pd.testing.assert_frame_equal(trials(tmp_path / "killed"), trials(tmp_path / "whole"))
+    rates = trials(tmp_path / "whole")["learning_rate"]
+    assert rates.nunique() == 14
+    assert rates.between(1e-5, 1e-4).all()
+    best = (np.log(rates / 3e-5)).abs().idxmin()
+    assert f"the best of 14 trials is {tmp_path / 'whole' / f'trial-{best}'}" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("made_quickly")
+def test_more_trials_are_added_and_those_there_are_kept(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*words, "--output_dir", str(tmp_path / "out"), "--search_space", "weight_decay=0:0.5", "warmup_steps=0:10"]
+    assert main([*asked, "--hyperparameter_search", "2"]) == 0
+    first = trials(tmp_path / "out")
+    assert (first["warmup_steps"] % 1 == 0).all()
+    assert main([*asked, "--hyperparameter_search", "4"]) == 0
+    pd.testing.assert_frame_equal(trials(tmp_path / "out").head(2), first)
+    assert list(trials(tmp_path / "out")["trial"]) == [0, 1, 2, 3]
+    capsys.readouterr()
+    assert main([*asked, "--hyperparameter_search", "4", "--max_length", "8"]) == USER_ERROR_EXIT_CODE
+    assert "holds a search of other options (max_length)" in capsys.readouterr().err
+
+
+def test_the_best_run_is_repeated_by_its_config(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main([*words, "--hyperparameter_search", "2", "--output_dir", str(out)]) == 0
+    printed = capsys.readouterr().out
+    config = Path(printed.split("repeat it: alignattn finetune --config ")[1].split()[0])
+    options = yaml.safe_load(config.read_text())
+    tried = trials(out).set_index("trial").loc[int(config.parent.name.removeprefix("trial-"))]
+    for name in ("learning_rate", "alignment_weight", "alignment_learning_rate"):
+        assert options[name] == pytest.approx(tried[name])
+    assert not {"hyperparameter_search", "search_space"} & options.keys()
+    assert main(["finetune", "--config", str(config), "--output_dir", str(tmp_path / "again")]) == 0
+    assert pq.read_table(tmp_path / "again" / "predictions.parquet") == pq.read_table(
+        config.parent / "predictions.parquet"
+    )
+
+
+def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
+    run = {"model": "x", "task": "mrpc", "output_dir": "o", "hyperparameter_search": 3}
+    searched = {
+        ("aa-ct", None): ["alignment_weight", "learning_rate", "alignment_learning_rate"],
+        ("aa-ct", 1e-3): ["alignment_weight", "alignment_learning_rate"],
+        ("aa-ot", None): ["alignment_weight", "learning_rate"],
+        ("soft", None): ["learning_rate"],
+    }
+    for (attention, rate), names in searched.items():
+        given = {} if rate is None else {"learning_rate": rate}
+        assert list(COMMAND.resolve({**run, "attention": attention, **given}).space) == names
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--search_space foo=1:2", "there is no such option to search"),
+        ("--search_space seed=1:2", "there is no such option to search"),
+        ("--search_space learning_rate", "is not NAME=LOW:HIGH"),
+        ("--search_space learning_rate=2e-5:1e-5", "must be below"),
+        ("--search_space learning_rate=-1:1", "--learning_rate"),
+        ("--search_space warmup_steps=0.5:2.5", "--warmup_steps 2.5"),
+        ("--search_space weight_decay=0:1:log", "a logarithm needs values above 0"),
+        ("--search_space weight_decay=0:1 weight_decay=0:2", "names weight_decay twice"),
+        ("--search_space weight_decay=0:1 --weight_decay 0.1", "leave one of them out"),
+        ("--search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride does nothing"),
+        ("--attention soft --learning_rate 1e-4", "the search space is empty"),
+        ("--seeds 1 2", "--seeds beside --hyperparameter_search"),
+        ("--hyperparameter_search 0", "must be at least 1"),
+    ],
+)
+def test_a_mistake_is_one_line(more: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", "--model", "x", "--task", "mrpc", "--output_dir", "o", "--hyperparameter_search", "2"]
+    assert main([*words, *more.split()]) == USER_ERROR_EXIT_CODE
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_space_without_a_search_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", "--model", "x", "--task", "mrpc", "--output_dir", "o", "--search_space", "weight_decay=0:1"]
+    assert main(words) == USER_ERROR_EXIT_CODE
+    assert "--search_space is for --hyperparameter_search N" in capsys.readouterr().err

@@ -1,0 +1,486 @@
+"""`alignattn predict`: every kind of task against the run's own predictions, every form of file, every mistake."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import transformers
+from task_rows import make_rows, write_rows
+
+import alignattn
+from alignattn.calibration import apply_temperature
+from alignattn.cli import main
+from alignattn.runs.predictor import Batching, Predictor
+from alignattn.tasks import TASKS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROOT = Path(__file__).parents[3]
+ROWS = 21
+TASK_OF = {
+    "pair": "mrpc",
+    "score": "stsb",
+    "choice": "hellaswag",
+    "choice-columns": "swag",
+    "tags": "msra",
+    "answers": "squadv2",
+    "sure-answers": "squad",
+}
+ATTENTION_OF = {"pair": "aa-ct+sparsemax+qvi", "score": "soft", "choice": "bilinear", "tags": "entmax15"}
+LABELS = {"label", "ner_tags", "answers", "id"}
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def train(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            task = TASKS[TASK_OF[kind]]
+            file = write_rows(folder / "rows.jsonl", make_rows(task, ROWS))
+            words = f"--task {task.name} --train_file {file} --validation_file {file} --output_dir {folder / 'run'}"
+            words += f" --model {tiny_checkpoint} --attention {ATTENTION_OF.get(kind, 'aa-ct')} --max_length 32"
+            words += " --max_steps 4 --per_device_eval_batch_size 4 --learning_rate 1e-2 --save_strategy no"
+            words += " --doc_stride 8" if "answers" in kind else ""
+            assert main(f"finetune {words} --disable_tqdm true --use_cpu true".split()) == 0
+            made[kind] = folder
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def own(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on texts of one's own, in three classes with names."""
+    folder = tmp_path_factory.mktemp("own")
+    rows = [
+        {"said": row["sentence1"], "meant": ("no", "yes", "maybe, or not")[number % 3]}
+        for number, row in enumerate(make_rows(TASKS["mrpc"], ROWS))
+    ]
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    words = f"--train_file {folder / 'rows.csv'} --validation_file {folder / 'rows.csv'} --output_dir {folder / 'run'}"
+    words += f" --text_columns said --label_column meant --model {tiny_checkpoint} --max_steps 4 --learning_rate 1e-2"
+    assert main(f"finetune {words} --max_length 32 --save_strategy no --disable_tqdm true --use_cpu true".split()) == 0
+    return folder
+
+
+def predictions(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "run" / "predictions.parquet")
+
+
+def unlabelled(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "rows.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in LABELS} for line in lines]
+
+
+def answers_of(predictor: Predictor, rows: list[dict[str, Any]], **batching: Any) -> list[dict[str, Any]]:
+    return predictor.answers(predictor.dataset(rows), Batching(**batching)).to_pylist()
+
+
+def close(one: Any, other: Any) -> bool:
+    """Whether answers are equal but for the last bits of floats."""
+    if isinstance(one, float):
+        return one == pytest.approx(other, abs=1e-5)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("kind", TASK_OF)
+def test_rows_without_labels_are_predicted_as_in_the_runs_own_evaluation(kind: str, train: Train):
+    folder = train(kind)
+    written = predictions(folder)
+    own = [
+        {name: row[name] for name in row if name not in ("split", "row", "id", "label")} for row in written.to_pylist()
+    ]
+    predictor, rows = alignattn.load_run(folder / "run"), unlabelled(folder)
+    assert answers_of(predictor, rows, size=4, by_length=False) == own
+    for found, row in zip(answers_of(predictor, rows), own, strict=True):
+        # Of spans that tie the order hangs on the last bits.
+        names = {"prediction", "probabilities", "no_answer_score"} & row.keys()
+        assert close({name: found[name] for name in names}["prediction"], row["prediction"])
+        assert all(close(found[name], row[name]) for name in names)
+
+
+def predict(*words: object) -> int:
+    return main(["predict", *map(str, words)])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of a mistake."""
+    err = capsys.readouterr().err
+    (line,) = [line for line in err.splitlines() if line.startswith("alignattn: ")]
+    return line
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            row | {name: json.loads(row[name]) for name in ("probability", "probabilities")}
+            for row in csv.DictReader(file)
+        ]
+
+
+NEW = [
+    {"meant": "free text, as it comes", "said": "the cat sees a dog", "n": "1"},
+    {"meant": "", "said": 'a "red"\ncat, old; not small', "n": "22"},
+    {"meant": "no", "said": "der Bär – schläft", "n": "333"},
+]
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> dict[str, Path]:
+    """The same rows in every form."""
+    paths = {name: tmp_path / f"new.{name}" for name in ("csv", "jsonl", "parquet")}
+    pd.DataFrame(NEW).to_csv(paths["csv"], index=False)
+    write_rows(paths["jsonl"], NEW)
+    pq.write_table(pa.Table.from_pylist(NEW), paths["parquet"])
+    return paths
+
+
+@pytest.mark.parametrize("written", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("given", ["csv", "jsonl", "parquet"])
+def test_every_form_is_read_and_written_with_the_columns_of_the_rows(given, written, new, own, tmp_path):
+    target = tmp_path / f"out.{written}"
+    assert predict("--run", own / "run", "--file", new[given], "--output_file", target) == 0
+    rows = read(target)
+    expected = alignattn.load_run(own / "run").predict([row["said"] for row in NEW])
+    assert [list(row) for row in rows] == [[*NEW[0], "prediction", "probability", "probabilities"]] * len(NEW)
+    assert [{name: row[name] or "" for name in NEW[0]} for row in rows] == NEW
+    assert [{name: row[name] for name in expected[0]} for row in rows] == expected
+
+
+def test_what_is_told_of_classes_is_the_runs_own(own):
+    predictor, rows = alignattn.load_run(own / "run"), pd.read_csv(own / "rows.csv")
+    written = predictions(own).to_pylist()
+    names = ["maybe, or not", "no", "yes"]
+    for found, row in zip(predictor.predict(list(rows["said"])), written, strict=True):
+        told = {entry["label"]: entry["probability"] for entry in found["probabilities"]}
+        assert [told[name] for name in names] == pytest.approx(row["probabilities"], abs=1e-5)
+        assert list(told.values()) == sorted(told.values(), reverse=True)
+        assert found["prediction"] == next(iter(told))
+        assert found["probability"] == told[found["prediction"]]
+    top = predictor.predict(list(rows["said"]), top_k=1)
+    assert [len(row["probabilities"]) for row in top] == [1] * ROWS
+
+
+def test_a_file_is_written_beside_the_rows_and_never_over_another(new, own, capsys):
+    target = new["csv"].with_name("new-predicted.csv")
+    assert predict("--run", own / "run", "--file", new["csv"]) == 0
+    assert f"written to {target}" in capsys.readouterr().out
+    before = target.read_bytes()
+    assert predict("--run", own / "run", "--file", new["csv"]) == 2
+    assert f"{target} is there already" in said(capsys)
+    assert target.read_bytes() == before
+    assert {path.name for path in target.parent.iterdir()} == {*(path.name for path in new.values()), target.name}
+
+
+def test_texts_and_standard_input_are_answered_on_standard_output(new, own, capsys, monkeypatch):
+    expected = alignattn.load_run(own / "run").predict([row["said"] for row in NEW])
+    capsys.readouterr()
+    assert predict("--run", own / "run", "--text", *(row["said"] for row in NEW)) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [{"said": row["said"], **answer} for row, answer in zip(NEW, expected, strict=True)]
+    for form, path in new.items():
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+        assert predict("--run", own / "run", "--file", "-") == 0
+        out = capsys.readouterr().out
+        found = list(csv.DictReader(io.StringIO(out))) if form == "csv" else list(map(json.loads, out.splitlines()))
+        assert [row["prediction"] for row in found] == [answer["prediction"] for answer in expected]
+
+
+def test_a_pair_a_question_and_words_are_texts_of_a_row(train, capsys):
+    for kind, texts in (
+        ("pair", ["the cat", "a dog"]),
+        ("sure-answers", ["who sees the cat", "the man sees the cat"]),
+        ("choice", ["the man", "a", "the", "cat", "dog"]),
+        ("tags", ["the cat sees"]),
+    ):
+        run = train(kind) / "run"
+        capsys.readouterr()
+        assert predict("--run", run, "--text", *texts, *texts) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(rows) == 2
+        expected = alignattn.load_run(run).predict([texts, texts])
+        assert [{name: row[name] for name in expected[0]} for row in rows] == expected
+        capsys.readouterr()
+        if len(texts) > 1:
+            assert predict("--run", run, "--text", *texts[1:]) == 2
+            assert f"reads {len(texts)} texts a row" in said(capsys)
+
+
+def test_tags_are_of_the_words_and_answers_are_of_the_context(train):
+    (tagged,) = alignattn.load_run(train("tags") / "run").predict([{"tokens": ["the", "cat", "sees"]}])
+    assert len(tagged["prediction"]) == 3
+    assert set(tagged["prediction"]) <= {"O", "B-ANIMAL"}
+    context = "the man sees the cat and a bird"
+    (found,) = alignattn.load_run(train("sure-answers") / "run").predict([("who", context)], top_k=3)
+    assert context[found["start"] :].startswith(found["prediction"])
+    assert len(found["answers"]) == 3
+    assert found["answers"][0] == {"answer": found["prediction"]} | {n: found[n] for n in ("start", "probability")}
+
+
+def test_words_of_a_csv_file_are_set_apart_by_blanks(train, tmp_path):
+    (tmp_path / "new.csv").write_text("tokens,n\nthe cat sees,1\na,2\n")
+    assert (
+        predict("--run", train("tags") / "run", "--file", tmp_path / "new.csv", "--output_file", tmp_path / "o.jsonl")
+        == 0
+    )
+    rows = read(tmp_path / "o.jsonl")
+    assert [(row["tokens"], len(row["prediction"])) for row in rows] == [("the cat sees", 3), ("a", 1)]
+
+
+def test_a_temperature_is_that_of_calibrate(own, new, tmp_path, capsys):
+    words = (
+        own / "run" / "predictions.parquet",
+        "--fit_on",
+        "validation",
+        "--output_dir",
+        tmp_path / "c",
+        "--resamples",
+        1,
+    )
+    assert main(["calibrate", *map(str, words)]) == 0
+    file = tmp_path / "c" / "calibration.json"
+    value = json.loads(file.read_text())["files"][0]["temperature"]["value"]
+    plain = alignattn.load_run(own / "run").predict([row["said"] for row in NEW])
+    for temperature in (value, 2.5):
+        given = file if temperature == value else temperature
+        target = tmp_path / f"{temperature}.parquet"
+        words = ("--file", new["csv"], "--output_file", target, "--temperature", given)
+        assert predict("--run", own / "run", *words) == 0
+        rows = read(target)
+        for row, before in zip(rows, plain, strict=True):
+            probabilities = np.array([[entry["probability"] for entry in before["probabilities"]]])
+            scaled = apply_temperature(probabilities, temperature)[0]
+            assert [entry["probability"] for entry in row["probabilities"]] == pytest.approx(list(scaled), abs=1e-9)
+            assert row["prediction"] == before["prediction"]
+
+
+def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_path, capsys):
+    rows = [{"said": text, "n": number} for number, text in enumerate(["the cat", " ", "a dog", None])]
+    path = write_rows(tmp_path / "new.jsonl", rows)
+    assert predict("--run", own / "run", "--file", path) == 2
+    assert "new.jsonl, row 2: column 'said' is empty (2 bad of 4 rows)" in said(capsys)
+    assert list(tmp_path.iterdir()) == [path]
+    assert predict("--run", own / "run", "--file", path, "--skip_bad_rows") == 0
+    found = read(tmp_path / "new-predicted.jsonl")
+    expected = alignattn.load_run(own / "run").predict(["the cat", "a dog"])
+    nothing = dict.fromkeys(expected[0])
+    for row, answer in zip(found, [expected[0], nothing, expected[1], nothing], strict=True):
+        assert {name: row[name] for name in answer} == answer
+    only_bad = write_rows(tmp_path / "bad.jsonl", [{"said": " "}, {"said": ""}])
+    assert predict("--run", own / "run", "--file", only_bad, "--skip_bad_rows") == 0
+    assert [row["prediction"] for row in read(tmp_path / "bad-predicted.jsonl")] == [None, None]
+
+
+def test_rows_from_python_are_texts_pairs_or_columns(own, train):
+    predictor = alignattn.load_run(own / "run")
+    texts = ["the cat", "a dog sees a bird", "not"]
+    by_text = predictor.predict(texts)
+    assert by_text == predictor.predict([{"said": text, "other": 1} for text in texts])
+    assert predictor.predict([]) == []
+    assert [row["prediction"] for row in by_text] == [
+        row["prediction"] for row in predictor.predict(texts, batch_size=1)
+    ]
+    for rows, problem in (
+        ("the cat", "rows are a list"),
+        ([{"other": "x"}], "row 1 has no 'said'"),
+        ([("a", "b")], "has 2 text"),
+        (["a", ""], "row 2: column 'said' is empty"),
+        ([{"said": 5}], "is no text"),
+    ):
+        with pytest.raises(alignattn.AlignAttnError, match=problem):
+            predictor.predict(rows)
+    pairs = alignattn.load_run(train("pair") / "run")
+    assert pairs.predict([("the cat", "a dog")]) == pairs.predict([{"sentence1": "the cat", "sentence2": "a dog"}])
+
+
+def test_transformers_pipeline_takes_a_model_whose_attention_is_its_own(train):
+    predictor = alignattn.load_run(train("pair") / "run")
+    assert alignattn.is_patched(predictor.model)
+    pipe = transformers.pipeline(
+        "text-classification", model=predictor.model, tokenizer=predictor.tokenizer, top_k=None
+    )
+    rows = unlabelled(train("pair"))
+    found = pipe([{"text": row["sentence1"], "text_pair": row["sentence2"]} for row in rows])
+    for scores, row in zip(found, predictor.predict(rows), strict=True):
+        told = {entry["label"]: entry["probability"] for entry in row["probabilities"]}
+        assert {entry["label"]: entry["score"] for entry in scores} == pytest.approx(told, abs=1e-5)
+
+
+MISTAKES = [
+    ("", "nothing to predict"),
+    ("--file {new} --text a", "and not both"),
+    ("--file {missing}", "there is no file"),
+    ("--file {new} --output_file x.txt", "must end in .csv, .jsonl, .parquet"),
+    ("--file {new} --output_file {new}", "is there already"),
+    ("--file {new} --shard 1/2", "for a folder of Parquet files"),
+    ("--file {new} --launcher ray", "for a folder of Parquet files"),
+    ("--file {new} --layer 1", "for --explain"),
+    ("--file {new} --temperature 0", "must be a finite number, above 0"),
+    ("--file {new} --temperature nan", "must be a finite number, above 0"),
+    ("--file {new} --temperature {missing}", "is no number and no file"),
+    ("--file {new} --temperature {config}", "is no file of `alignattn calibrate`"),
+    ("--file {other}", "has no column 'said', which the run reads (it has text, label): rename one"),
+    ("--file {taken}", "has a column 'prediction', as the predictions do: rename it"),
+    ("--file {empty}", "is empty: give a file that holds rows"),
+    ("--file {none}", "is empty: give a file that holds rows"),
+    ("--file {damaged}", "cannot read"),
+]
+
+
+@pytest.mark.parametrize(("words", "answer"), MISTAKES)
+def test_a_mistake_is_one_line(words, answer, own, new, tmp_path, capsys):
+    paths = {"new": new["csv"], "missing": tmp_path / "missing.csv", "config": own / "run" / "config.json"}
+    texts = {"other": "text,label\na,b\n", "taken": "said,prediction\na,b\n", "empty": "said\n"}
+    for name, text in texts.items():
+        paths[name] = tmp_path / f"{name}.csv"
+        paths[name].write_text(text)
+    paths["none"], paths["damaged"] = tmp_path / "none.parquet", tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"said": pa.array([], pa.string())}), paths["none"])
+    paths["damaged"].write_bytes(new["parquet"].read_bytes()[:-30])
+    before = set(tmp_path.iterdir())
+    assert predict("--run", own / "run", *words.format(**paths).split()) == 2
+    assert answer in said(capsys)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_is_none_or_unfinished_or_of_another_version_is_one_line(own, new, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(own / "run", copy)
+    (copy / "results.json").rename(copy / "other.json")
+    assert predict("--run", copy, "--file", new["csv"]) == 2
+    assert "has not finished" in said(capsys)
+    (copy / "results.json").write_text("{}")
+    assert predict("--run", copy, "--file", new["csv"]) == 2
+    assert "damaged or of another version" in said(capsys)
+    (copy / "other.json").replace(copy / "results.json")
+    with (copy / "config.yaml").open("a") as file:
+        file.write("of_a_later_version: 1\n")
+    assert predict("--run", copy, "--file", new["csv"]) == 2
+    assert "unknown option 'of_a_later_version'" in said(capsys)
+    for number in (1, 2):
+        shutil.copytree(own / "run", tmp_path / "seeds" / f"seed-{number}")
+    assert predict("--run", tmp_path / "seeds", "--file", new["csv"]) == 2
+    assert "(its seeds: seed-1, seed-2)" in said(capsys)
+    assert predict("--run", tmp_path, "--file", new["csv"]) == 2
+    assert "is no run folder" in said(capsys)
+    with pytest.raises(alignattn.AlignAttnError, match="is no run folder"):
+        alignattn.load_run(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "problem"), [("score", "has none"), ("tags", "has none"), ("answers", "has none")])
+def test_a_temperature_is_for_classes(kind, problem, train, capsys):
+    run = train(kind) / "run"
+    assert predict("--run", run, "--text", "a", "b", "--temperature", "2") == 2
+    assert problem in said(capsys)
+    with pytest.raises(alignattn.AlignAttnError, match="a temperature is for probabilities"):
+        alignattn.load_run(run, temperature=2.0)
+
+
+@pytest.mark.parametrize("kind", ["pair", "choice", "tags", "answers"])
+def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys):
+    file = write_rows(tmp_path / "new.jsonl", unlabelled(train(kind)))
+    words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "seen.svg")
+    assert predict(*words, "--layer", 1, "--head", 2) == 0
+    picture = (tmp_path / "seen.svg").read_text(encoding="utf-8")
+    assert "layer 1, head 2" in picture
+    assert "[CLS]" in picture
+    capsys.readouterr()
+    words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
+    assert predict(*words, tmp_path / "b.csv", "--layer", 2) == 2
+    assert "run has layers 0 to 1" in said(capsys)
+    assert not (tmp_path / "b.csv").exists()
+
+
+def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, capsys):
+    task = {"kind": "text-classification", "text_columns": ["said"], "label_column": "meant", "metrics": ["accuracy"]}
+    task["labels"] = [f"class {number}" for number in range(10_000)]
+    (tmp_path / "many.yaml").write_text(json.dumps(task))
+    file = write_rows(tmp_path / "rows.jsonl", [{"said": "the cat", "meant": number} for number in range(8)])
+    words = f"--train_file {file} --task {tmp_path / 'many.yaml'} --output_dir {tmp_path / 'run'}"
+    words += f" --model {tiny_checkpoint} --max_steps 1 --max_length 16 --save_strategy no --disable_tqdm true"
+    assert main(["finetune", *words.split(), "--use_cpu", "true", "--attention", "soft"]) == 0
+    capsys.readouterr()
+    assert predict("--run", tmp_path / "run", "--text", "a dog") == 0
+    out, err = capsys.readouterr()
+    assert "10000 classes, all told of each row: --top_k 5 tells the best" in err
+    (row,) = map(json.loads, out.splitlines())
+    assert len({entry["label"] for entry in row["probabilities"]}) == 10_000
+    assert sum(entry["probability"] for entry in row["probabilities"]) == pytest.approx(1)
+    assert predict("--run", tmp_path / "run", "--text", "a dog", "--top_k", 5) == 0
+    out, err = capsys.readouterr()
+    assert "10000" not in err
+    assert json.loads(out)["probabilities"] == row["probabilities"][:5]
+
+
+def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, capsys):
+    task = TASKS["mrpc"]
+    file = write_rows(tmp_path / "rows.jsonl", make_rows(task, ROWS))
+    words = f"--task mrpc --train_file {file} --validation_file {file} --output_dir {tmp_path / 'run'} --model da"
+    words += " --max_steps 2 --per_device_eval_batch_size 4 --save_strategy no --disable_tqdm true --use_cpu true"
+    assert main(["finetune", *words.split()]) == 0
+    own = [{name: row[name] for name in ("prediction", "probabilities")} for row in predictions(tmp_path).to_pylist()]
+    predictor = alignattn.load_run(tmp_path / "run")
+    assert answers_of(predictor, unlabelled(tmp_path), size=4, by_length=False) == own
+    words = ("--text", "the cat", "a dog", "--explain", tmp_path / "seen.png")
+    assert predict("--run", tmp_path / "run", *words) == 2
+    assert "is a run of da, which has no attention" in said(capsys)
+
+
+def test_the_page_of_servers_answers_rows_and_names_bad_ones(train, monkeypatch):
+    class RefusedError(Exception):
+        pass
+
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.setitem(sys.modules, "litserve", SimpleNamespace(LitAPI=object))
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(HTTPException=RefusedError))
+    names: dict[str, Any] = {"__name__": "server"}
+    exec(code.replace("runs/mrpc", str(train("pair") / "run")), names)
+    server = names["RunAPI"]()
+    server.setup("cpu")
+    rows = [server.decode_request({"row": ["the cat", "a dog"]}) for _ in range(2)]
+    answers = [server.encode_response(answer) for answer in server.predict(rows)]
+    assert answers == server.predictor.predict(rows)
+    with pytest.raises(RefusedError, match="row 1: column 'sentence2' is empty"):
+        server.decode_request({"row": ["the cat", ""]})
+
+
+def test_several_labels_of_a_row_are_told_by_name(tiny_checkpoint, tmp_path):
+    rows = [
+        {"said": row["sentence1"], "red": number % 2, "old": int(number % 3 == 0)}
+        for number, row in enumerate(make_rows(TASKS["mrpc"], ROWS))
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    words = f"--train_file {tmp_path / 'rows.csv'} --validation_file {tmp_path / 'rows.csv'} --model {tiny_checkpoint}"
+    words += (
+        f" --text_columns said --label_column red old --output_dir {tmp_path / 'run'} --max_steps 4 --max_length 32"
+    )
+    words += " --per_device_eval_batch_size 4 --save_strategy no --disable_tqdm true --use_cpu true"
+    assert main(["finetune", *words.split()]) == 0
+    written = predictions(tmp_path).to_pylist()
+    own = [{name: row[name] for name in row if name not in ("split", "row", "label")} for row in written]
+    predictor, texts = alignattn.load_run(tmp_path / "run"), [{"said": row["said"]} for row in rows]
+    assert answers_of(predictor, texts, size=4, by_length=False) == own
+    names = [[name for name, has in zip(("red", "old"), row["prediction"], strict=True) if has] for row in own]
+    assert [row["prediction"] for row in predictor.predict(texts, batch_size=4, by_length=False)] == names

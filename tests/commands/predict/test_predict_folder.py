@@ -1,0 +1,157 @@
+"""A folder of Parquet files: a file at a time, in shards, on a cluster, after a kill."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from task_rows import make_rows, text_row
+
+from alignattn.cli import INTERRUPTED_EXIT_CODE, main
+from alignattn.commands.predict.folder import RECORD_FILE
+from alignattn.commands.predict.inputs import Source, file_source
+from alignattn.commands.predict.rows import Prediction
+from alignattn.tasks import TASKS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TASK = TASKS["mrpc"]
+SIZES = {"a.parquet": 5, "b.parquet": 3, "sub/c.parquet": 4, "d.parquet": 0}
+
+
+@pytest.fixture(scope="module")
+def run(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folder")
+    pd.DataFrame(make_rows(TASK, 12)).to_csv(folder / "rows.csv", index=False)
+    words = f"--train_file {folder / 'rows.csv'} --task mrpc --output_dir {folder / 'run'} --model {tiny_checkpoint}"
+    words += " --max_steps 1 --max_length 32 --save_strategy no --disable_tqdm true --use_cpu true"
+    assert main(["finetune", *words.split()]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    folder = tmp_path / "parts"
+    for name, size in SIZES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = [text_row(TASK, number) | {"note": f"{name} {number}"} for number in range(size)]
+        table = pa.Table.from_pylist(rows, pa.schema({c: pa.string() for c in (*TASK.text_columns, "note")}))
+        pq.write_table(table, folder / name)
+    (folder / "_metadata.parquet").write_bytes(b"of another program")
+    return folder
+
+
+def predict(run: Path, parts: Path, output: Path, *words: object) -> int:
+    return main(["predict", "--run", str(run), "--file", str(parts), "--output_dir", str(output), *map(str, words)])
+
+
+def written(folder: Path) -> dict[str, list[dict]]:
+    return {
+        str(path.relative_to(folder)): pq.read_table(path).to_pylist() for path in sorted(folder.rglob("*.parquet"))
+    }
+
+
+@pytest.fixture
+def whole(run: Path, parts: Path, tmp_path: Path) -> dict[str, list[dict]]:
+    assert predict(run, parts, tmp_path / "whole") == 0
+    return written(tmp_path / "whole")
+
+
+def test_each_file_is_predicted_with_its_columns(run, parts, whole, tmp_path):
+    assert {name: len(rows) for name, rows in whole.items()} == SIZES
+    for name in SIZES:
+        table = pq.read_table(tmp_path / "whole" / name)
+        assert table.column_names == [*TASK.text_columns, "note", "prediction", "probability", "probabilities"]
+        assert table.select(table.column_names[:3]) == pq.read_table(parts / name)
+    target = tmp_path / "one.parquet"
+    assert main(["predict", "--run", str(run), "--file", str(parts / "a.parquet"), "--output_file", str(target)]) == 0
+    assert pq.read_table(target).to_pylist() == whole["a.parquet"]
+
+
+def test_what_is_done_is_not_done_again(run, parts, whole, tmp_path, capsys):
+    folder = tmp_path / "whole"
+    (folder / "b.parquet").unlink()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
+    capsys.readouterr()
+    assert predict(run, parts, folder) == 0
+    assert "3 of 4 files are predicted already" in capsys.readouterr().err
+    assert written(folder) == whole
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_shards_are_the_whole(run, parts, whole, tmp_path):
+    for shard in ("2/3", "1/3", "3/3"):
+        assert predict(run, parts, tmp_path / "shards", "--shard", shard) == 0
+    assert written(tmp_path / "shards") == whole
+    assert {path.name for path in (tmp_path / "shards").iterdir()} == {
+        path.name for path in (tmp_path / "whole").iterdir()
+    }
+
+
+def test_a_cluster_gives_what_one_process_gives(run, parts, whole, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray (the extra 'ray')")
+    assert predict(run, parts, tmp_path / "ray", "--launcher", "ray", "--processes", "1") == 0
+    assert written(tmp_path / "ray") == whole
+
+
+def test_rows_come_in_parts_of_one_size_whatever_the_row_groups(tmp_path):
+    table = pa.table({name: [str(number) for number in range(25)] for name in TASK.text_columns})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=7)
+    source = file_source(tmp_path / "rows.parquet", TASK)
+    parts = list(source.parts(10))
+    assert [part.table.num_rows for part in parts] == [10, 10, 5]
+    assert pa.concat_tables([part.table for part in parts]) == table
+    assert [row for part in parts for row in part.inputs.to_list()] == table.to_pylist()
+
+
+def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    pq.write_table(pa.table({"other": ["a"]}), parts / "other.parquet")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for words, problem in (
+        ((run, bare, tmp_path / "out"), "is for a folder of Parquet files"),
+        ((run, parts, parts / "out"), "whose files are the rows"),
+        ((run, parts, tmp_path / "out"), "other.parquet has no column 'sentence1'"),
+        ((run, parts, tmp_path / "out", "--output_file", "x.csv"), "is for one file"),
+        ((run, parts, tmp_path / "out", "--processes", "2"), "is for --launcher ray"),
+        ((run, parts, tmp_path / "out", "--shard", "4/3"), "there is no shard 4/3"),
+    ):
+        assert predict(*words) == 2
+        assert problem in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    (parts / "other.parquet").unlink()
+    assert predict(run, parts, tmp_path / "full") == 2
+    assert "exists and holds no predictions" in capsys.readouterr().err
+    assert predict(run, parts, tmp_path / "whole", "--top_k", 1) == 2
+    assert "holds other predictions (top_k)" in capsys.readouterr().err
+    pq.write_table(pq.read_table(parts / "a.parquet").slice(1), parts / "a.parquet")
+    assert predict(run, parts, tmp_path / "whole") == 2
+    assert "has 5 rows and" in capsys.readouterr().err
+    assert written(tmp_path / "whole") == whole
+
+
+def test_a_call_that_is_stopped_leaves_whole_files_and_the_next_goes_on(run, parts, whole, tmp_path, monkeypatch):
+    write, done = Prediction.write, []
+
+    def stopped(self: Prediction, source: Source, target: Path, advance: Callable[[int], object]) -> None:
+        if done:
+            # In the midst of a file.
+            advance = _stop
+        write(self, source, target, advance)
+        done.append(target)
+
+    monkeypatch.setattr(Prediction, "write", stopped)
+    assert predict(run, parts, tmp_path / "stopped") == INTERRUPTED_EXIT_CODE
+    assert done == [tmp_path / "stopped" / "a.parquet"]
+    assert {path.name for path in (tmp_path / "stopped").iterdir()} == {"a.parquet", RECORD_FILE}
+    monkeypatch.setattr(Prediction, "write", write)
+    assert predict(run, parts, tmp_path / "stopped") == 0
+    assert written(tmp_path / "stopped") == whole
+
+
+def _stop(rows: int) -> None:
+    raise KeyboardInterrupt

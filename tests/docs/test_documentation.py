@@ -1,0 +1,131 @@
+"""The pages that people read: their links lead somewhere, and what they name is there."""
+
+import csv
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+import yaml
+from documentation import PAGES, ROOT, blocks
+
+import alignattn
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import PRESETS
+from alignattn.commands import COMMANDS, get_command
+from alignattn.support.command_line import CONFIG
+from alignattn.support.options import options_of, renamed
+from alignattn.tasks import TASKS, TextClassification
+
+DOCS = ROOT / "docs"
+MOST_LINES = 150
+"""Of what a newcomer reads first."""
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--([A-Za-z][\w-]*)")
+OTHERS = {
+    *("no-deps", "nproc_per_node", "nproc-per-node"),  # pip, torchrun
+    *("shape", "min_words"),  # benchmarks/
+    *("help", "help-all", "version"),
+}
+"""Options of other programs, and those that every command has."""
+
+
+def ids(pages):
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", unicodedata.normalize("NFC", heading.lower())) for heading in headings)
+    return {word.replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", ids(PAGES))
+def test_every_link_leads_to_a_file_and_a_heading_of_it(page):
+    for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = page if not path else (page.parent / path).resolve()
+        assert target.is_file(), link
+        assert ROOT in target.parents, f"{link} leaves the repository"
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def known_options() -> set[str]:
+    commands = [get_command(name) for name in COMMANDS]
+    commands += [other for command in commands for other in command.subcommands.values()]
+    named = {name for command in commands for name in (*options_of(command.options), *renamed(command.options))}
+    return named | {f"no_{name}" for name in named} | {CONFIG.name} | OTHERS
+
+
+@pytest.mark.parametrize("page", ids(PAGES))
+def test_every_option_that_a_text_names_is_there(page):
+    named = set(OPTION.findall(CODE.sub("", page.read_text(encoding="utf-8"))))
+    assert named <= known_options()
+
+
+GUIDES = (
+    *("getting-started", "fine-tuning", "tasks", "predict", "slots", "alignment", "calibration", "robustness"),
+    *("reproduce", "python", "own"),
+)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_page_of_the_guide_opens_with_what_works(name):
+    lines = (DOCS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[2] in ("```bash", "```python")
+
+
+@pytest.mark.parametrize(("slot", "name"), [(slot, name) for slot in SLOTS for name in SLOTS[slot]])
+def test_every_choice_stands_in_the_tables_with_its_paper(slot, name):
+    (row,) = [line for line in (DOCS / "slots.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    choice = SLOTS[slot][name]
+    if choice.reference is not None:
+        assert str(choice.reference).partition(",")[0] in row
+        assert (choice.place or "") in row
+    assert all(f"`{option.name}`" in row for option in choice.options)
+
+
+def test_every_preset_and_task_is_named():
+    slots, tasks = (DOCS / "slots.md").read_text(), (DOCS / "tasks.md").read_text()
+    assert [name for name in PRESETS if f"`{name}`" not in slots] == []
+    assert [name for name in TASKS if f"`{name}`" not in tasks and name != "demo"] == []
+
+
+def test_every_public_name_is_in_the_api():
+    pages = "".join(page.read_text() for page in (DOCS / "api").iterdir())
+    named = [path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", pages, re.MULTILINE)]
+    assert [name for name in alignattn.__all__ if named.count(name) != 1] == [], "each has its place in docs/api"
+
+
+def test_the_examples_are_read_by_their_task():
+    (task,) = [yaml.safe_load(path.read_text()) for path in (DOCS / "examples").glob("*.yaml")]
+    for name in task["sources"]["files"].values():
+        with (DOCS / "examples" / name).open(newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        assert {row[task["label_column"]] for row in rows} == set(task["labels"])
+        assert all(row[column] for row in rows for column in task["text_columns"])
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_a_task_that_is_shown_is_one(block):
+    values = yaml.safe_load(block)
+    assert values.pop("kind") == TextClassification.kind
+    assert values.keys() <= TextClassification.__dataclass_fields__.keys()
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < MOST_LINES
+
+
+def test_the_citation_and_the_changes_are_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == alignattn.__version__
+    assert f"\n## {alignattn.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert {"cff-version", "title", "message", "authors", "references"} <= citation.keys()

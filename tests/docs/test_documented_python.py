@@ -1,0 +1,126 @@
+"""Every block of Python in the documentation runs, as it is typed there."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conftest import WORDS, tiny_batch, tiny_model
+from documentation import PAGES, ROOT, blocks
+from torch.utils.data import DataLoader
+
+import alignattn
+from alignattn.commands import get_command
+
+DOCS = ROOT / "docs"
+NEED_MORE = ("performance.md", "results.md")
+"""Measurements, of minutes and on data that a clone does not have."""
+TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "get_peft_model", "accelerate")
+"""By `test_sentence_transformers.py`, `test_adapters.py` and `test_own_loops.py`."""
+NOT_INSTALLED = ("litserve",)
+"""Packages of others that a page shows beside this one."""
+
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(blocks("python", page))
+    if page.name not in NEED_MORE and not any(word in block for word in (*TESTED_ELSEWHERE, *NOT_INSTALLED))
+]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder in which the names of the Hub's models that the pages use are folders of small ones."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=64)
+    for name, family in (("albert-base-v2", "albert"), ("bert-base-uncased", "bert")):
+        tiny_model(family).base_model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def names():
+    """What a page says is there already."""
+    batch = tiny_batch() | {"labels": torch.tensor([0, 1, 1, 0])}
+    rows = [{name: values[row].tolist() for name, values in batch.items()} for row in range(4)]
+    features = {name: torch.randn(2, 3, 5, 64) for name in ("query", "key")}
+    loader = DataLoader([{name: torch.tensor(value) for name, value in row.items()} for row in rows], batch_size=2)
+    model = tiny_model("bert", num_labels=2)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    return {"model": model, "batch": batch, "dataset": rows, "loader": loader, "mask": mask, **features}
+
+
+@pytest.fixture
+def run(here, tiny_checkpoint):
+    """The finished run of the pages, on rows as MRPC's."""
+    rows = "sentence1,sentence2,label\na cat,the cat,1\na dog,some bird,0\n"
+    for name in ("train", "validation"):
+        Path(f"{name}.csv").write_text(rows)
+    words = f"--model {tiny_checkpoint} --train_file train.csv --validation_file validation.csv --output_dir runs/mrpc"
+    words += " --text_columns sentence1 sentence2 --max_steps 1 --max_length 32 --save_strategy no --report_to none"
+    get_command("finetune").execute(get_command("finetune").parse(words.split()))
+    return "runs/mrpc"
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_it_runs(block, here, names, request):
+    if "predictor" in block:
+        names["predictor"] = alignattn.load_run(request.getfixturevalue("run"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", message=".*pin_memory")
+        exec(block, names)
+
+
+NOT_RUN = [block for name in NEED_MORE for block in blocks("python", DOCS / name)]
+NOT_RUN += [block for block in blocks("python") if any(word in block for word in NOT_INSTALLED)]
+
+
+@pytest.mark.parametrize("block", NOT_RUN)
+def test_what_is_not_run_is_python(block):
+    compile(block, "block", "exec")
+
+
+def cells(text):
+    """The texts and the code of a notebook in the percent format, without its header."""
+    _, *found = text.split("\n# %%")
+    for cell in found:
+        kind, _, source = cell.partition("\n")
+        lines = source.strip("\n").splitlines()
+        is_text = kind.strip() == "[markdown]"
+        yield is_text, "\n".join(line.removeprefix("#").removeprefix(" ") if is_text else line for line in lines)
+
+
+def test_the_notebook_is_the_tutorial_as_it_ran():
+    """`make notebook` writes it."""
+    notebook = json.loads((DOCS / "tutorial.ipynb").read_text())
+    written = [(cell["cell_type"] == "markdown", "".join(cell["source"])) for cell in notebook["cells"]]
+    assert written == list(cells((DOCS / "tutorial.py").read_text()))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"stream", "display_data"}
+    assert str(ROOT.parent) not in json.dumps(notebook)
+
+
+def test_the_tutorial_runs(minilm, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").mkdir()
+    with (DOCS / "examples" / "messages.tsv").open() as file:
+        rows = list(file)
+    with (tmp_path / "examples" / "messages.tsv").open("w") as file:
+        file.writelines(rows[:49])
+    names = {"__name__": "tutorial"}
+    for is_text, source in cells((DOCS / "tutorial.py").read_text()):
+        if not is_text:
+            exec(source, names)
+    assert names["history"][0][0] > names["history"][-1][0]
+    assert all(align > 0 for _, align in names["history"])
+    assert len(names["figure"].axes) == 2
+    with torch.no_grad():
+        logits = [model.eval()(**names["new"]).logits for model in (names["model"], names["again"])]
+    torch.testing.assert_close(*logits)

@@ -1,0 +1,78 @@
+"""The pages that the site makes of the code. `make docs` builds all of it, and looks at every link."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+from documentation import ROOT
+
+from alignattn.commands import COMMANDS, get_command
+from alignattn.support.options import options_of
+
+pytest.importorskip("mkdocs", reason="needs the extra 'docs'")
+pytest.importorskip("latex2mathml", reason="needs the extra 'docs'")
+PATH = ROOT / "scripts" / "site_pages.py"
+
+
+@pytest.fixture(scope="module")
+def site():
+    spec = importlib.util.spec_from_file_location("site_pages", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_page_has_its_options_and_its_examples(site, name):
+    command, page = get_command(name), site.command_page(get_command(name))
+    assert page.startswith(f"# alignattn {name}\n")
+    for of in (command, *command.subcommands.values()):
+        assert all(example in page for example in of.examples)
+        for option in options_of(of.options).values():
+            assert option.rest or f"| `{option.label}" in page or f"| `{option.usage}" in page, option.name
+
+
+def test_ranges_choices_and_defaults_are_told(site):
+    page = site.command_page(get_command("calibrate"))
+    assert (
+        "| `--num_bins N` | Bins of the calibration errors and of the diagrams. At least 1, at most 1000. | `10` |"
+        in page
+    )
+    assert "| `--fit_on SPLIT` | Fit a temperature on half of it; report the other half. |  |" in page
+    assert "| `--skip_bad_rows` | Leave bad rows out, and list them. | `false` |" in page
+    assert "| `PREDICTIONS …` | Parquet files of predictions. | must be given |" in page
+
+
+def test_what_markdown_would_eat_is_kept(site):
+    assert site._cell("a|b *c* <d>") == r"a\|b \*c\* \<d\>"
+
+
+def test_an_equation_is_written_as_mathml(site):
+    page = site.on_page_content(r'<p><span class="arithmatex">\(q &lt; \sqrt{d}\)</span></p>')
+    assert "<math" in page
+    assert "<msqrt>" in page
+    assert "arithmatex" not in page
+
+
+def test_names_link_to_what_is_said_of_them(site):
+    class Page:
+        class file:  # noqa: N801
+            src_uri = "api/x.md"
+
+    linked = site.on_page_markdown(
+        "`alignattn list` `alignattn foo` `alignattn.patch` `alignattn.attend` [a](../../CONTRIBUTING.md#style)", Page
+    )
+    assert linked == (
+        "[`alignattn list`](../commands/list.md) `alignattn foo` "
+        "[`alignattn.patch`][alignattn.patching.patch.patch] [`alignattn.attend`][alignattn.attend] "
+        "[a](../contributing.md#style)"
+    )
+
+
+def test_the_pages_are_made_without_torch():
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import site_pages; "
+    code += "[site_pages.command_page(site_pages.get_command(name)) for name in site_pages.COMMANDS]; "
+    code += "print([name for name in ('torch', 'transformers', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code, str(PATH.parent)], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,28 @@
+"""The pages that people read, and the code in them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
+
+
+def blocks(language: str, *pages: Path) -> list[str]:
+    """The code in a language, of some pages, or of all."""
+    pattern = re.compile(rf"^```{language}$\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [block for page in pages or PAGES for block in pattern.findall(page.read_text(encoding="utf-8"))]
+
+
+def python_block(word: str) -> str:
+    """The first Python block of the page on Python that has a word in it."""
+    return next(block for block in blocks("python", ROOT / "docs" / "python.md") if word in block)
+
+
+def command_lines(*pages: Path) -> Iterator[str]:
+    """The lines of the shell's code, those that go on over several in one piece."""
+    for block in blocks("bash", *pages):
+        yield from block.replace("\\\n", " ").splitlines()

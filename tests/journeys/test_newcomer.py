@@ -1,0 +1,85 @@
+"""What a newcomer types, one command after the other, as it stands in the documentation; `make slow` runs it."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import SHARED
+from documentation import ROOT, command_lines
+
+PAGES = (
+    "getting-started",
+    "slots",
+    "tasks",
+    "fine-tuning",
+    "alignment",
+    "calibration",
+    "robustness",
+    "reproduce",
+    "own",
+)
+"""Those of the guide, in the order in which their commands rest on each other."""
+LEAST = 30
+NEEDS_MORE = (
+    *("albert-", "bert-base-", "bae", "reproduce lambda", "reproduce qvi", "--bf16", "--device cuda"),  # the Hub, a GPU
+    *(
+        "pairs.csv",
+        "reviews/",
+        "train.conll",
+        "tags.jsonl",
+        "questions.jsonl",
+        "FOLDER",
+        "mine.yaml",
+    ),  # somebody's files
+)
+"""What is in the documented commands that neither a clone nor `../shared` can do."""
+MINUTES = 30
+
+
+def journey() -> list[str]:
+    """The commands of the guide that a clone can do, each once."""
+    lines = (" ".join(line.split()) for name in PAGES for line in command_lines(ROOT / "docs" / f"{name}.md"))
+    commands = [line for line in lines if "alignattn " in line and not any(word in line for word in NEEDS_MORE)]
+    return list(dict.fromkeys(commands))
+
+
+def test_there_are_thirty() -> None:
+    assert len(journey()) >= LEAST
+    assert {shlex.split(line)[1] for line in journey()} >= {"finetune", "figure", "inspect", "calibrate", "reproduce"}
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a newcomer has: the repository's examples and configs, and `../shared` beside it."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the data sets and resources in {SHARED}")
+    folder = tmp_path / "clone"
+    shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    (tmp_path / "shared").symlink_to(SHARED)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_documented_commands_work_one_after_the_other(clone: Path, minilm: str) -> None:
+    if find_spec("textattack") is None:
+        pytest.skip("needs TextAttack (make attack)")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
+    failed = []
+    for line in journey():
+        started = time.perf_counter()
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=clone, env=environment, capture_output=True, text=True, timeout=60 * MINUTES
+        )
+        print(f"{time.perf_counter() - started:6.1f} s  {done.returncode}  {line}", flush=True)
+        if done.returncode or "Traceback" in done.stderr:
+            failed.append(f"{line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            print(failed[-1], flush=True)
+    assert failed == []

@@ -1,0 +1,215 @@
+"""Files as people have them: whatever the form of a file, its rows are the same."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from alignattn.cli import main
+from alignattn.commands import get_command
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.rows import load_user_rows
+from alignattn.tasks.sources import read_file
+
+ROWS = {
+    "text": ['a, "b"; c', "naïve\nline", "tab\there", "x" * 200_000, '"whole"', "| 007 NA"],
+    "y": ["no", "yes", "no", "yes", "yes", "no"],
+}
+PLAIN_ROWS = {"text": ['He said "no', '"No" he said', "a, b; c", "7"], "y": ["no", "yes", "no", "yes"]}
+"""Without tabs and line ends, as tables without quoting hold them."""
+
+
+def separated(separator: str) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, delimiter=separator)
+    writer.writerow(ROWS)
+    writer.writerows(zip(*ROWS.values(), strict=True))
+    return file.getvalue().encode()
+
+
+def records() -> list[dict[str, str]]:
+    return [dict(zip(ROWS, row, strict=True)) for row in zip(*ROWS.values(), strict=True)]
+
+
+FORMS: dict[str, bytes] = {
+    **{f"{name}.{suffix}": separated(s) for suffix in ("csv", "tsv") for name, s in (("comma", ","), ("tab", "\t"))},
+    "semicolon.csv": separated(";"),
+    "bar.CSV": separated("|"),
+    "lines.jsonl": "\n".join(map(json.dumps, records())).encode(),
+    "list.json": json.dumps(records()).encode(),
+}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": partial(pa.compress, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_holds_the_same_rows(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(FORMS[name])
+    assert read_file(path)[:] == ROWS
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("name", ["comma.csv", "tab.tsv", "lines.jsonl"])
+def test_every_compression_holds_the_same_rows(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"{name}{suffix}"
+    path.write_bytes(COMPRESS[suffix](FORMS[name]))
+    assert read_file(path)[:] == ROWS
+    rows = load_user_rows(path, None, ["text"], "y")
+    assert (rows.task.name, rows.task.labels) == (name.partition(".")[0], ("no", "yes"))
+
+
+def test_a_guessed_separator_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in (("comma.csv", ""), ("tab.tsv", ""), ("semicolon.csv", "semicolons"), ("tab.csv", "tabs")):
+        path = tmp_path / name
+        path.write_bytes(FORMS[name])
+        read_file(path)
+        err = capsys.readouterr().err
+        assert err == (f"{path}: its columns seem to be separated by {said}\n" if said else "")
+
+
+def test_a_table_between_tabs_need_not_be_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.tsv"
+    lines = ["text\ty", *("\t".join(row) for row in zip(*PLAIN_ROWS.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    assert read_file(path)[:] == PLAIN_ROWS
+    assert "double quotes are taken as letters" in capsys.readouterr().err
+
+
+def test_quotes_that_swallow_lines_are_letters(tmp_path: Path) -> None:
+    # Quoted, these would be one row whose text runs over two lines.
+    path = tmp_path / "rows.tsv"
+    path.write_text('text\ty\n"a\tno\nb"\tyes\n')
+    assert read_file(path)[:] == {"text": ['"a', 'b"'], "y": ["no", "yes"]}
+
+
+def test_one_column_is_no_reason_to_guess(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text\na;b\nc;d\n")
+    assert read_file(path)[:] == {"text": ["a;b", "c;d"]}
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-8"])
+def test_the_encoding_of_a_file(tmp_path: Path, encoding: str) -> None:
+    text = "text,y\nKöln,yes\nOslo,no\n"
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.encode(encoding))
+    assert read_file(path, encoding=encoding)[:] == {"text": ["Köln", "Oslo"], "y": ["yes", "no"]}
+    if encoding != "utf-8":
+        with pytest.raises(AlignAttnError, match=r"rows\.csv as CSV.*--encoding"):
+            read_file(path)
+
+
+def test_a_folder_of_texts_a_class(tmp_path: Path) -> None:
+    texts = {"pos/1.txt": "good\nfilm", "pos/2.txt": "fine", "neg/b.txt": "bad", "neg/more/c.txt": "?"}
+    for name, text in texts.items():
+        (tmp_path / "reviews" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reviews" / name).write_text(text)
+    rows = load_user_rows(tmp_path / "reviews", None, ["text"], "label")
+    assert (rows.task.name, rows.task.labels) == ("reviews", ("neg", "pos"))
+    assert rows.train is not None
+    assert rows.train[:] == {"text": ["bad", "good\nfilm", "fine"], "label": [0, 1, 1]}
+
+
+def test_a_run_remembers_that_its_rows_were_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "reviews").mkdir()
+    options = get_command("finetune").parse(
+        ["--model", "x", "--output_dir", "o", "--train_file", str(tmp_path / "reviews")]
+    )
+    (tmp_path / "reviews").rmdir()
+    (tmp_path / "config.yaml").write_text(options.to_yaml())
+    assert get_command("finetune").parse(["--config", str(tmp_path / "config.yaml")]) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("rows.csv.gz", b"no gzip", "cannot read"),
+        ("rows.csv.gz", gzip.compress(b"text,y\na,b\n" * 99)[:-9], "cannot read"),
+        ("rows.csv.xz", b"no xz", "cannot read"),
+        ("rows.csv.xz", lzma.compress(b"text,y\na,b\n" * 99)[:-9], "cannot read"),
+        ("rows.csv.bz2", b"no bz2", "cannot read"),
+        ("rows.jsonl.zst", b"no zst", "cannot read"),
+        ("rows.csv.gz", gzip.compress(b""), "is empty"),
+        ("rows.tsv", b"text\ty\n", "is empty"),
+        ("rows.tsv", b"text\ty\na\tb\tc\n", "row 1 of"),
+        ("rows.gz", gzip.compress(b"text"), "cannot tell the format"),
+        ("rows.zip", b"", "cannot tell the format"),
+    ],
+)
+def test_broken_files_are_one_line(tmp_path: Path, name: str, content: bytes, part: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(AlignAttnError, match=part) as caught:
+        read_file(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_without_texts_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "pos").mkdir()
+    with pytest.raises(AlignAttnError, match="is a folder and no file"):
+        read_file(tmp_path)
+
+
+def labels_of(tmp_path: Path, values: list[Any]) -> Any:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"row {n}", "y": value}) for n, value in enumerate(values)))
+    return load_user_rows(path, path, ["text"], "y")
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "numbers"),
+    [
+        ([1, 2, 2, 5], ("1", "2", "5"), [0, 1, 1, 2]),
+        ([1, -1, 1, -1], ("-1", "1"), [1, 0, 1, 0]),
+        (["10", "9", " 9"], ("9", "10"), [1, 0, 0]),
+        ([True, False], ("False", "True"), [1, 0]),
+        (["b", "a", "b "], ("a", "b"), [1, 0, 1]),
+        ([0, -1, 1], ("0", "1"), [0, 1]),  # without a gap from 0, -1 marks a row without a label
+    ],
+)
+def test_labels_of_any_kind_are_mapped(
+    tmp_path: Path, values: list[Any], classes: tuple[str, ...], numbers: list[int]
+) -> None:
+    rows = labels_of(tmp_path, values)
+    assert rows.task.labels == classes
+    assert rows.train["y"] == rows.evaluation["validation"]["y"] == numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ([f"a text of its own {n}" for n in range(50)], "50 different labels in 50 rows"),
+        ([f"{n}" for n in range(50)], "write 1.0 for 1 to learn a score"),
+        ([f"class {n % 10_000}" for n in range(40_000)], "10,000 different labels"),
+    ],
+)
+def test_labels_that_are_no_classes_are_one_line(tmp_path: Path, values: list[Any], part: str) -> None:
+    with pytest.raises(AlignAttnError, match=part):
+        labels_of(tmp_path, values)
+
+
+def test_an_encoding_that_is_none_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "finetune --model x --train_file rows.csv --text_columns a --output_dir o --encoding utf-9"
+    assert main(words.split()) == 2
+    assert "--encoding 'utf-9' is no encoding" in capsys.readouterr().err
+
+
+def test_pandas_files_are_read(tmp_path: Path) -> None:
+    for name in ("rows.csv.gz", "rows.tsv.bz2", "rows.csv.xz"):
+        pd.DataFrame(ROWS).to_csv(tmp_path / name, index=False, sep="\t" if "tsv" in name else ",")
+        assert read_file(tmp_path / name)[:] == ROWS
