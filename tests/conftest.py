@@ -128,6 +128,11 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
     seed_generators(crc32(fixturedef.argname.encode()))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes never name a test: compressed ones hold the second they were made in, and each worker collects its own."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """Nor does what a test draws."""
