@@ -49,7 +49,8 @@ from alignattn.robustness.wrapper import TaskModelWrapper
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, write_csv
-from alignattn.support.options import option, resolve
+from alignattn.support.option import option
+from alignattn.support.options import resolve
 
 PROG = "attack_throughput"
 

@@ -22,7 +22,8 @@ import alignattn
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command import Command
 from alignattn.support.command_line import CONFIG
-from alignattn.support.options import REQUIRED, Option, options_of
+from alignattn.support.option import REQUIRED, Option
+from alignattn.support.options import options_of
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

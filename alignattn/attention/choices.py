@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from alignattn.support.options import Option
+from alignattn.support.option import Option
 from alignattn.support.registry import Entry, Registry
 
 HeadReduction = Literal["sum", "mean"]

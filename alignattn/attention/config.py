@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from alignattn.attention.choices import SLOTS, HeadReduction
 from alignattn.support.errors import AlignAttnError, unknown
-from alignattn.support.options import Option
+from alignattn.support.option import Option
 from alignattn.support.references import Reference
 
 PLAIN_ATTENTION = "soft"

@@ -16,7 +16,8 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.options import FROM_TEXTS, DataOptions, RunOptions
+from alignattn.runs.data_options import FROM_TEXTS, DataOptions
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RunResult, score_text
 from alignattn.support.compression import plain_stem
 from alignattn.support.files import write_text

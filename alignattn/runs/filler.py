@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.runs.options import RunOptions, misfit
+from alignattn.runs.model_options import misfit
+from alignattn.runs.options import RunOptions
 
 if TYPE_CHECKING:
     from alignattn.statistics.example_scores import ExampleScores

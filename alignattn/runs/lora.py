@@ -10,7 +10,7 @@ from transformers.utils.import_utils import is_peft_available
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import merge_adapters
-from alignattn.runs.options import ModelOptions
+from alignattn.runs.model_options import ModelOptions
 from alignattn.support.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 from alignattn.training import AlignmentTrainer
 

@@ -24,7 +24,8 @@ from alignattn.patching.checkpoints import (
 )
 from alignattn.patching.sizes import check_counts
 from alignattn.runs.lora import check_targets
-from alignattn.runs.options import ModelOptions, RunOptions, check_fits
+from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.runs.options import RunOptions
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.tasks import Task

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import datasets
 from torch import Tensor
 
-from alignattn.runs.options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions, ModelOptions, RunOptions
+from alignattn.runs.data_options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions
+from alignattn.runs.model_options import ModelOptions
+from alignattn.runs.options import RunOptions
 from alignattn.tasks import Task
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.cut_rows import CutRows

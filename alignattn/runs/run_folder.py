@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.models import traits_of
-from alignattn.runs.options import CONFIG_FILE, FROM_CONLL, FROM_TAGS, RunOptions, is_seed_folder
+from alignattn.runs.data_options import FROM_CONLL, FROM_TAGS
+from alignattn.runs.options import CONFIG_FILE, RunOptions, is_seed_folder
 from alignattn.runs.results import RESULTS_FILE, read_result
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json

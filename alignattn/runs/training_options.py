@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 
 TABLE_FILE = Path(__file__).with_name("training_options.json")

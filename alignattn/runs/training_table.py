@@ -12,7 +12,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from alignattn.runs.training_options import TABLE_FILE
 from alignattn.support.files import write_text
-from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, PLACEHOLDERS
+from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, PLACEHOLDERS
 
 NOT_NEGATIVE = ("adam_epsilon", "eval_delay", "learning_rate", "local_rank", "max_grad_norm", "neftune_noise_alpha")
 POSITIVE = ("eval_steps", "logging_steps", "num_train_epochs", "save_steps")

@@ -12,17 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import (
-    BOOLEANS,
-    PLACEHOLDERS,
-    REQUIRED,
-    Option,
-    Options,
-    meant_option,
-    options_of,
-    plain_option,
-    read_options_file,
-)
+from alignattn.support.meant_options import meant_option, plain_option
+from alignattn.support.option import BOOLEANS, PLACEHOLDERS, REQUIRED, Option
+from alignattn.support.options import Options, options_of, read_options_file
 
 HELP_ALL = "--help-all"
 HELP_COLUMN = 30

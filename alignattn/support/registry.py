@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignattn.support.errors import unknown
-from alignattn.support.options import Option
+from alignattn.support.option import Option
 from alignattn.support.references import Reference, references
 
 

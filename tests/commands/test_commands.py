@@ -18,7 +18,9 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command import Command
 from alignattn.support.command_line import CONFIG, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import MEANT, PATHS, Option, options_of
+from alignattn.support.meant_options import MEANT
+from alignattn.support.option import PATHS, Option
+from alignattn.support.options import options_of
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
 MOST_LINES = 80

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Option, Options, options_of
+from alignattn.support.option import Option
+from alignattn.support.options import Options, options_of
 
 EXAMPLES = 10
 """Of each option."""

@@ -8,7 +8,8 @@ import pytest
 
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option, options_of, renamed, resolve, values_of
+from alignattn.support.option import REQUIRED, option
+from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.support.command import Command
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.option import REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source

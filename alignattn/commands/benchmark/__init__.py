@@ -9,7 +9,8 @@ from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
 from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
+from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from alignattn.support.command import Command
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import input_file_like, output_folder
 
 CALIBRATION_FILE = "calibration.json"

@@ -6,7 +6,8 @@ from pathlib import Path
 from alignattn.runs.run_folder import runs_folder
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.option import REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 
 FEWEST_RUNS = 2

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from alignattn.support.command import Command
-from alignattn.support.options import REQUIRED, Options, option
+from alignattn.support.option import REQUIRED, option
+from alignattn.support.options import Options
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.support.command import Command
-from alignattn.support.options import LARGEST_SEED, Options, option
+from alignattn.support.option import LARGEST_SEED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 
 MOST_ROWS = 20_000

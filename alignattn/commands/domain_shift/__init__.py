@@ -12,7 +12,7 @@ from alignattn.runs.options import RunOptions
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import REQUIRED, option
+from alignattn.support.option import REQUIRED, option
 from alignattn.tasks import LabelledTask
 
 SHIFT = "shift"

@@ -9,7 +9,8 @@ from alignattn.support import places
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options, options_of
 from alignattn.tasks.task import MOST_TEXTS
 
 ENDINGS = (".png", ".svg", ".pdf")

@@ -8,9 +8,9 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.commands.figure import FigureOptions
+from alignattn.runs.data_options import DataOptions
 from alignattn.runs.folders import load_run_evaluation
 from alignattn.runs.heads import Examples
-from alignattn.runs.options import DataOptions
 from alignattn.runs.run_folder import read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, Task

@@ -13,7 +13,8 @@ from alignattn.runs.options import RunOptions
 from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.command import Command, TableUse
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import option, options_of
+from alignattn.support.option import option
+from alignattn.support.options import options_of
 
 SEARCH = "search"
 """Group in the help."""

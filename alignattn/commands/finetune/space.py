@@ -7,7 +7,8 @@ from typing import Any
 from alignattn.runs.options import RunOptions
 from alignattn.runs.training_options import STEPS_OR_SHARES
 from alignattn.support.errors import AlignAttnError, did_you_mean
-from alignattn.support.options import Option, options_of
+from alignattn.support.option import Option
+from alignattn.support.options import options_of
 
 DEFAULT_SPACE = ("alignment_weight=0.001:1:log", "learning_rate=1e-5:1e-4:log", "alignment_learning_rate=1e-4:1e-2:log")
 

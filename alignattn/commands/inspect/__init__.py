@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from alignattn.models.names import model_name
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from alignattn.support.command import Command
-from alignattn.support.options import Options, option
+from alignattn.support.option import option
+from alignattn.support.options import Options
 
 WHAT = ("slots", "presets", "tasks", "models", "tables")
 

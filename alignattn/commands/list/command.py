@@ -11,7 +11,7 @@ from alignattn.commands.list import ListOptions
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.tables import TABLES
-from alignattn.support.options import PLACEHOLDERS, Option
+from alignattn.support.option import PLACEHOLDERS, Option
 from alignattn.support.registry import Entry
 from alignattn.support.text_tables import render_table, terminal_width
 from alignattn.tasks import TASKS

@@ -10,7 +10,8 @@ from alignattn.support import places
 from alignattn.support.command import Command
 from alignattn.support.compression import check_encoding
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import MOST_PROCESSES, REQUIRED, Options, option, options_of
+from alignattn.support.option import MOST_PROCESSES, REQUIRED, option
+from alignattn.support.options import Options, options_of
 from alignattn.support.shard import WHOLE, Shard
 
 STANDARD_STREAM = "-"

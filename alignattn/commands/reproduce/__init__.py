@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from alignattn.runs.tables import TABLES
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, MOST_PROCESSES, REQUIRED, Options, option
+from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, REQUIRED, option
+from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from alignattn.runs.filler import Filler
 from alignattn.support.command import OUTPUT_DIR, TableUse
 from alignattn.support.command_line import build_parser, read_words
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import Option, Options, meant_option, options_of
+from alignattn.support.meant_options import meant_option
+from alignattn.support.option import Option
+from alignattn.support.options import Options, options_of
 
 NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
 """Files that the digests of runs made before hold as they were given where that is a name alone."""

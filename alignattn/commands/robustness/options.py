@@ -17,7 +17,8 @@ from alignattn.robustness.recipe_names import (
 from alignattn.runs.run_folder import run_folder
 from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import LARGEST_SEED, REQUIRED, Options, option, options_of
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options, options_of
 from alignattn.support.places import input_file_like, output_file, output_folder
 from alignattn.support.shard import WHOLE, Shard
 from alignattn.tasks import get_task

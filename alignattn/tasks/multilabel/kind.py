@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from alignattn.support.errors import shown
-from alignattn.support.options import BOOLEANS
+from alignattn.support.option import BOOLEANS
 from alignattn.tasks.kind import (
     EncodedSplit,
     Evaluation,
