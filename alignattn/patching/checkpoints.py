@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from alignattn.attention.config import AttentionConfig
@@ -28,6 +28,7 @@ from alignattn.patching.families import FAMILIES
 from alignattn.patching.sizes import check_counts, check_fills
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.json_records import parse_json
 from alignattn.support.network import say_hub
 
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
@@ -151,7 +152,11 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
         **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     fields: dict[str, Any]
-    fields, _ = PreTrainedConfig.get_config_dict(model_source(name), **hub)
+    source = model_source(name)
+    file = cached_file(source, CONFIG_NAME, **IF_THERE, **hub)
+    if file is not None and not isinstance(parse_json(Path(file).read_bytes()), dict):
+        raise ValueError(f"{file} holds no fields")
+    fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
     check_counts(name, fields)
     return fields
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from alignattn.support.errors import AlignAttnError, in_megabytes
+from alignattn.support.errors import AlignAttnError, in_megabytes, shown
 from alignattn.support.json_records import read_json
 
 COUNTS = (
@@ -20,18 +20,25 @@ COUNTS = (
 )
 """Fields of a config for each of whose units something is built by itself, and the most of them."""
 
+NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "vocab_size")
+"""Fields of a config that no encoder can do without, by the names that families give them."""
+
 MOST_NEW_PARAMETERS = 10**8
 """Of a head, and of what a checkpoint may lack."""
 
 
 def check_counts(name: str, fields: Mapping[str, Any]) -> None:
-    """Refuse a config of so many parts that to build them takes hours.
+    """Refuse a config of so many parts that to build them takes hours, or of none.
 
     Args:
         name: the model as the user named it.
         fields: of its config.
     """
     for field, value in fields.items():
+        if field in NEEDED and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise AlignAttnError(
+                f"the config of {name} says {field} {shown(value)}, and it is a whole number from 1: correct it"
+            )
         for pattern, most in COUNTS:
             if isinstance(value, int) and value > most and pattern.fullmatch(field):
                 raise AlignAttnError(

@@ -45,6 +45,7 @@ from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.files import entries, read_yaml, replacing, write_json, write_text
 from alignattn.support.folder_lock import sole_writer
+from alignattn.support.network import say_reports
 from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.cut_rows import CutRows
@@ -273,6 +274,7 @@ def _build_trainer(
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
+    say_reports(args.report_to)
     try:
         return TaskTrainer(
             task=task,

@@ -71,8 +71,9 @@ BROKEN_MODELS = {
     "config of roberta": (configure(model_type="roberta"), "holds a BertModel, and its config.json is of 'roberta'"),
     "more layers": (configure(num_hidden_layers=3), "weights are not there or of another size"),
     "another vocabulary": (configure(vocab_size=30), "weights are not there or of another size"),
-    "no heads": (configure(num_attention_heads=0), "cannot load the model"),
-    "config of null": (write("config.json", b"null"), "cannot load the model"),
+    "no heads": (configure(num_attention_heads=0), "says num_attention_heads 0, and it is a whole number from 1"),
+    "a size of null": (configure(hidden_size=None), "says hidden_size None"),
+    "config of null": (write("config.json", b"null"), "config.json holds no fields"),
     "a list as config": (write("config.json", b"[1]"), "cannot load the model"),
     "config cut": (write("config.json", b'{"model_type": "bert", "hid'), "cannot load the model"),
     "config nested": (write("config.json", b"[" * 100_000), "cannot load the model"),
@@ -132,6 +133,7 @@ def test_every_command_refuses_it(command, broken, folder, tmp_path, capsys):
     (tmp_path / "glue/sst2").mkdir(parents=True)
     pq.write_table(pa.table({"sentence": ["the cat"], "label": [1]}), tmp_path / "glue/sst2/validation.parquet")
     if command == "robustness":
+        pytest.importorskip("textattack")
         tiny_model("bert", num_labels=2).save_pretrained(folder)
     if command == "benchmark" and broken == "no tokenizer":
         pytest.skip("reads no texts")

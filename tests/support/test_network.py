@@ -26,3 +26,18 @@ def test_a_folder_is_asked_of_nobody(online, tmp_path, capsys):
     with loading(str(tmp_path)):
         pass
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("reporters", "named"),
+    [
+        ([], ""),
+        (["tensorboard"], ""),
+        (["wandb"], "to wandb,"),
+        (["wandb", "dvclive", "comet_ml"], "comet_ml and wandb"),
+    ],
+)
+def test_services_that_a_run_reports_to_are_named(reporters, named, capsys):
+    network.say_reports(reporters)
+    err = capsys.readouterr().err
+    assert err.count("\n") == bool(named) and named in err

@@ -41,6 +41,7 @@ from alignattn.runs.resuming import check_checkpoint
 from alignattn.runs.training_arguments import check_full_batch, training_arguments
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, unfinished, write_json
+from alignattn.support.network import say_reports
 from alignattn.training import AlignmentTrainer
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.saved_state import SavedState
@@ -219,6 +220,7 @@ def _build_trainer(
     check_full_batch(args, len(train))
     # The Trainer would drop a column that the model does not take; the collator needs the special tokens'.
     args.remove_unused_columns = False
+    say_reports(args.report_to)
     try:
         # transformers' own takes larger steps the more batches there are (issue 47688), or weighs tokens by batches.
         return AlignmentTrainer(
