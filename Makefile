@@ -7,8 +7,9 @@ EXTRAS := demo,docs,lint,peft,ray,test
 
 .PHONY: attack clean demo docs faults lint notebook slow test
 
+# On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
-	$(BIN)/alignattn demo --output_dir demo
+	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
 test: $(VENV)/installed
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2

@@ -1,10 +1,11 @@
 """Pictures of results: what is drawn is given as numbers by name, and a path's ending chooses the format."""
 
-from alignattn.plots.bars import BarPanel, Spread, draw_bars, draw_comparison
+from alignattn.plots.bars import BarPanel, Spread, draw_bars
 from alignattn.plots.curves import CurvePanel, draw_curves
 from alignattn.plots.drawing import COLOURS, MARKERS, svg_text, write_figure
 from alignattn.plots.growth import LinePanel, draw_lines
 from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps
+from alignattn.plots.overview import draw_overview
 from alignattn.plots.points import PointPanel, draw_points
 from alignattn.plots.reliability import ReliabilityPanel, draw_reliability
 from alignattn.plots.token_maps import TokenMapPanel, draw_token_maps
@@ -21,10 +22,10 @@ __all__ = [
     "Spread",
     "TokenMapPanel",
     "draw_bars",
-    "draw_comparison",
     "draw_curves",
     "draw_heat_maps",
     "draw_lines",
+    "draw_overview",
     "draw_points",
     "draw_reliability",
     "draw_token_maps",

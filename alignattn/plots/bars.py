@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.plots.drawing import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, cycled, finished, new_figure
+from alignattn.plots.drawing import COLOURS, PANEL_HEIGHT, cycled, finished, new_figure
 
 MIN_WIDTH = 6.0
 """In inches, so the next."""
 BAR_INCHES = 0.5
 BARS_SHARE = 0.8
 """Share of a group's width that its bars fill."""
+DIGITS = ".3g"
+"""Of the number over a bar."""
 
 
 @dataclass(frozen=True)
@@ -55,39 +57,33 @@ def draw_bars(panels: Sequence[BarPanel], *, names: Sequence[str], y_label: str,
     width = max(MIN_WIDTH, *(BAR_INCHES * len(panel.groups) * (len(panel.series) + 1) for panel in panels))
     figure, all_axes = new_figure(len(panels), 1, width, PANEL_HEIGHT * len(panels), title)
     for axes, panel in zip(all_axes, panels, strict=True):
-        _draw_groups(axes, panel, names)
+        draw_groups(axes, panel, names)
         axes.axhline(reference, color="black", linestyle="--", linewidth=0.8)
         axes.set_ylabel(y_label)
     return finished(figure, all_axes)
 
 
-def draw_comparison(panels: Sequence[BarPanel], *, names: Sequence[str], title: str) -> Any:
-    """Return the `matplotlib` figure of grouped bars, panels side by side, each with a scale of its own.
+def draw_groups(axes: Any, panel: BarPanel, names: Sequence[str], digits: str = DIGITS) -> None:
+    """Draw the bars of a panel.
 
     Args:
-        panels: one or more, whose titles give quantity and unit.
+        axes: of `matplotlib`.
+        panel: one or more series.
         names: of series, in the order that gives them their colours.
-        title: of the whole picture.
+        digits: format of the numbers over the bars.
     """
-    figure, all_axes = new_figure(1, len(panels), PANEL_WIDTH * len(panels), PANEL_HEIGHT, title)
-    for axes, panel in zip(all_axes, panels, strict=True):
-        _draw_groups(axes, panel, names)
-    return finished(figure, all_axes)
-
-
-def _draw_groups(axes: Any, panel: BarPanel, names: Sequence[str]) -> None:
     bar_width = BARS_SHARE / len(panel.series)
     for index, (name, spreads) in enumerate(panel.series.items()):
         offset = (index - (len(panel.series) - 1) / 2) * bar_width
         positions = [group + offset for group in range(len(panel.groups))]
-        _draw_bars(axes, positions, spreads, bar_width, name, cycled(COLOURS, names.index(name)))
+        _draw_bars(axes, positions, spreads, bar_width, name, cycled(COLOURS, names.index(name)), digits)
     axes.set_xticks(range(len(panel.groups)), panel.groups)
     axes.set_title(panel.title)
     axes.margins(y=0.15)
 
 
 def _draw_bars(
-    axes: Any, positions: Sequence[float], spreads: Sequence[Spread], width: float, name: str, colour: str
+    axes: Any, positions: Sequence[float], spreads: Sequence[Spread], width: float, name: str, colour: str, digits: str
 ) -> None:
     medians = [spread.median for spread in spreads]
     lengths = (
@@ -98,7 +94,7 @@ def _draw_bars(
     axes.bar(positions, medians, width, color=colour, edgecolor="white", label=name, **whiskers)
     for position, spread in zip(positions, spreads, strict=True):
         axes.annotate(
-            f"{spread.median:.3g}",
+            f"{spread.median:{digits}}",
             (position, spread.high),
             xytext=(0, 3),
             textcoords="offset points",

@@ -41,13 +41,18 @@ def draw_points(panels: Sequence[PointPanel], *, x_label: str, y_label: str, tit
     width, height = POINT_PANEL_INCHES
     figure, all_axes = new_figure(1, len(panels), width * len(panels), height + POINTS_TITLE_INCHES, title)
     for axes, panel in zip(all_axes, panels, strict=True):
-        for index, (name, points) in enumerate(panel.series.items()):
-            x, y = zip(*points, strict=True)
-            style = {"color": cycled(COLOURS, index), "marker": cycled(CLOUD_MARKERS, index)}
-            axes.scatter(x, y, s=POINT_AREA, alpha=0.6, linewidths=0, label=name, **style)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        axes.set_title(panel.title, fontsize="medium")
+        draw_clouds(axes, panel, x_label=x_label, y_label=y_label)
     return finished(figure, all_axes)
+
+
+def draw_clouds(axes: Any, panel: PointPanel, *, x_label: str, y_label: str) -> None:
+    """Draw the clouds of a panel; arguments as of `draw_points`."""
+    for index, (name, points) in enumerate(panel.series.items()):
+        x, y = zip(*points, strict=True)
+        style = {"color": cycled(COLOURS, index), "marker": cycled(CLOUD_MARKERS, index)}
+        axes.scatter(x, y, s=POINT_AREA, alpha=0.6, linewidths=0, label=name, **style)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(panel.title, fontsize="medium")

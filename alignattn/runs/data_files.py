@@ -66,6 +66,8 @@ def check_same_data(options: RunOptions, folder: Path) -> None:
 def _files(options: RunOptions) -> Mapping[str, Path]:
     values, task = options.values, options.task
     files = {name: Path(values[name]) for name in FILE_OPTIONS if values[name] is not None}
+    if options.data.data_dir is None and task is not None:
+        files |= {f"task {split}": Path(file) for split, file in task.sources.files.items()}
     if options.data.data_dir is not None and task is not None:
         folder = Path(options.data.data_dir) / task.sources.folder
         files |= {f"data_dir {split}": folder / f"{split}.parquet" for split in (TRAIN, *task.evaluation_splits)}

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from alignattn.runs.folders import STATE_FILE, read_log_history
+from alignattn.runs.logs import STATE_FILE, read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
 from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores
 from alignattn.support.parquet import read_parquet
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
-from alignattn.tasks.metrics import METRICS
+from alignattn.tasks.task import MetricName
 
 NO_ANSWER_COLUMN = "no_answer_score"
 """A column of the predictions of question answering alone."""
@@ -40,7 +40,7 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     """Return what a metric of a table of predictions is made of; None where it is no statistic of single rows."""
     if NO_ANSWER_COLUMN in predictions.column_names:
         return _answer_examples(metric, predictions)
-    if metric not in METRICS or predictions["label"].type.num_fields:
+    if metric not in get_args(MetricName) or predictions["label"].type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
 

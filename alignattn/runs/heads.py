@@ -1,10 +1,11 @@
 """What one head of a run's model makes of texts: queries, keys and weights, token by token, without padding."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -13,8 +14,11 @@ from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
 from alignattn.plots import TokenMapPanel
+from alignattn.runs.data_options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import Task
+from alignattn.tasks.kinds import kind_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,26 @@ class Examples:
     description: str
     encode: Callable[[PreTrainedTokenizerBase], list[dict[str, list[int]]]]
     tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
+    """Return rows as examples: one sequence a row, of question answering the windows of each.
+
+    Args:
+        task: that they are of.
+        split: its name, for the description.
+        rows: the first of it.
+        data: the options of a run, which say how long a row may be.
+    """
+    kind = kind_of(task)
+
+    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+        # A token is shown once: windows of a long context share none.
+        encoded = kind.encode(task, rows, tokenizer, replace(data.task_options(task, tokenizer), doc_stride=0))
+        return list(encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.features]))
+
+    number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
+    return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
 
 
 @dataclass(frozen=True)

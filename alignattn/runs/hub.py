@@ -12,7 +12,8 @@ import yaml
 from huggingface_hub import HfApi
 
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
-from alignattn.runs.folders import STATE_FILE
+from alignattn.runs.data_files import DATA_FILE
+from alignattn.runs.logs import STATE_FILE
 from alignattn.runs.lora import ADAPTER_FOLDER
 from alignattn.runs.options import CONFIG_FILE, TASK_FILE, RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
@@ -23,7 +24,7 @@ from alignattn.support.network import say_push
 from alignattn.support.publishing import publishable
 
 PUBLISHED = (
-    *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE),
+    *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),
     *("config.json", "adapter_*.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
     *("*.model", "chat_template.jinja"),

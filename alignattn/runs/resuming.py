@@ -8,7 +8,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
-from alignattn.runs.folders import STATE_FILE
+from alignattn.runs.logs import STATE_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import parse_json, read_json, read_record
 from alignattn.training.checkpoints import damaged_file, step_of

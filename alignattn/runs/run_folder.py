@@ -1,5 +1,6 @@
 """What the folder of a run says of it without torch: whether it is one, its options, its task."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from alignattn.runs.results import RESULTS_FILE, read_result
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json
 from alignattn.support.options import read_options_file, resolve
+from alignattn.support.publishing import distinct_ends
 from alignattn.tasks import MultiLabelClassification, Task, TextClassification, TokenClassification
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.tags.conll import TAGS, TOKENS
@@ -140,3 +142,16 @@ def _task_of(folder: Path, options: RunOptions) -> Task:
 def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     names = config.get("id2label") or {}
     return tuple(names[number] for number in sorted(names, key=int))
+
+
+def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
+    """Return a short name for each folder that no other has: as many of its last parts as it takes.
+
+    Args:
+        folders: one or more.
+        option: by which they were given, for the message.
+    """
+    names = ["-".join(end) for end in distinct_ends(folders)]
+    if len(set(names)) < len(names):
+        raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+    return dict(zip(folders, names, strict=True))

@@ -36,7 +36,7 @@ from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.record_files import read_header, read_run, read_shown
 from alignattn.robustness.resources import Resources, read_neighbors
-from alignattn.runs.folders import read_log_history
+from alignattn.runs.logs import read_log_history
 from alignattn.runs.results import read_result, render_metrics
 from alignattn.runs.resuming import check_checkpoint
 from alignattn.runs.run_folder import read_run_options

@@ -9,9 +9,9 @@ from alignattn.plots import (
     PointPanel,
     Spread,
     draw_bars,
-    draw_comparison,
     draw_curves,
     draw_lines,
+    draw_overview,
     draw_points,
     svg_text,
     write_figure,
@@ -31,7 +31,17 @@ def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups():
         places = [bar.get_x() + bar.get_width() / 2 for bar in bars[name]]
         assert [round(place) for place in places] == [0, 1]
     assert [label.get_text() for label in axes.get_xticklabels()] == panel.groups
-    assert len(draw_comparison([panel, panel], names=["soft", "aa-ct"], title="side by side").axes) == 2
+
+
+def test_an_overview_has_bars_with_one_digit_above_clouds():
+    bars = BarPanel("accuracy", ["in domain"], {"plain": [Spread.exact(78.66)], "aligned": [Spread.exact(5)]})
+    clouds = PointPanel("a head", {"queries": [(0, 1)], "keys": [(1, 0)]})
+    names = ["plain", "aligned"]
+    figure = draw_overview([bars, bars], [clouds, clouds], names=names, x_label="x", y_label="y", title="all")
+    assert [axes.get_title() for axes in figure.axes] == ["accuracy", "accuracy", "a head", "a head"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["78.7", "5.0"]
+    assert [text.get_text() for text in figure.axes[2].get_legend().get_texts()] == ["queries", "keys"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
 
 
 def test_growth_is_drawn_without_what_is_negligible():

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.compare import CompareOptions
-from alignattn.runs.folders import short_names
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult, read_result
-from alignattn.runs.run_folder import check_finished, read_run_options, seed_folders
+from alignattn.runs.run_folder import check_finished, read_run_options, seed_folders, short_names
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.publishing import publishable
 

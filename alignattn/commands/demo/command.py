@@ -1,11 +1,11 @@
-"""The demo: one pretrained model fine-tuned with plain and with alignment attention, side by side.
+"""The demo: one pretrained model fine-tuned with plain, aligned and balanced attention, side by side.
 
-It runs `finetune` as it stands, on sentence pairs that the package generates itself.
+It runs `finetune` as it stands, three times on the same rows.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +16,44 @@ from transformers import AutoModelForSequenceClassification
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.data import GENRE, OTHER_GENRE, write_demo_data
+from alignattn.commands.demo.sentences import Sentences, sentences_of
 from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.plots import BarPanel, Spread, draw_comparison, write_figure
-from alignattn.runs.distance import distance_batch, query_key_distance
+from alignattn.plots import BarPanel, Spread, draw_overview, write_figure
+from alignattn.runs.distance import AS_IS_NAME, FLOOR_NAME, distance_batch, query_key_distances
+from alignattn.runs.heads import row_examples, view_head
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
+from alignattn.runs.rows import encode_split, load_evaluation_rows
 from alignattn.runs.run import check_output_dir, finetune_one
-from alignattn.support.files import write_text
+from alignattn.runs.tsne import tsne_panel
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_json, write_text
+from alignattn.support.json_records import read_json
 from alignattn.support.options import resolve
 from alignattn.support.text_tables import render_table
-from alignattn.tasks import get_task
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.rows import load_rows
-from alignattn.tasks.task import TaskOptions
 
-ATTENTIONS = ("soft", "aa-ct")
-DOMAINS = (GENRE, OTHER_GENRE)
-DOMAIN_TITLES = (f"{GENRE}\n(in domain)", f"{OTHER_GENRE}\n(out of domain)")
+PLAIN, ALIGNED, BALANCED = "plain", "aligned", "balanced"
+ALIGNED_ATTENTION = "aa-ct"
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    PLAIN: {"attention": PLAIN_ATTENTION},
+    ALIGNED: {"attention": ALIGNED_ATTENTION},
+    BALANCED: {"attention": PLAIN_ATTENTION, "balance": "epoch"},
+}
+"""The options in which the runs differ, by the names that they have in the table, the picture and the folder."""
+
 DATA_FOLDER = "data"
+ROWS_FILE = "rows.json"
+OPTIONS_OF_ROWS = ("train_rows", "validation_rows", "seed")
 DEMO_TABLE = "table.txt"
 DEMO_PICTURE = "demo.png"
 LONGEST_PAIR = 48
 BATCH_SIZE = 16
+PICTURED_ROWS, PICTURED_TOKENS = 16, 300
+"""Of the t-SNE picture of a head."""
+PICTURED_HEAD = 0
+PERCENT = 100
 
 
 @dataclass(frozen=True)
@@ -49,67 +61,79 @@ class DemoRow:
     """What the table and the picture show of one run.
 
     Attributes:
-        attention: the preset's name.
-        accuracy: by genre, a fraction.
-        calibration_error: expected calibration error by genre, a fraction.
+        name: of the run.
+        accuracy: by evaluation split, a fraction.
+        calibration_error: expected calibration error by split, a fraction.
         seconds_per_step: of training.
-        distance: between queries and keys, before and after training.
+        distance: between queries and keys over their spread, before and after training, and what it is between two
+            halves of one cloud.
     """
 
-    attention: str
-    accuracy: dict[str, float]
-    calibration_error: dict[str, float]
+    name: str
+    accuracy: Sequence[float]
+    calibration_error: Sequence[float]
     seconds_per_step: float
-    distance: tuple[float, float]
+    distance: tuple[float, float, float]
 
 
 def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
-    model = arguments.model
-    model_source(model)  # before anything is written: it may not be installed
-    runs = {attention: _run_options(arguments, model, attention) for attention in ATTENTIONS}
+    model_source(arguments.model)  # before anything is written: it may not be installed
+    sentences = sentences_of(arguments)
+    _check_rows(folder, sentences, arguments)
+    task = sentences.write_task(folder / DATA_FOLDER)
+    runs = {name: _run_options(arguments, task, name) for name in RUNS}
     for options in runs.values():
         check_output_dir(options)
-    write_demo_data(
-        folder / DATA_FOLDER,
-        train_rows=arguments.train_rows,
-        validation_rows=arguments.validation_rows,
-        seed=arguments.seed,
-    )
-    before = _distance_of(model, folder / DATA_FOLDER)
+    sentences.write(folder / DATA_FOLDER, arguments)
+    write_json(folder / ROWS_FILE, _rows_of(sentences, arguments))
+    print(f"Sentences: {sentences.said}.")
+    before = _distances(arguments.model, runs[PLAIN])
     rows = []
-    for attention, options in runs.items():
-        print(f"\nFine-tuning with {attention} attention, seed {arguments.seed}:", flush=True)
+    for name, options in runs.items():
+        print(f"\n{name.capitalize()} attention, seed {arguments.seed}:", flush=True)
         result = finetune_one(options)
-        after = _distance_of(str(options.output_dir), folder / DATA_FOLDER)
-        rows.append(_summarise(result, options.output_dir, (before, after)))
-    table = _table(rows)
+        after = _distances(str(options.output_dir), options)
+        distance = (before[AS_IS_NAME], after[AS_IS_NAME], after[FLOOR_NAME])
+        rows.append(_summarise(name, result, options.output_dir, sentences, distance))
+    table = _table(rows, sentences)
     write_text(folder / DEMO_TABLE, table + "\n")
-    _draw(rows, folder / DEMO_PICTURE)
+    _draw(rows, runs, sentences, folder / DEMO_PICTURE)
     print(f"\n{table}\n\npicture: {folder / DEMO_PICTURE}   ({time.perf_counter() - started:.0f} s in all)")
 
 
-def _distance_of(path: str, data_dir: Path) -> float:
-    """The distance in the model at `path` on the first in-domain validation rows."""
-    task = get_task("demo")
+def _rows_of(sentences: Sentences, arguments: DemoOptions) -> dict[str, Any]:
+    """What decides which rows there are."""
+    return {"sentences": sentences.name} | {name: getattr(arguments, name) for name in OPTIONS_OF_ROWS}
+
+
+def _check_rows(folder: Path, sentences: Sentences, arguments: DemoOptions) -> None:
+    """Refuse a folder whose runs are of other rows: those that have finished would be shown as of these."""
+    path = folder / ROWS_FILE
+    if path.is_file() and read_json(path) != _rows_of(sentences, arguments):
+        raise AlignAttnError(f"{folder} already holds another demo, of other rows: give another --output_dir")
+
+
+def _distances(path: str, options: RunOptions) -> dict[str, float]:
+    """The distances in the model at `path` on the first in-domain validation rows."""
+    assert options.task is not None
     model, tokenizer = load_pretrained(path, AutoModelForSequenceClassification)
-    rows = load_rows(task, need_train=False, data_dir=data_dir).evaluation[f"validation_{GENRE}"]
-    options = TaskOptions(max_length=LONGEST_PAIR)
-    split = EncodedSplit(rows, kind_of(task).encode(task, rows, tokenizer, options), options)
-    batch = distance_batch(task, split, tokenizer)
-    return query_key_distance(model if is_patched(model) else patch(model, "soft"), batch)
+    loaded = load_evaluation_rows(options.task, options.model, options.data)
+    rows = next(iter(loaded.evaluation.values()))
+    split = encode_split(loaded.task, rows, tokenizer, options.data)
+    batch = distance_batch(loaded.task, split, tokenizer)
+    return query_key_distances(model if is_patched(model) else patch(model, PLAIN_ATTENTION), batch)
 
 
-def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptions:
+def _run_options(arguments: DemoOptions, task: str, name: str) -> RunOptions:
     folder = Path(arguments.output_dir)
     options: dict[str, Any] = {
-        "model": model,
-        "task": "demo",
+        "model": arguments.model,
+        "task": task,
         "data_dir": folder / DATA_FOLDER,
-        "attention": attention,
-        "output_dir": folder / attention,
+        "output_dir": folder / name,
         "max_length": LONGEST_PAIR,
         "per_device_train_batch_size": BATCH_SIZE,
         "per_device_eval_batch_size": BATCH_SIZE,
@@ -117,71 +141,85 @@ def _run_options(arguments: DemoOptions, model: str, attention: str) -> RunOptio
         "num_train_epochs": arguments.num_train_epochs,
         "save_strategy": "no",
         "seed": arguments.seed,
+        **RUNS[name],
     }
-    if attention != PLAIN_ATTENTION:
+    if name == ALIGNED:
         options["alignment_weight"] = arguments.alignment_weight
     return resolve(RunOptions, options)
 
 
-def _summarise(result: RunResult, folder: Path, distance: tuple[float, float]) -> DemoRow:
+def _summarise(
+    name: str, result: RunResult, folder: Path, sentences: Sentences, distance: tuple[float, float, float]
+) -> DemoRow:
     predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
-    errors = {}
-    for genre in DOMAINS:
-        rows = predictions[predictions["split"] == f"validation_{genre}"]
-        errors[genre] = expected_calibration_error(np.stack(rows["probabilities"]), rows["label"])
+    by_split = [predictions[predictions["split"] == split] for split in sentences.splits]
     steps = result.training["step"]
     assert steps is not None
     return DemoRow(
-        attention=result.attention,
-        accuracy={genre: result.metrics[f"validation_{genre}"]["accuracy"] for genre in DOMAINS},
-        calibration_error=errors,
+        name=name,
+        accuracy=[result.metrics[split]["accuracy"] for split in sentences.splits],
+        calibration_error=[
+            expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split
+        ],
         seconds_per_step=result.train_runtime / steps,
         distance=distance,
     )
 
 
-def _table(rows: Sequence[DemoRow]) -> str:
+def _table(rows: Sequence[DemoRow], sentences: Sentences) -> str:
+    first, other = sentences.domains
     header = (
         "attention",
-        *(f"accuracy {genre}" for genre in DOMAINS),
-        *(f"ECE {genre}" for genre in DOMAINS),
-        "seconds a step",
-        "query-key distance before",
-        "after",
+        *(f"accuracy {domain}" for domain in sentences.domains),
+        *(f"ECE {domain}" for domain in sentences.domains),
+        *("distance before", "after", "floor", "ms a step"),
     )
     body = [
         (
-            row.attention,
-            *(f"{100 * row.accuracy[genre]:.1f}" for genre in DOMAINS),
-            *(f"{100 * row.calibration_error[genre]:.1f}" for genre in DOMAINS),
-            f"{row.seconds_per_step:.3f}",
-            *(f"{distance:.4f}" for distance in row.distance),
+            row.name,
+            *(f"{PERCENT * value:.1f}" for value in (*row.accuracy, *row.calibration_error, *row.distance)),
+            f"{1000 * row.seconds_per_step:.1f}",
         )
         for row in rows
     ]
     caption = (
-        f"Generated sentence pairs: trained on {GENRE}, evaluated on unseen {GENRE} (in domain) and on "
-        f"{OTHER_GENRE} (out of domain).\nAccuracy and expected calibration error (10 bins) in percent; one seed: "
-        "differences of a few points are noise."
+        f"{sentences.said[0].upper()}{sentences.said[1:]}:\ntrained on {first}, evaluated on unseen {first} (in "
+        f"domain) and on {other} (out of domain). Aligned is {ALIGNED_ATTENTION}.\nAccuracy and expected calibration "
+        "error (10 bins) in percent; the distance of queries and keys in percent of their\nspread, whose floor is that "
+        "of two halves of one cloud. One seed: differences of a few points are noise."
     )
     return f"{render_table(header, body)}\n\n{caption}"
 
 
-def _draw(rows: Sequence[DemoRow], path: Path) -> None:
-    def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
-        return BarPanel(title, groups, {row.attention: [Spread.exact(value) for value in values(row)] for row in rows})
+def _draw(rows: Sequence[DemoRow], runs: Mapping[str, RunOptions], sentences: Sentences, path: Path) -> None:
+    first, other = sentences.domains
+    titles = (f"{first}\n(in domain)", f"{other}\n(out of domain)")
 
-    figure = draw_comparison(
+    def panel(title: str, groups: Sequence[str], values: Callable[[DemoRow], Sequence[float]]) -> BarPanel:
+        spreads = {row.name: [Spread.exact(PERCENT * value) for value in values(row)] for row in rows}
+        return BarPanel(title, groups, spreads)
+
+    figure = draw_overview(
         [
-            panel("accuracy (%)", DOMAIN_TITLES, lambda row: [100 * row.accuracy[genre] for genre in DOMAINS]),
-            panel(
-                "calibration error (%)",
-                DOMAIN_TITLES,
-                lambda row: [100 * row.calibration_error[genre] for genre in DOMAINS],
-            ),
-            panel("query-key distance", ("before", "after"), lambda row: row.distance),
+            panel("accuracy (%)", titles, lambda row: row.accuracy),
+            panel("calibration error (%)", titles, lambda row: row.calibration_error),
+            panel("query-key distance (% of spread)", ("before", "after", "floor"), lambda row: row.distance),
         ],
-        names=ATTENTIONS,
-        title="MiniLM fine-tuned on generated sentence pairs, one seed",
+        [_cloud(name, options) for name, options in runs.items()],
+        names=list(RUNS),
+        x_label="t-SNE dimension 1",
+        y_label="t-SNE dimension 2",
+        title=f"{Path(next(iter(runs.values())).model.model).name} fine-tuned on {sentences.said}, one seed",
     )
     write_figure(figure, path)
+
+
+def _cloud(name: str, options: RunOptions) -> Any:
+    """The queries and keys of a head of the last layer in the plane."""
+    assert options.task is not None
+    loaded = load_evaluation_rows(options.task, options.model, options.data)
+    split, rows = next(iter(loaded.evaluation.items()))
+    examples = row_examples(loaded.task, split, rows.select(range(min(PICTURED_ROWS, len(rows)))), options.data)
+    view = view_head(options.output_dir, name, examples, None, PICTURED_HEAD)
+    placed = tsne_panel(view, max_tokens=PICTURED_TOKENS, seed=options.training.seed)
+    return replace(placed, title=f"{name}: layer {view.layer}, head {view.head}")

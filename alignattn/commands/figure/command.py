@@ -14,8 +14,7 @@ from alignattn.commands.figure.pictures import (
     draw_tsne,
 )
 from alignattn.plots import write_figure
-from alignattn.runs.folders import short_names
-from alignattn.runs.run_folder import check_run_folder
+from alignattn.runs.run_folder import check_run_folder, short_names
 from alignattn.support.errors import AlignAttnError
 
 

@@ -1,20 +1,15 @@
 """The texts that the heads of all runs of a picture are shown."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import datasets
-from transformers import PreTrainedTokenizerBase
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.runs.data_options import DataOptions
 from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.heads import Examples
+from alignattn.runs.heads import Examples, row_examples
 from alignattn.runs.run_folder import read_run_options
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks import MultipleChoice, Task
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks import MultipleChoice
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
 
@@ -37,20 +32,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
     if not rows.evaluation:
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
-    return _first_rows(rows.task, split, max_samples(rows.task, dataset, num_rows, FIRST), runs[0].data)
-
-
-def _first_rows(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
-    """One sequence a row; of question answering the windows of each."""
-    kind = kind_of(task)
-
-    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
-        # A token is shown once: windows of a long context share none.
-        encoded = kind.encode(task, rows, tokenizer, replace(data.task_options(task, tokenizer), doc_stride=0))
-        return list(encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.features]))
-
-    number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
-    return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
+    return row_examples(rows.task, split, max_samples(rows.task, dataset, num_rows, FIRST), runs[0].data)
 
 
 def _source(data: DataOptions) -> str:

@@ -5,20 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
-from alignattn.attention.basis import Moments, balancing_basis
-from alignattn.attention.distance import measure_distances, sliced_wasserstein
 from alignattn.calibration.diagrams import reliability_panel
 from alignattn.calibration.predictions import Predictions, read_predictions
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
 from alignattn.plots import (
     CurvePanel,
-    PointPanel,
     draw_curves,
     draw_points,
     draw_reliability,
@@ -26,15 +21,12 @@ from alignattn.plots import (
 )
 from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
 from alignattn.runs.distance import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
-from alignattn.runs.folders import read_log_history
-from alignattn.runs.heads import HeadView, view_head
+from alignattn.runs.heads import view_head
+from alignattn.runs.logs import read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
+from alignattn.runs.tsne import tsne_panel
 from alignattn.support.errors import AlignAttnError, one_line
 
-PERPLEXITY = 30.0
-"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
-POINTS_A_NEIGHBOUR = 3
-"""t-SNE looks for three times as many neighbours as the perplexity says."""
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
 
 DISTANCE_PANELS: Mapping[str, str] = {
@@ -64,38 +56,6 @@ def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
     ]
     title = f"t-SNE of queries and keys{', balanced' if options.balanced else ''}, {examples.description}"
     return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
-
-
-def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
-    """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
-
-    Args:
-        view: what a head made of texts.
-        max_tokens: that are shown.
-        seed: of the draw of more, and of t-SNE.
-        balanced: show them in the basis in which their moments agree, which attention does not see.
-    """
-    from sklearn.manifold import TSNE
-
-    query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
-    spread = measure_distances(query[None], key[None])
-    over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
-    if view.obstacle is not None:
-        del over_spread["balanced"]
-    if balanced:
-        basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
-        query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
-    distance = float(sliced_wasserstein(query[None, None], key[None, None]))
-    count = min(len(query), max_tokens)
-    chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
-    points = torch.cat([query[chosen], key[chosen]]).numpy()
-    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
-    pairs = [(float(x), float(y)) for x, y in placed]
-    number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
-    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}\nover spread: "
-    title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
-    return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
 
 
 def draw_attention(runs: RunFolders, options: FigureOptions) -> Any:

@@ -23,9 +23,9 @@ from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
-from alignattn.runs.folders import load_run_evaluation, short_names
+from alignattn.runs.folders import load_run_evaluation
 from alignattn.runs.options import is_seed_folder
-from alignattn.runs.run_folder import check_run_folder, read_run_options
+from alignattn.runs.run_folder import check_run_folder, read_run_options, short_names
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows

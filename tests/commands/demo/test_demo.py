@@ -1,33 +1,57 @@
 import json
+import re
+from itertools import combinations
+from pathlib import Path
 
+import networkx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import SHARED
 
 from alignattn.cli import main
+from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.data import GENRE, OTHER_GENRE
+from alignattn.commands.demo.documentation import NETWORKS, documentation_rows
+from alignattn.commands.demo.sentences import sentences_of
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
+from alignattn.tasks import get_task
+from alignattn.tasks.rows import load_rows
+
+FOLDER = Path(networkx.__file__).parent
+
+
+RUNS = ("plain", "aligned", "balanced")
 
 
 def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):
     words = ["demo", "--output_dir", str(tmp_path / "demo"), "--train_rows", "48", "--validation_rows", "24"]
+    words += ["--sentences", "generated"]
     assert main([*words, "--num_train_epochs", "1"]) == 0
     printed = capsys.readouterr().out
     table = (tmp_path / "demo" / "table.txt").read_text()
     assert table.strip() in printed
+    assert "Sentences: generated sentences, of which the first entails the second" in printed
     assert str(tmp_path / "demo" / "demo.png") in printed
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    for attention in ("soft", "aa-ct"):
-        result = json.loads((tmp_path / "demo" / attention / "results.json").read_text())
-        row = next(line.split() for line in table.splitlines() if line.startswith(attention))
+    distances = {}
+    for name in RUNS:
+        result = json.loads((tmp_path / "demo" / name / "results.json").read_text())
+        row = next(line.split() for line in table.splitlines() if line.startswith(name))
+        assert all(re.fullmatch(r"\d+\.\d", cell) for cell in row[1:]), "numbers have one digit"
         for column, genre in ((1, GENRE), (2, OTHER_GENRE)):
             accuracy = result["metrics"][f"validation_{genre}"]["accuracy"]
-            assert float(row[column]) == pytest.approx(100 * accuracy, abs=0.05)
-            predictions = pq.read_table(tmp_path / "demo" / attention / "predictions.parquet").to_pandas()
+            assert float(row[column]) == pytest.approx(100 * accuracy, abs=0.051)
+            predictions = pq.read_table(tmp_path / "demo" / name / "predictions.parquet").to_pandas()
             predictions = predictions[predictions["split"] == f"validation_{genre}"]
             assert accuracy == pytest.approx(np.mean(predictions["prediction"] == predictions["label"]))
+        distances[name] = float(row[6])
+    assert distances["balanced"] < min(distances["plain"], distances["aligned"]) / 2
     assert main([*words, "--num_train_epochs", "2"]) == 2
     assert "already holds another run" in capsys.readouterr().err
+    assert main([*words, "--num_train_epochs", "1", "--seed", "2"]) == 2
+    assert "already holds another demo, of other rows" in capsys.readouterr().err
 
 
 def test_a_model_that_is_missing_is_one_line(tmp_path, capsys):
@@ -42,3 +66,47 @@ def test_render_table():
         "row     1",
         "b      22",
     ]
+
+
+@pytest.mark.parametrize("given", [["--sentences", "questions"], ["--sentences", "generated", "--data_dir", "x"]])
+def test_questions_and_their_folder_go_together(given, tmp_path, capsys):
+    assert main(["demo", *given, "--output_dir", str(tmp_path / "demo")]) == 2
+    assert "give both or neither" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_more_rows_than_the_documentation_has_are_refused():
+    with pytest.raises(AlignAttnError, match=r"has \d+ pairs of sentences of networks, and 100000 are asked for"):
+        documentation_rows(NETWORKS, 100_000, seed=1)
+
+
+def test_documentation_gives_whole_sentences_half_of_which_follow():
+    rows = documentation_rows(NETWORKS, 60, seed=1)
+    assert rows == documentation_rows(NETWORKS, 60, seed=1) != documentation_rows(NETWORKS, 60, seed=2)
+    assert [row.label for row in rows] == [0, 1] * 30
+    assert len({row.first for row in rows}) > 50
+    text = " ".join("".join(path.read_text() for path in sorted(FOLDER.rglob("*.py"))).split())
+    for row in rows:
+        assert row.first != row.second
+        assert row.first in text
+        assert row.second in text
+        assert (f"{row.first} {row.second}" in text) >= row.label
+
+
+@pytest.mark.parametrize(("sentences", "labels"), [("questions", "duplicate"), ("documentation", "next")])
+def test_real_sentences_are_a_task_like_any_other(sentences, labels, tmp_path):
+    given = {}
+    if sentences == "questions":
+        if not SHARED.is_dir():
+            pytest.skip(f"needs the data sets in {SHARED}")
+        given = {"data_dir": str(SHARED / "data")}
+    options = DemoOptions(sentences=sentences, train_rows=30, validation_rows=10, **given)
+    source = sentences_of(options)
+    name = source.write_task(tmp_path)
+    source.write(tmp_path, options)
+    loaded = load_rows(get_task(name), data_dir=tmp_path)
+    assert labels in loaded.task.labels
+    assert [len(rows) for rows in (loaded.train, *loaded.evaluation.values())] == [30, 10, 10]
+    assert set(loaded.train["label"]) == {0, 1}
+    pairs = [{(row["first"], row["second"]) for row in rows} for rows in (loaded.train, *loaded.evaluation.values())]
+    assert all(first.isdisjoint(other) for first, other in combinations(pairs, 2))

@@ -1,0 +1,46 @@
+"""Queries and keys of a head in the plane, by t-SNE."""
+
+import numpy as np
+import torch
+
+from alignattn.attention.basis import Moments, balancing_basis
+from alignattn.attention.distance import measure_distances, sliced_wasserstein
+from alignattn.plots import PointPanel
+from alignattn.runs.heads import HeadView
+
+PERPLEXITY = 30.0
+"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
+POINTS_A_NEIGHBOUR = 3
+"""t-SNE looks for three times as many neighbours as the perplexity says."""
+
+
+def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
+    """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
+
+    Args:
+        view: what a head made of texts.
+        max_tokens: that are shown.
+        seed: of the draw of more, and of t-SNE.
+        balanced: show them in the basis in which their moments agree, which attention does not see.
+    """
+    from sklearn.manifold import TSNE
+
+    query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
+    spread = measure_distances(query[None], key[None])
+    over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
+    if view.obstacle is not None:
+        del over_spread["balanced"]
+    if balanced:
+        basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
+        query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
+    distance = float(sliced_wasserstein(query[None, None], key[None, None]))
+    count = min(len(query), max_tokens)
+    chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
+    points = torch.cat([query[chosen], key[chosen]]).numpy()
+    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    pairs = [(float(x), float(y)) for x, y in placed]
+    number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
+    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}\nover spread: "
+    title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
+    return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
