@@ -29,6 +29,7 @@ from alignattn.patching.sizes import check_counts, check_fills
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.json_records import parse_json
+from alignattn.support.library_bars import without_library_bars
 from alignattn.support.network import say_hub
 
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
@@ -127,7 +128,7 @@ def load_checkpoint(
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
             config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
             check_fills(name, source, auto_class, config, hub)
-        with _without_report():
+        with _without_report(), without_library_bars():
             model, report = auto_class.from_pretrained(
                 source, **kwargs | {"output_loading_info": True, "ignore_mismatched_sizes": True}
             )

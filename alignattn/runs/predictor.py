@@ -1,8 +1,8 @@
 """The trained model of a run on new rows: rows -> tensors -> model -> predictions, as the run's own evaluation."""
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,9 @@ from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.robustness.batches import rows_at_once
 from alignattn.runs.run_folder import FinishedRun, read_finished_run
 from alignattn.support.errors import AlignAttnError, shown
+from alignattn.support.library_bars import without_library_bars
 from alignattn.tasks import LabelledTask, Task
+from alignattn.tasks.cutting import count_lengths
 from alignattn.tasks.kind import EncodedSplit, TaskKind
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.task import TaskOptions
@@ -98,7 +100,8 @@ class Predictor:
         """
         if not rows:
             return []
-        return self.readable(self.checked(rows), Batching(batch_size, by_length), top_k).to_pylist()
+        split = self.encode(self.checked(rows))
+        return self.readable(split, Batching(batch_size, by_length), top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
         """Return rows, as for `predict`, as a data set; raises `AlignAttnError` as that does."""
@@ -121,25 +124,24 @@ class Predictor:
 
     def readable(
         self,
-        dataset: datasets.Dataset,
+        split: EncodedSplit,
         batching: Batching,
         top_k: int | None = None,
         advance: Callable[[int], object] | None = None,
     ) -> pa.Table:
         """Return what is predicted of good rows as users read it, a line a row; arguments as of `answers`."""
-        return self._kind.readable(self.task, self.answers(dataset, batching, advance), top_k)
+        return self._kind.readable(self.task, self.answers(split, batching, advance), top_k)
 
     def answers(
-        self, dataset: datasets.Dataset, batching: Batching, advance: Callable[[int], object] | None = None
+        self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> pa.Table:
         """Return what is predicted of good rows as a run's own `predictions.parquet` has it, a line a row.
 
         Args:
-            dataset: the task's input columns, rows in which `problems` finds nothing.
+            split: what `encode` made of rows in which `problems` finds nothing.
             batching: how rows become batches.
             advance: told how many rows more are done.
         """
-        split = self.encode(dataset)
         outputs, labels = self._outputs(split, batching, advance or (lambda rows: None))
         if self.temperature != 1:
             outputs = outputs.astype(np.float64) / self.temperature
@@ -150,8 +152,14 @@ class Predictor:
         kind = self._kind
         rows = kind.unlabelled(self.task, kind.normalise_inputs(self.task, dataset))
         options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
-        with _without_bars():
+        # For each part of the rows there would be one.
+        with without_library_bars():
             return EncodedSplit(rows, kind.encode(self.task, rows, self.processor, options), options)
+
+    def count_lengths(self, split: EncodedSplit) -> Counter[int]:
+        """Return how many rows of what `encode` made have so many tokens before any is cut."""
+        with without_library_bars():
+            return count_lengths(self.task, split, self.processor)
 
     def with_temperature(self, temperature: float) -> Self:
         """Return the same with another temperature."""
@@ -276,18 +284,6 @@ def check_has_classes(task: Task) -> None:
     """Refuse a temperature for a task without classes."""
     if not isinstance(task, LabelledTask) or task.is_regression:
         raise AlignAttnError(f"a temperature is for probabilities of classes, and task {task.name!r} has none")
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Keep `datasets` from drawing a bar for each part of the rows."""
-    were_on = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if were_on:
-            datasets.enable_progress_bars()
 
 
 def _batches(

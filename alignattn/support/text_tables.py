@@ -8,6 +8,9 @@ from collections.abc import Sequence
 GAP = "  "
 """Between two columns."""
 
+READABLE_WIDTH = 99
+"""Characters of a line that a terminal of 100 columns, or a page, shows whole."""
+
 NARROWEST = 12
 """Characters of a column whose cells are broken into lines; a terminal that is narrower yet breaks them itself."""
 

@@ -1,6 +1,8 @@
 """Rows that are longer than what a model is given of them: how many, and what length would do."""
 
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,19 +36,40 @@ def cut_rows(task: Task, split: EncodedSplit, processor: Any) -> CutRows | None:
         split: the rows and what the model is given of them.
         processor: of the model, as it encoded them.
     """
+    return cut_of(count_lengths(task, split, processor), split.options.max_length)
+
+
+def cut_of(counts: Mapping[int, int], max_length: int) -> CutRows | None:
+    """Return which rows are cut; None where none is.
+
+    Args:
+        counts: how many rows have so many tokens.
+        max_length: of the tokens that the model is given.
+    """
+    total, cut = sum(counts.values()), sum(count for length, count in counts.items() if length > max_length)
+    if not cut:
+        return None
+    lengths = sorted(counts)
+    place = math.ceil(WHOLE_SHARE * (total - 1))
+    whole = lengths[int(np.searchsorted(np.cumsum([counts[length] for length in lengths]), place, side="right"))]
+    return CutRows(cut, cut / total, max_length, whole)
+
+
+def count_lengths(task: Task, split: EncodedSplit, processor: Any) -> Counter[int]:
+    """Return how many rows of a split have so many tokens before any is cut; nothing where long rows are not cut.
+
+    Arguments as of `cut_rows`.
+    """
     kind, longest = kind_of(task), split.options.max_length
     if not (kind.reads_texts and kind.cuts_rows and INPUT in split.encoded.column_names):
-        return None
+        return Counter()
     lengths = _lengths(split.encoded)
     (full,) = np.nonzero(lengths >= longest)
-    if not len(full):
-        return None
-    with _without_limit(processor):
-        options = replace(split.options, max_length=UNLIMITED, num_proc=None)
-        lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options))
-    cut = int(np.count_nonzero(lengths > longest))
-    whole = int(np.quantile(lengths, WHOLE_SHARE, method="higher"))
-    return CutRows(cut, cut / len(lengths), longest, whole) if cut else None
+    if len(full):
+        with _without_limit(processor):
+            options = replace(split.options, max_length=UNLIMITED, num_proc=None)
+            lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options))
+    return Counter(lengths.tolist())
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from alignattn.tasks.task import Task
 
 SUFFIXES = (".yaml", ".yml")
 
+TRUTH_VALUES = {False: "no", True: "yes"}
+"""What YAML takes for them, as the names of labels mostly are written."""
+
 _PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field of this kind"}
 """Of pydantic's errors, which otherwise speak of arguments."""
 
@@ -52,6 +55,13 @@ def write_definition(path: Path, task: Task) -> None:
 def _described(error: Any, fields: Sequence[str]) -> str:
     phrase = _PHRASES.get(error["type"], error["msg"].removeprefix("Input ").replace("tuple", "list"))
     advice = ", in quotes where YAML reads another type, as of no and 1" if error["type"] == "string_type" else ""
+    if error["type"] == "tuple_type" and isinstance(error["input"], dict):
+        advice = f", in the order of their numbers and without them: [{', '.join(map(_quoted, error['input']))}]"
     if error["type"] == "unexpected_keyword_argument" and len(error["loc"]) == 1:
         advice = did_you_mean(error["loc"][-1], fields, aside=True)
     return f"{'.'.join(map(str, error['loc']))} {phrase}{advice}"
+
+
+def _quoted(name: Any) -> str:
+    """A name in quotes, as YAML needs those that it takes for truth values."""
+    return f'"{TRUTH_VALUES.get(name, name) if isinstance(name, bool) else name}"'

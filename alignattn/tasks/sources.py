@@ -18,6 +18,7 @@ from alignattn.support.compression import BROKEN, COMPRESSIONS, plain_suffix, re
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.support.json_records import parse_json
+from alignattn.support.library_bars import without_library_bars
 from alignattn.support.network import say_hub
 from alignattn.support.parquet import check_parquet
 from alignattn.tasks.class_folders import read_class_folder
@@ -193,15 +194,12 @@ _COMPRESSED = ", ".join(COMPRESSIONS)
 def _quiet_datasets() -> Iterator[None]:
     """Silences `datasets`, which logs an error that it also raises, and draws a bar for the shortest file."""
     verbosity = datasets.logging.get_verbosity()
-    bars_were_on = not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    datasets.disable_progress_bars()
     try:
-        yield
+        with without_library_bars():
+            yield
     finally:
         datasets.logging.set_verbosity(verbosity)
-        if bars_were_on:
-            datasets.enable_progress_bars()
 
 
 def _no_rows(path: Path) -> AlignAttnError:

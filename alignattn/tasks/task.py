@@ -18,6 +18,9 @@ ERRORS = frozenset({"mse", "mae"})
 MOST_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
 
+MOST_CLASSES = 10_000
+"""Of a task; a column of more different labels is free text or numbers of rows."""
+
 CONLL = ".conll"
 """The ending of a file of tagged words."""
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -153,6 +156,8 @@ class LabelledTask(Task):
         """Return what is wrong with the splits, the labels or their metrics."""
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             return f"labels must be two or more, none of them twice, or none for scores: {', '.join(self.labels)}"
+        if len(self.labels) > MOST_CLASSES:
+            return f"labels are {len(self.labels):,}, and a task has at most {MOST_CLASSES:,}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
             return "label_range is for scores, which have no labels, and gives the smallest before the largest"
         unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]

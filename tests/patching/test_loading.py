@@ -168,6 +168,11 @@ def test_a_whole_checkpoint_is_loaded_without_a_word(tmp_path, caplog):
     assert not said_of_weights(caplog)
 
 
+def test_no_bar_is_drawn_for_the_weights(tiny_checkpoint, capsys):
+    load_pretrained(str(tiny_checkpoint), AutoModel)
+    assert "Loading weights" not in capsys.readouterr().err
+
+
 def test_a_head_of_another_size_is_new_where_the_caller_says_so(folder, tmp_path):
     tiny_model("bert").save_pretrained(tmp_path / "three")
     with pytest.raises(AlignAttnError, match=r"2 weights are not there or of another size, such as classifier\.bias"):

@@ -67,7 +67,13 @@ def test_a_task_has_its_folder_for_itself() -> None:
         ("[question, reply]", "[]", "text_columns must be one or two, not 0"),
         ("reply]", "right]", "a column is named twice among question, right, right"),
         ('["no", "yes"]', "[no, yes]", "labels.0 should be a valid string, in quotes where YAML reads another type"),
+        (
+            '["no", "yes"]',
+            "{no: 0, yes: 1}",
+            'labels should be a valid list, in the order of their numbers and without them: ["no", "yes"]',
+        ),
         ('["no", "yes"]', "[a, b, a]", "labels must be two or more, none of them twice, or none for scores: a, b, a"),
+        ('["no", "yes"]', str([f"c{n}" for n in range(10_001)]), "labels are 10,001, and a task has at most 10,000"),
         ('["no", "yes"]', "[a, b, c]", "metrics f1 do not go with 3 labels"),
         ('["no", "yes"]', "[]", "metrics accuracy, f1 do not go with 0 labels"),
         ("sources:", "label_range: [0, 5]\nsources:", "label_range is for scores"),

@@ -195,7 +195,7 @@ def test_labels_of_any_kind_are_mapped(
     [
         ([f"a text of its own {n}" for n in range(50)], "50 different labels in 50 rows"),
         ([f"{n}" for n in range(50)], "write 1.0 for 1 to learn a score"),
-        ([f"class {n % 10_000}" for n in range(40_000)], "10,000 different labels"),
+        ([f"class {n % 10_001}" for n in range(40_000)], "10,001 different labels"),
     ],
 )
 def test_labels_that_are_no_classes_are_one_line(tmp_path: Path, values: list[Any], part: str) -> None:

@@ -30,7 +30,7 @@ class BalanceOptions(Options):
     )
     max_train_samples: int = option(256, "Rows that give the moments, the first.", low=1)
     held_back_samples: int = option(64, "The rows after them, on which the change is measured.", low=1)
-    max_length: int = option(128, "Most tokens of a row.", low=1)
+    max_length: int | None = option(None, "Most tokens of a row (default: the run's own, or 128).", low=1)
     batch_size: int = option(16, "Rows of a forward pass.", low=1)
     centre: bool = option(False, "Make the means equal alone: one bias changes.")
 

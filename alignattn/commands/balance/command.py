@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import datasets
 import transformers
@@ -15,7 +16,9 @@ from alignattn.models.packaged import model_source
 from alignattn.patching.balance import BalanceReport, balance
 from alignattn.patching.checkpoints import load_pretrained, loading
 from alignattn.runs.balancing import split_rows
+from alignattn.runs.data_files import is_run_folder
 from alignattn.runs.rows import input_batches
+from alignattn.runs.run_folder import read_finished_run
 from alignattn.runs.texts import file_texts
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished, write_json
@@ -28,6 +31,8 @@ from alignattn.tasks.task import TaskOptions
 
 REPORT_FILE = "balance.json"
 MODEL_FILE = "config.json"
+MAX_LENGTH = 128
+"""Tokens of a row of texts for a model that is no run."""
 
 
 def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
@@ -41,7 +46,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
         arguments.model, _class_of(arguments.model), tokenizer_options=kind.tokenizer_options
     )
     most = most_tokens(model, tokenizer)
-    options = TaskOptions(min(arguments.max_length, most), doc_stride=0)
+    options = TaskOptions(min(arguments.max_length or _length_of(arguments.model, tokenizer), most), doc_stride=0)
     chosen = rows.select(range(measured.stop))
     split = EncodedSplit(chosen, kind.encode(task, chosen, tokenizer, options), options)
     report = balance(
@@ -54,7 +59,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
     with unfinished(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        settings = publishable(asdict(arguments) | {"output_dir": None})
+        settings = publishable(asdict(arguments) | {"output_dir": None, "max_length": options.max_length})
         counts = {"data": data, "moment_rows": len(moments), "held_back_rows": len(measured)}
         write_json(
             folder / REPORT_FILE,
@@ -73,6 +78,14 @@ def _texts(arguments: BalanceOptions) -> tuple[Task, datasets.Dataset]:
     loaded = load_rows(get_task(arguments.task), data_dir=arguments.data_dir)
     assert loaded.train is not None
     return loaded.task, loaded.train
+
+
+def _length_of(model: str, tokenizer: Any) -> int:
+    """The most tokens of the rows that a run was trained on; of a model that is no run the usual number."""
+    if not is_run_folder(Path(model)):
+        return MAX_LENGTH
+    run = read_finished_run(Path(model), "--model")
+    return run.options.data.task_options(run.task, tokenizer).max_length
 
 
 def _class_of(name: str) -> type:

@@ -49,6 +49,8 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import entries, write_json, write_text
 from alignattn.support.folder_lock import sole_writer
 from alignattn.tasks import LabelledTask
+from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.cutting import cut_rows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, max_samples
 
@@ -84,10 +86,11 @@ class DevelopmentSet:
 
 @dataclass(frozen=True)
 class JudgedSide:
-    """What the model made of a development set: the table of its predictions."""
+    """What the model made of a development set: the table of its predictions, and the rows that were cut for it."""
 
     development_set: DevelopmentSet
     predictions: pa.Table
+    cut_rows: CutRows | None = None
 
     def half(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the probabilities `[N, C]` of the rows of a half, and their labels `[N]`."""
@@ -197,6 +200,11 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
     kind = kind_of(sides[0].task)
     model, tokenizer = load_pretrained(str(folder), kind.auto_class)
     splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
+    cut = [cut_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
+    for side, rows in zip(sides, cut, strict=True):
+        # The run has told of its own task.
+        if rows is not None and side.side == OUT_OF_DOMAIN and PartialState().is_main_process:
+            print(f"{side.task.name} {side.split}: {rows}")
     trainer = TaskTrainer(
         task=sides[0].task,
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
@@ -206,7 +214,7 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         processing_class=tokenizer,
     )
     predictions = [trainer.predict_split(split).predictions for split in splits]
-    return list(map(JudgedSide, sides, predictions))
+    return list(map(JudgedSide, sides, predictions, cut))
 
 
 def _result(
@@ -250,6 +258,7 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
         bad_rows=as_json(side.loaded.bad_rows),
         derived_splits=side.loaded.derived,
         figures={state: summarise(rows, labels) for state, rows in _states(probabilities, temperature).items()},
+        cut_rows=judged.cut_rows,
     )
 
 

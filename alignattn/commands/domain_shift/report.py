@@ -12,6 +12,7 @@ from alignattn.statistics.seeds import over_seeds, with_deviation
 from alignattn.support.files import write_json
 from alignattn.support.json_records import read_record
 from alignattn.support.text_tables import render_table
+from alignattn.tasks.cut_rows import CutRows
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 TABLE_FIGURES = ("accuracy", "expected_calibration_error")
@@ -30,6 +31,7 @@ class SideResult:
         dropped_rows: unlabelled rows left out, by split.
         bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how a split came about that the data set does not have, by its name.
+        cut_rows: of the development set, those longer than what the model is given; None where there are none.
         figures: before and after temperature scaling; shares are fractions.
     """
 
@@ -42,6 +44,7 @@ class SideResult:
     bad_rows: Mapping[str, list[dict[str, Any]]]
     derived_splits: Mapping[str, str]
     figures: EstimatesByState
+    cut_rows: CutRows | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ SEARCH = "search"
 
 SEARCH_OPTIONS = ("hyperparameter_search", "search_space")
 MOST_TRIALS = 100_000
+LOSS = "loss"
+"""How the name ends of what is no score."""
 SPACE_HELP = (
     f"Ranges of it, and what it does not name is held (default: {' '.join(DEFAULT_SPACE)}, of those not given)."
 )
@@ -54,6 +56,11 @@ class FinetuneOptions(RunOptions):
             )
         if int(os.environ.get("WORLD_SIZE", 1)) > 1:
             raise AlignAttnError("--hyperparameter_search runs in one process: leave torchrun out")
+        if str(self.training.metric_for_best_model).endswith(LOSS):
+            raise AlignAttnError(
+                f"--metric_for_best_model {self.training.metric_for_best_model}: a search chooses by the scores of the "
+                "results, among which is no loss: give one of them, as accuracy"
+            )
         if find_spec("optuna") is None:
             raise AlignAttnError("--hyperparameter_search needs optuna: pip install 'alignattn[search]'")
         if not self.space:

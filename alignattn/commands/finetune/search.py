@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
+from alignattn.runs.best_model import OF_THE_TRAINER
 from alignattn.runs.options import CONFIG_FILE
 from alignattn.runs.results import RunResult, read_result, score_text
 from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
@@ -93,7 +94,7 @@ def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> Ru
     if trial.state.is_finished():
         return read_result(where)
     result = finetune_one(options.run(**trial.params, output_dir=str(where)))
-    loss = _loss(result)
+    loss = _loss(options, result)
     if math.isfinite(loss):
         study.tell(number, loss)
     else:
@@ -111,17 +112,26 @@ def _distribution(values: Range) -> BaseDistribution:
     return kind(values.low, values.high, log=values.is_log)
 
 
-def _chosen_by(result: RunResult) -> tuple[str, str, float]:
-    """The first metric of the first evaluation split: their names, and its value."""
+def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
+    """The metric that chooses, of the first evaluation split where none is named: the names of both, and its value."""
+    wanted = options.training.metric_for_best_model
     split, scores = next(iter(result.metrics.items()))
-    metric, value = next(iter(scores.items()))
-    return split, metric, value
+    metric = next(iter(scores))
+    for name, measured in result.metrics.items():
+        for other in measured:
+            # Several splits have a metric of a name each; without that of a split it is the first one's.
+            if wanted in (f"{name}_{other}", f"{OF_THE_TRAINER}{name}_{other}"):
+                split, metric = name, other
+    if wanted is not None and wanted.removeprefix(OF_THE_TRAINER) in scores:
+        metric = wanted.removeprefix(OF_THE_TRAINER)
+    return split, metric, result.metrics[split][metric]
 
 
-def _loss(result: RunResult) -> float:
+def _loss(options: FinetuneOptions, result: RunResult) -> float:
     """What the search makes small."""
-    _, metric, value = _chosen_by(result)
-    return value if metric in ERRORS else -value
+    _, metric, value = _chosen_by(options, result)
+    greater = options.training.greater_is_better
+    return -value if (metric not in ERRORS if greater is None else greater) else value
 
 
 def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:
@@ -131,12 +141,12 @@ def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, R
         return f"{folder}: no trial measured a number"
     lines = []
     for trial in done:
-        split, metric, value = _chosen_by(results[trial.number])
+        split, metric, value = _chosen_by(options, results[trial.number])
         lines.append({"trial": trial.number, f"{split} {metric}": score_text(metric, value), **trial.params})
     write_csv(folder / TRIALS_FILE, lines)
     best = folder_of(folder, study.best_trial.number)
     values = ", ".join(f"{name} {value:.4g}" for name, value in study.best_trial.params.items())
-    split, metric, value = _chosen_by(results[study.best_trial.number])
+    split, metric, value = _chosen_by(options, results[study.best_trial.number])
     rows = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in line.values()] for line in lines]
     return "\n".join(
         [

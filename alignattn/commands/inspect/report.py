@@ -8,7 +8,7 @@ from typing import Any
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
 from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.support.files import write_csv
-from alignattn.support.text_tables import folded_tables
+from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
 
 HEADS_TABLE = "heads.csv"
 HEADS_PICTURE = "heads.png"
@@ -16,9 +16,6 @@ FILES = (HEADS_TABLE, HEADS_PICTURE)
 
 LETTERS = ("A", "B")
 """What two models are called where their names are too long."""
-
-TABLE_WIDTH = 99
-"""Characters of a line on the terminal; what is wider goes on in a further table."""
 
 COLUMN_NAMES = {
     "sliced_wasserstein": "sliced",
@@ -98,9 +95,9 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     measures = [COLUMN_NAMES.get(name, name) for name in shown]
     return "\n".join(
         [
-            *folded_tables(["layer", "head", *measures, "role"], [*by_head, uniform], TABLE_WIDTH, keys=2),
+            *folded_tables(["layer", "head", *measures, "role"], [*by_head, uniform], READABLE_WIDTH, keys=2),
             "mean over heads",
-            *folded_tables(["layer", *measures], by_layer, TABLE_WIDTH),
+            *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
             *_caption(studies, studied),
         ]
     )

@@ -19,6 +19,7 @@ from alignattn.support.files import OWN_PREFIX, replacing
 from alignattn.support.folder_lock import sole_writer
 from alignattn.support.json_records import read_json
 from alignattn.tasks import LabelledTask
+from alignattn.tasks.cut_rows import CutRows
 
 MANY_CLASSES = 100
 """Of more, the probabilities of a row fill a page."""
@@ -65,6 +66,7 @@ def _predict_rows(
     with _progress(source.num_rows) as bar, _writer(target, source) as write:
         for table in prediction.tables(source, bar.update):
             write(table)
+    _say_cut(prediction.cut_rows)
     if picture is not None:
         write_figure(picture, Path(str(options.explain)))
         print(f"{options.explain} shows the attention in row 1", file=sys.stderr)
@@ -89,7 +91,14 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
                 prediction = load_prediction(run, temperature, options)
                 for job, source in left.items():
                     prediction.write(source, job.target, bar.update)
+            _say_cut(prediction.cut_rows)
     print(f"written to {output}")
+
+
+def _say_cut(cut: CutRows | None) -> None:
+    """Say on standard error, as predictions may be on the other, which rows the model saw the beginning of alone."""
+    if cut is not None:
+        print(f"{cut} (it is the run's)", file=sys.stderr)
 
 
 @contextmanager

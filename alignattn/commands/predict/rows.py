@@ -1,7 +1,8 @@
 """Rows and what a run's model predicts of them, side by side."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from alignattn.runs.run_folder import FinishedRun
 from alignattn.support.bad_rows import list_bad_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import replacing
+from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.cutting import cut_of
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""
@@ -33,12 +36,19 @@ class Prediction:
         batching: how rows become batches.
         top_k: of what could be the answer so many are told.
         skip_bad_rows: whether bad rows get nothing, and do not end it.
+        lengths: how many of the rows so far have so many tokens before any is cut.
     """
 
     predictor: Predictor
     batching: Batching
     top_k: int | None
     skip_bad_rows: bool
+    lengths: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def cut_rows(self) -> CutRows | None:
+        """Which of the rows so far were cut; None where none was."""
+        return cut_of(self.lengths, self.predictor.options.max_length)
 
     def write(self, source: Source, target: Path, advance: Callable[[int], object]) -> None:
         """Write all rows with what is predicted of them to a new file, in one step."""
@@ -52,7 +62,8 @@ class Prediction:
         """The columns of predictions, without a row."""
         task = self.predictor.task
         row = task.row_of(["a"] * task.texts_of_a_row)
-        return self.predictor.readable(self.predictor.dataset([row]), Batching(), self.top_k).slice(0, 0)
+        split = self.predictor.encode(self.predictor.dataset([row]))
+        return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)
 
     def check(self, source: Source) -> None:
         """Refuse rows that have a column of the name of one of the predictions."""
@@ -86,7 +97,9 @@ class Prediction:
         predictions = self.nothing
         if len(good):
             inputs = part.inputs.select(good) if problems else part.inputs
-            predictions = self.predictor.readable(inputs, self.batching, self.top_k, advance)
+            split = self.predictor.encode(inputs)
+            self.lengths.update(self.predictor.count_lengths(split))
+            predictions = self.predictor.readable(split, self.batching, self.top_k, advance)
         if problems:
             places = np.full(count, -1)
             places[good] = np.arange(len(good))

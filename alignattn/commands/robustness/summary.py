@@ -13,7 +13,7 @@ from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.support.files import write_csv, write_json, write_text
 from alignattn.support.json_records import parse_json
-from alignattn.support.text_tables import render_table
+from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
 
 TABLE_NAME = "robustness"
 NO_SHARE = "-"
@@ -38,6 +38,9 @@ SUMMARY_HEADINGS: Mapping[str, str] = {
     "run": "run",
 }
 """The columns of a table in the terminal."""
+
+KEYS = ("recipe", "task", "attention")
+"""Those that stand in each part of a table that is too wide for one."""
 
 OF_A_TABLE = ("num_examples", "max_length", "precision", "seed")
 """Settings in which all attacks of a table agree."""
@@ -175,8 +178,8 @@ class AttackTable:
     def render(self) -> str:
         """Return the caption and the table in lines, shares in percent."""
         rows = [[_cell(name, line[name]) for name in SUMMARY_HEADINGS] for line in map(_for_eyes, self.summaries)]
-        table = f"{self.caption}\n{render_table(list(SUMMARY_HEADINGS.values()), rows)}"
-        return "\n".join([table, *self.remarks])
+        tables = folded_tables(list(SUMMARY_HEADINGS.values()), rows, READABLE_WIDTH, keys=len(KEYS))
+        return "\n".join([self.caption, *tables[:-1], *self.remarks])
 
     @property
     def remarks(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError, listing
 from alignattn.tasks.labels import UNLABELLED, Label, no_labelled_row, parse_label
-from alignattn.tasks.task import MetricName
+from alignattn.tasks.task import MOST_CLASSES, MetricName
 from alignattn.tasks.texts.task import TextClassification
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
@@ -15,8 +15,6 @@ USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr", "mse"
 
 BINARY = 2
 """Classes of a yes or no."""
-MOST_CLASSES = 1000
-"""That a column of labels may hold."""
 SURELY_CLASSES = 20
 """So many different labels are no free text, however few rows there are."""
 MOST_DIFFERENT = 0.5

@@ -70,6 +70,21 @@ def test_a_patched_checkpoint_keeps_its_slots_and_head(tiny_checkpoint, texts_fi
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
 
 
+def test_a_run_is_balanced_on_rows_as_long_as_its_own(tiny_checkpoint, texts_file, tmp_path):
+    rows = pd.DataFrame({"text": texts(), "label": ["a", "b"] * 20})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    words = f"--model {tiny_checkpoint} --train_file {tmp_path / 'rows.csv'} --text_columns text --max_length 9"
+    words += f" --max_steps 1 --save_strategy no --disable_tqdm true --use_cpu true --output_dir {tmp_path / 'run'}"
+    assert main(["finetune", *words.split()]) == 0
+    for name, model, given, length in (
+        ("out", tmp_path / "run", [], 9),
+        ("shorter", tmp_path / "run", ["--max_length", 7], 7),
+        ("plain", tiny_checkpoint, [], 64),
+    ):
+        assert run(model, tmp_path / name, "--train_file", texts_file, *given) == 0
+        assert json.loads((tmp_path / name / "balance.json").read_text())["settings"]["max_length"] == length
+
+
 def test_half_precision_stays_and_its_change_is_printed(tiny_checkpoint, texts_file, tmp_path, capsys):
     model = AutoModel.from_pretrained(tiny_checkpoint).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "half")

@@ -250,6 +250,7 @@ def test_seeds_limits_and_stratified_halves(
     settings: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = {"seeds": "1 2", "stratify": "true", "max_train_samples": "16", "max_eval_samples": "20"}
+    changes["max_length"] = "12"
     assert run(settings, tmp_path, **changes) == 0
     output = capsys.readouterr().out
     summary, results = read(tmp_path), [read(tmp_path / f"seed-{seed}") for seed in (1, 2)]
@@ -267,6 +268,12 @@ def test_seeds_limits_and_stratified_halves(
         assert np.abs(counts[0] - counts[1]).max() <= 1
     error = summary["sides"]["in-domain"]["figures"]["before"]["expected_calibration_error"]
     assert f"{100 * error['mean']:.2f} ± {100 * error['standard_deviation']:.2f}" in output
+    for side, task in zip(SIDES, ("snli validation", "mnli validation_matched"), strict=True):
+        cut = results[0]["sides"][side]["cut_rows"]
+        assert cut["rows"] == round(20 * cut["share"]) > 0
+        assert (f"{task}: {100 * cut['share']:.1f} % of the rows are cut at --max_length 12" in output) == (
+            side == "out-of-domain"
+        )
     # The seeds differ in the training, not in what is held out.
     rows = [pd.read_parquet(tmp_path / f"seed-{seed}" / "predictions.parquet") for seed in (1, 2)]
     assert rows[0][["split", "row"]].equals(rows[1][["split", "row"]])

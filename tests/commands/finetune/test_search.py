@@ -41,7 +41,7 @@ def made_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
         made = read_result(MADE_BEFORE)
         assert made is not None
         score = 1 - abs(np.log(options.training.learning_rate / 3e-5)) / 10
-        result = dataclasses.replace(made, metrics={"validation": {"accuracy": score}})
+        result = dataclasses.replace(made, metrics={"validation": {"accuracy": score, "mae": score, "f1": 1 - score}})
         options.output_dir.mkdir(parents=True)
         write_json(options.output_dir / "results.json", result.to_dict())
         return result
@@ -51,6 +51,21 @@ def made_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trials(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / "trials.csv")
+
+
+@pytest.mark.usefixtures("made_quickly")
+@pytest.mark.parametrize(
+    ("given", "metric", "best"),
+    [("", "accuracy", max), ("f1", "f1", max), ("eval_mae", "mae", min), ("mae --greater_is_better true", "mae", max)],
+)
+def test_the_metric_that_is_named_chooses(given, metric, best, words, tmp_path, capsys):
+    asked = [*words, "--hyperparameter_search", "3", "--output_dir", str(tmp_path / "s")]
+    assert main(asked + (f"--metric_for_best_model {given}".split() if given else [])) == 0
+    told = trials(tmp_path / "s")
+    (column,) = [name for name in told.columns if name.startswith("validation")]
+    assert column == f"validation {metric}"
+    number = told.loc[told[column] == best(told[column]), "trial"].iloc[0]
+    assert f"trials is {tmp_path / 's'}/trial-{number}: validation {metric}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("made_quickly")
@@ -143,6 +158,7 @@ def test_what_is_given_is_held_and_what_does_nothing_is_not_searched() -> None:
         ("--search_space weight_decay=0:1 --weight_decay 0.1", "leave one of them out"),
         ("--search_space doc_stride=1:9 weight_decay=0:1", "--doc_stride does nothing"),
         ("--attention soft --learning_rate 1e-4", "the search space is empty"),
+        ("--metric_for_best_model loss", "among which is no loss"),
         ("--seeds 1 2", "--seeds beside --hyperparameter_search"),
         ("--hyperparameter_search 0", "must be at least 1"),
     ],

@@ -89,7 +89,7 @@ def unlabelled(folder: Path) -> list[dict[str, Any]]:
 
 
 def answers_of(predictor: Predictor, rows: list[dict[str, Any]], **batching: Any) -> list[dict[str, Any]]:
-    return predictor.answers(predictor.dataset(rows), Batching(**batching)).to_pylist()
+    return predictor.answers(predictor.encode(predictor.dataset(rows)), Batching(**batching)).to_pylist()
 
 
 def close(one: Any, other: Any) -> bool:
@@ -432,6 +432,16 @@ def test_of_ten_thousand_classes_the_best_are_told(tiny_checkpoint, tmp_path, ca
     out, err = capsys.readouterr()
     assert "10000" not in err
     assert json.loads(out)["probabilities"] == row["probabilities"][:5]
+
+
+def test_what_is_cut_is_told_of_all_parts(own, tmp_path, capsys, monkeypatch):
+    texts = ["the cat"] * 6 + ["the cat " * 20] * 2
+    pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
+    monkeypatch.setattr("alignattn.commands.predict.rows.PART_ROWS", 3)
+    assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
+    assert "25.0 % of the rows are cut at --max_length 32; 42 would hold 99 % of them whole" in capsys.readouterr().err
+    assert predict("--run", own / "run", "--text", "the cat") == 0
+    assert "cut" not in capsys.readouterr().err
 
 
 def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, capsys):
