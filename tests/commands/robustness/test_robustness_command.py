@@ -308,4 +308,5 @@ def test_a_model_is_the_same_wherever_its_folder_lies(words, run_folder, tmp_pat
 def test_an_output_folder_that_is_a_file_is_known_first(words, tmp_path, capsys) -> None:
     (tmp_path / "file").write_text("mine")
     assert main([*words, "--output_dir", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err.strip() == f"alignattn: {tmp_path / 'file'} is a file: give a folder as --output_dir"
+    refused = f"alignattn: --output_dir {tmp_path / 'file'} is a file: give another folder"
+    assert capsys.readouterr().err.strip() == refused
