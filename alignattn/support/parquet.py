@@ -8,6 +8,9 @@ import pyarrow.parquet as pq
 
 from alignattn.support.errors import AlignAttnError, one_line
 
+READ_BYTES = 2**16
+"""Of a column, read at once."""
+
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """What pyarrow raises of a damaged file."""
 
@@ -28,10 +31,16 @@ def read_parquet(path: Path, advice: str = "correct the file", **options: Any) -
     return table
 
 
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a file to be read a part at a time; raises what is in `UNREADABLE`."""
+    # By itself pyarrow fetches ahead, and keeps, all that is going to be read: the whole file, or a whole row group.
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
+
+
 def check_parquet(path: Path) -> int:
     """Check a file as `read_parquet` does, a part of it at a time, and return its number of rows."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for batch in file.iter_batches():
                 batch.validate(full=True)
             rows: int = file.metadata.num_rows

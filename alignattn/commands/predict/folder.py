@@ -1,7 +1,8 @@
 """The Parquet files of a folder, predicted one after the other or on a cluster: what is done is not done again."""
 
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from alignattn.support.shard import WHOLE, Shard
 
 RECORD_FILE = "predictions.json"
 """Of the folder of predictions: what they are of."""
+
+SHARD_PREFIX = f"{OWN_PREFIX}-shard-"
+"""How the names begin of the folders that are locked for shards."""
 
 HIDDEN = (".", "_")
 """How the names of files begin that are no rows, as those that other programs keep of a folder of Parquet files."""
@@ -60,10 +64,23 @@ def folder_jobs(options: PredictOptions, output: Path, run: FinishedRun) -> dict
     return {job: file_source(job.source, run.task, may_be_empty=True) for job in jobs}
 
 
-def writing(output: Path, part: Shard) -> AbstractContextManager[None]:
-    """Return the context in which this process alone writes a shard, or all, of a folder of predictions."""
-    name = f"{OWN_PREFIX}-shard-{part.number}-of-{part.count}"
-    return sole_writer(output if part == WHOLE else output / name)
+@contextmanager
+def writing(output: Path, part: Shard) -> Iterator[None]:
+    """Keep other processes from writing a shard of a folder of predictions, or all of it; they wait for one another.
+
+    Who writes all holds the folder, and who writes a shard holds that, and the folder for as long as it takes to begin:
+    while all is written no shard begins, and all waits for those that have begun.
+    """
+    with ExitStack() as held, ExitStack() as at_first:
+        (held if part == WHOLE else at_first).enter_context(sole_writer(output))
+        if part == WHOLE:
+            for shard in sorted(output.glob(f"{SHARD_PREFIX}*")):
+                with sole_writer(shard):
+                    pass
+        else:
+            held.enter_context(sole_writer(output / f"{SHARD_PREFIX}{part.number}-of-{part.count}"))
+        at_first.close()
+        yield
 
 
 def check_record(output: Path, run: FinishedRun, settings: dict[str, Any]) -> None:

@@ -8,11 +8,10 @@ from tempfile import TemporaryDirectory
 
 import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError, listing, one_line
-from alignattn.support.parquet import UNREADABLE
+from alignattn.support.parquet import UNREADABLE, open_parquet
 from alignattn.tasks import Task
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import CONLL
@@ -119,7 +118,7 @@ def _dataset_source(dataset: datasets.Dataset, task: Task, origin: str, written_
 
 def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             columns, num_rows = file.schema_arrow.names, file.metadata.num_rows
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
@@ -129,7 +128,7 @@ def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
 
     def parts(size: int) -> Iterator[Part]:
         try:
-            with pq.ParquetFile(path) as file:
+            with open_parquet(path) as file:
                 for table in _of_size(file.iter_batches(size), size, file.schema_arrow):
                     yield Part(table, _input_columns(table, task))
         except UNREADABLE as error:

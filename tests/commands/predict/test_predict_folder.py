@@ -1,8 +1,15 @@
 """A folder of Parquet files: a file at a time, in shards, on a cluster, after a kill."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,9 +17,10 @@ import pytest
 from task_rows import make_rows, text_row
 
 from alignattn.cli import INTERRUPTED_EXIT_CODE, main
-from alignattn.commands.predict.folder import RECORD_FILE
+from alignattn.commands.predict.folder import RECORD_FILE, writing
 from alignattn.commands.predict.inputs import Source, file_source
 from alignattn.commands.predict.rows import Prediction
+from alignattn.support.shard import Shard
 from alignattn.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,6 +98,61 @@ def test_shards_are_the_whole(run, parts, whole, tmp_path):
     }
 
 
+@pytest.mark.parametrize(("first", "second"), [("1/2", "1/1"), ("1/1", "2/2"), ("1/2", "1/2")])
+def test_all_and_a_shard_wait_for_each_other_and_say_for_whom(first, second, tmp_path, capsys):
+    entered, said = threading.Event(), ""
+
+    def enter() -> None:
+        with writing(tmp_path / "out", Shard.parse(second)):
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    with writing(tmp_path / "out", Shard.parse(first)):
+        waiting.start()
+        while not said:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+        assert not entered.is_set()
+        assert f"which is written by process {os.getpid()} on " in said
+    waiting.join()
+    assert entered.is_set()
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
+
+
+def test_shards_do_not_wait_for_each_other(tmp_path):
+    with writing(tmp_path, Shard(1, 2)), writing(tmp_path, Shard(2, 2)):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_that_is_killed_leaves_whole_files_and_the_next_goes_on(run, parts, whole, tmp_path):
+    code = f"""
+import os, signal
+from alignattn.cli import main
+from alignattn.commands.predict.rows import Prediction
+
+write = Prediction.write
+
+def killed(self, source, target, advance):
+    def end(rows):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    # In the midst of the last file.
+    write(self, source, target, end if target.name == "c.parquet" else advance)
+
+Prediction.write = killed
+main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir", {str(tmp_path / "out")!r}])
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    # What was begun has a name of its own, which is hidden.
+    done = {path.name for path in (tmp_path / "out").rglob("[!.]*.parquet")}
+    assert done == {"a.parquet", "b.parquet", "d.parquet"}
+    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in done}
+    assert predict(run, parts, tmp_path / "out") == 0
+    assert written(tmp_path / "out") == whole
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in done} == before
+
+
 def test_a_cluster_gives_what_one_process_gives(run, parts, whole, tmp_path):
     pytest.importorskip("ray", reason="needs Ray (the extra 'ray')")
     assert predict(run, parts, tmp_path / "ray", "--launcher", "ray", "--processes", "1") == 0
@@ -104,6 +167,20 @@ def test_rows_come_in_parts_of_one_size_whatever_the_row_groups(tmp_path):
     assert [part.table.num_rows for part in parts] == [10, 10, 5]
     assert pa.concat_tables([part.table for part in parts]) == table
     assert [row for part in parts for row in part.inputs.to_list()] == table.to_pylist()
+
+
+@pytest.mark.parametrize("row_groups", [1, 16])
+def test_a_file_is_never_whole_in_memory(row_groups: int, tmp_path: Path) -> None:
+    rows, rng = 8192, np.random.default_rng(0)
+    columns = {name: ["the cat"] * rows for name in TASK.text_columns} | {
+        "note": [rng.bytes(1024) for _ in range(rows)]
+    }
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(columns), file, row_group_size=rows // row_groups, compression="none")
+    source, before, most = file_source(file, TASK), pa.total_allocated_bytes(), 0
+    for _ in source.parts(64):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < file.stat().st_size / 2
 
 
 def test_a_mistake_is_one_line_and_writes_nothing(run, parts, whole, tmp_path, capsys):
