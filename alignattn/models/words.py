@@ -105,7 +105,7 @@ Report = Callable[[int, str], None]
 def _read_text(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
     dim = _text_dim(path)
     vectors: dict[str, Vector] = {}
-    with tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as progress:
+    with tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name, disable=None) as progress:
         for number, line in enumerate(_lines(path), 1):
             progress.update(len(line))
             if number == 1 and _header_dim(line) is not None:

@@ -41,7 +41,12 @@ class Progress(TrainerCallback):
         """Draw the bar, of a resumed run from where it is."""
         if self.in_a_bar and state.is_world_process_zero:
             self.bar = tqdm(
-                total=state.max_steps, initial=state.global_step, desc="train", unit="step", dynamic_ncols=True
+                disable=False,
+                total=state.max_steps,
+                initial=state.global_step,
+                desc="train",
+                unit="step",
+                dynamic_ncols=True,
             )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -10,13 +10,13 @@ LOCAL_REPORTERS = frozenset({"tensorboard", "dvclive"})
 """Values of `--report_to` that write files on this machine."""
 
 
-def say_reports(reporters: Collection[str]) -> None:
+def say_reports(reporters: str | Collection[str] | None) -> None:
     """Say that a run's numbers go to services by their own packages, which know where these are.
 
     Args:
         reporters: as transformers resolves `--report_to`; those that write local files alone are not named.
     """
-    if services := sorted(set(reporters) - LOCAL_REPORTERS):
+    if services := sorted(set(reporters or ()) - LOCAL_REPORTERS):
         names = " and ".join(services)
         print(f"sending the losses and options of this run to {names}, as its own package is set up", file=sys.stderr)
 

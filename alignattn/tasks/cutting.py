@@ -1,8 +1,7 @@
 """Rows that are longer than what a model is given of them: how many, and what length would do."""
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.cut_rows import CutRows, cut_of
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.task import Task
-
-WHOLE_SHARE = 0.99
-"""Of the rows that a length is to hold whole."""
 
 INPUT = "input_ids"
 """The column whose lists are the rows' tokens."""
@@ -37,22 +33,6 @@ def cut_rows(task: Task, split: EncodedSplit, processor: Any) -> CutRows | None:
         processor: of the model, as it encoded them.
     """
     return cut_of(count_lengths(task, split, processor), split.options.max_length)
-
-
-def cut_of(counts: Mapping[int, int], max_length: int) -> CutRows | None:
-    """Return which rows are cut; None where none is.
-
-    Args:
-        counts: how many rows have so many tokens.
-        max_length: of the tokens that the model is given.
-    """
-    total, cut = sum(counts.values()), sum(count for length, count in counts.items() if length > max_length)
-    if not cut:
-        return None
-    lengths = sorted(counts)
-    place = math.ceil(WHOLE_SHARE * (total - 1))
-    whole = lengths[int(np.searchsorted(np.cumsum([counts[length] for length in lengths]), place, side="right"))]
-    return CutRows(cut, cut / total, max_length, whole)
 
 
 def count_lengths(task: Task, split: EncodedSplit, processor: Any) -> Counter[int]:

@@ -81,7 +81,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     measurements: list[Measurement] = []
     costs: list[StepCost] = []
-    bar = tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat")
+    bar = tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat", disable=None)
     with unfinished(folder), bar as progress:
         for shape in shapes:
             for measurement in _measure_shape(subjects, shape, arguments, progress):

@@ -91,7 +91,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     folder = Path(arguments.output_dir)
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
-    reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap")]
+    reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap", disable=None)]
     with unfinished(folder):
         for part in parts:
             draw_split(folder / part.picture, part, arguments.num_bins)

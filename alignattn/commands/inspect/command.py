@@ -98,7 +98,7 @@ def study_model(
 def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
     collate = DataCollatorWithPadding(loaded.tokenizer)
     special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
-    with tqdm(total=len(encoded), unit="text", desc=Path(loaded.name).name) as progress:
+    with tqdm(total=len(encoded), unit="text", desc=Path(loaded.name).name, disable=None) as progress:
         for rows in encoded.iter(batch_size):
             texts = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
             batch = dict(collate(texts))

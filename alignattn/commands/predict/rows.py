@@ -17,8 +17,7 @@ from alignattn.runs.run_folder import FinishedRun
 from alignattn.support.bad_rows import list_bad_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import replacing
-from alignattn.tasks.cut_rows import CutRows
-from alignattn.tasks.cutting import cut_of
+from alignattn.tasks.cut_rows import CutRows, cut_of
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""

@@ -66,7 +66,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
     missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()
-    with tqdm(total=len(missing), unit="run", desc="runs") as progress:
+    with tqdm(total=len(missing), unit="run", desc="runs", disable=None) as progress:
         while missing:
             busy = {}
             for path, code in launcher.launch(list(missing)):

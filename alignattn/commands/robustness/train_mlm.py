@@ -180,7 +180,7 @@ def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], de
     model.eval()
     right = masked = 0
     with torch.inference_mode(), masked_tokens_alone(model):
-        for batch in tqdm(batches, unit="batch", desc=f"masked accuracy {description}"):
+        for batch in tqdm(batches, unit="batch", desc=f"masked accuracy {description}", disable=None):
             labels = batch["labels"][masked_positions(batch)]
             inputs = {name: values.to(model.device) for name, values in batch.items()}
             right += int((model(**inputs).logits[0].argmax(-1).cpu() == labels).sum())
