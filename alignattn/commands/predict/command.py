@@ -83,7 +83,7 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
         if left and options.launcher == RAY:
             from alignattn.commands.predict.on_ray import predict_on_ray
 
-            predict_on_ray(options, temperature, list(left))
+            _say_cut(predict_on_ray(options, temperature, list(left)))
         elif left:
             from alignattn.commands.predict.rows import load_prediction
 

@@ -1,5 +1,7 @@
 """A folder's files on a cluster: Ray Data hands them to workers, each of which holds the model."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from alignattn.commands.predict.folder import Job
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import values_of
 from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
+from alignattn.tasks.cut_rows import CutRows, cut_of
 
 
 class FileWorker:
@@ -31,9 +34,15 @@ class FileWorker:
         self.prediction = load_prediction(self.run, temperature, options)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Predict the files of a batch; what is wrong with one is returned, for an error would be tried again."""
+        """Predict a batch of one file, and return how long its rows are.
+
+        What is wrong with it is returned as well, for an error would be tried again.
+        """
         problems = [self._problem(*paths) for paths in zip(batch["source"], batch["target"], strict=True)]
-        return {"problem": np.array(problems)}
+        lengths = {"most": self.prediction.predictor.options.max_length, "rows": self.prediction.lengths}
+        told = json.dumps(lengths)
+        self.prediction.lengths.clear()
+        return {"problem": np.array(problems), "lengths": np.array([told])}
 
     def _problem(self, source: str, target: str) -> str:
         from alignattn.commands.predict.inputs import file_source
@@ -46,8 +55,8 @@ class FileWorker:
         return ""
 
 
-def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[Job]) -> None:
-    """Predict files on a cluster, whose machines share the storage that they lie on.
+def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[Job]) -> CutRows | None:
+    """Predict files on a cluster, whose machines share the storage that they lie on, and return which rows were cut.
 
     Args:
         options: of the call.
@@ -57,6 +66,7 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
     # Workers are elsewhere.
     paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
     values = values_of(options) | paths
+    lengths, most = Counter[int](), 0
     with ray_cluster(options.ray_address) as ray:
         # It is imported where it is used: it takes seconds.
         import ray.data
@@ -77,5 +87,9 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
             for row in tqdm(done.iter_rows(), total=len(jobs), unit="file", desc="predict", disable=None):
                 if row["problem"]:
                     raise AlignAttnError(str(row["problem"]))
+                told = json.loads(str(row["lengths"]))
+                most = int(told["most"])
+                lengths.update({int(tokens): count for tokens, count in told["rows"].items()})
         except ray.exceptions.RayError as error:
             raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error
+    return cut_of(lengths, most)

@@ -153,10 +153,16 @@ main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir"
     assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in done} == before
 
 
-def test_a_cluster_gives_what_one_process_gives(run, parts, whole, tmp_path):
+def test_a_cluster_gives_what_one_process_gives(run, parts, tmp_path, capsys):
     pytest.importorskip("ray", reason="needs Ray (the extra 'ray')")
+    long = pa.table({name: ["the cat " * 30] for name in (*TASK.text_columns, "note")})
+    pq.write_table(long, parts / "long.parquet")
+    cut = "7.7 % of the rows are cut at --max_length 32; "
+    assert predict(run, parts, tmp_path / "whole") == 0
+    assert cut in capsys.readouterr().err
     assert predict(run, parts, tmp_path / "ray", "--launcher", "ray", "--processes", "1") == 0
-    assert written(tmp_path / "ray") == whole
+    assert cut in capsys.readouterr().err
+    assert written(tmp_path / "ray") == written(tmp_path / "whole")
 
 
 def test_rows_come_in_parts_of_one_size_whatever_the_row_groups(tmp_path):
