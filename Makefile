@@ -5,18 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := demo,docs,lint,peft,ray,test
 
-.PHONY: attack clean demo docs faults lint notebook slow test
+.PHONY: attack clean demo docs faults lint matrix notebook slow test
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
 test: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 # Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
 faults: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "faults or not faults" tests/faults
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "faults or not faults" tests/faults
+
+# Every family with every choice; `make test` tries each with a third of the others.
+matrix: $(VENV)/installed
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m matrix
 
 # TextAttack's flair cannot be installed beside transformers 5, and is not needed: see alignattn/robustness/library.py.
 attack: $(VENV)/installed

@@ -6,7 +6,7 @@ import random
 import shutil
 import site
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,9 @@ WITHOUT_NETWORKS = ("soft", "aa-ot", "aa-moments", "aa-mmd", "aa-sliced", "qvi")
 WITHOUT_STATE = ("soft", "aa-ot", "aa-moments", "qvi")
 """Presets whose alignment saves nothing; those that draw save which step it was."""
 
+EACH_WITH_ONE_OF = 3
+"""Of two lists that are crossed, each entry is tried with a third of the other's; `make matrix` tries the rest."""
+
 WORDS = ["the", "a", "cat", "dog", "bird", "man", "woman", "sees", "likes", "chases", "red", "small", "old", "does"]
 WORDS += ["not", "every", "some", "and", "runs", "sleeps"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -93,6 +96,18 @@ def diagnostic_of(preset: str) -> str | None:
     """The scalar by which the preset's alignment tells whether it works."""
     alignment = PRESETS[preset].alignment
     return alignment and ALIGNMENTS.load(alignment).diagnostic
+
+
+def crossed(ones: Iterable[str], others: Iterable[str]) -> list[Any]:
+    """Two lists to parametrize over, each entry with a part of the other's; with all of them by `make matrix`.
+
+    What goes wrong goes wrong for a family or for a choice, seldom for one pair alone.
+    """
+    return [
+        pytest.param(one, other, marks=[pytest.mark.matrix] if (i + j) % EACH_WITH_ONE_OF else [])
+        for i, one in enumerate(ones)
+        for j, other in enumerate(others)
+    ]
 
 
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:

@@ -7,7 +7,7 @@ import weakref
 import accelerate
 import pytest
 import torch
-from conftest import ALIGNED, DRAWN, FAMILIES, WITHOUT_NETWORKS, tiny_batch, tiny_model
+from conftest import ALIGNED, DRAWN, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
 from documentation import python_block
 from safetensors.torch import load_file
 from torch import nn
@@ -134,9 +134,8 @@ def assert_same(found, expected):
         torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("preset", [name for name in ALIGNED if name not in DRAWN])
+@pytest.mark.parametrize(("family", "preset"), crossed(FAMILIES, [name for name in ALIGNED if name not in DRAWN]))
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_are_those_of_the_adapted_projections(family, order, preset):
     def model():
         return adapted(family, order, preset, lora(family, lora_dropout=0.3))

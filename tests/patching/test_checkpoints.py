@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import ALIGNED, FAMILIES, tiny_batch, tiny_model
+from conftest import ALIGNED, FAMILIES, crossed, tiny_batch, tiny_model
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
@@ -51,8 +51,7 @@ def moved_slots(model):
     return [parameter.clone() for parameter in alignment_parameters(model)]
 
 
-@pytest.mark.parametrize("variant", ALIGNED)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
 def test_save_and_load_gives_equal_logits_losses_and_slots(family, variant, tmp_path):
     model = alignattn.patch(tiny_model(family), variant, alignment_weight=0.3)
     slots = moved_slots(model)
@@ -70,8 +69,7 @@ def test_save_and_load_gives_equal_logits_losses_and_slots(family, variant, tmp_
     torch.testing.assert_close(seen_again.losses(), seen.losses())
 
 
-@pytest.mark.parametrize("variant", ALIGNED)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
 def test_plain_transformers_loads_an_alignment_checkpoint(family, variant, tmp_path):
     alignattn.patch(tiny_model(family), variant).save_pretrained(tmp_path)
     loaded, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)

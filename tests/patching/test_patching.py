@@ -4,7 +4,7 @@ import warnings
 import pytest
 import torch
 import transformers
-from conftest import ALIGNED, DRAWN, FAMILIES, PADDED_LENGTH, WITHOUT_STATE, tiny_batch, tiny_model
+from conftest import ALIGNED, DRAWN, FAMILIES, PADDED_LENGTH, WITHOUT_STATE, crossed, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,8 +36,7 @@ def without_dropout(model):
     return model.train()
 
 
-@pytest.mark.parametrize("variant", ["soft", *ALIGNED])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ["soft", *ALIGNED]))
 def test_evaluation_is_bitwise_unchanged_and_unpatch_restores_the_model(family, variant):
     model = tiny_model(family)
     keys, classes = list(model.state_dict()), [type(module) for module in model.modules()]
@@ -123,8 +122,7 @@ def test_patching_leaves_the_random_numbers_of_the_run_alone(family):
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("variant", [name for name in ALIGNED if name not in DRAWN])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, [name for name in ALIGNED if name not in DRAWN]))
 def test_padding_never_enters_the_loss(family, variant):
     model = without_dropout(tiny_model(family))
     alignattn.patch(model, variant)
@@ -135,8 +133,7 @@ def test_padding_never_enters_the_loss(family, variant):
     torch.testing.assert_close(align_loss(model, padded), plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ALIGNED)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "variant"), crossed(FAMILIES, ALIGNED))
 def test_each_layer_counts_and_the_loss_is_that_of_its_queries_and_keys(family, variant):
     model = tiny_model(family)
     alignattn.patch(model, variant)

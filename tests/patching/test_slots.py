@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 import transformers
-from conftest import FAMILIES, PADDED_LENGTH, tiny_batch, tiny_model
+from conftest import FAMILIES, PADDED_LENGTH, crossed, tiny_batch, tiny_model
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification
@@ -51,8 +51,7 @@ def train(model, steps=2):
     return model.eval()
 
 
-@pytest.mark.parametrize("attention", [*PRESETS, *CHOICES, *MIXES])
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize(("family", "attention"), crossed(PAPER_FAMILIES, [*PRESETS, *CHOICES, *MIXES]))
 def test_patch_train_save_and_reload_gives_equal_logits(family, attention, tmp_path):
     """In double precision: which of two near keys `hard` attends to hangs on no rounding."""
     model = train(alignattn.patch(tiny_model(family).double(), attention))
@@ -66,8 +65,7 @@ def test_patch_train_save_and_reload_gives_equal_logits(family, attention, tmp_p
     assert alignattn.patching.patch_of(loaded).config == alignattn.patching.patch_of(model).config
 
 
-@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize(("family", "attention"), crossed(PAPER_FAMILIES, [*CHOICES, *MIXES]))
 def test_plain_transformers_refuses_a_function_changing_checkpoint(family, attention, tmp_path):
     alignattn.patch(tiny_model(family), attention).save_pretrained(tmp_path)
     for auto_class in (AutoModelForSequenceClassification, AutoModel):
@@ -75,8 +73,7 @@ def test_plain_transformers_refuses_a_function_changing_checkpoint(family, atten
             auto_class.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "attention"), crossed(FAMILIES, [*CHOICES, *MIXES]))
 def test_unpatch_restores_the_function_and_the_config(family, attention):
     if not fits(family, attention):
         pytest.skip("additive scores do not fit a sliding window")
@@ -92,8 +89,7 @@ def test_unpatch_restores_the_function_and_the_config(family, attention):
     assert torch.equal(logits_of(model, tiny_batch()), expected)
 
 
-@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "attention"), crossed(FAMILIES, [*CHOICES, *MIXES]))
 def test_padding_changes_no_logit(family, attention):
     if not fits(family, attention):
         pytest.skip("additive scores do not fit a sliding window")
@@ -105,8 +101,7 @@ def test_padding_changes_no_logit(family, attention):
     torch.testing.assert_close(logits_of(model, padded), logits_of(model, plain))
 
 
-@pytest.mark.parametrize("attention", [*CHOICES, *MIXES])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "attention"), crossed(FAMILIES, [*CHOICES, *MIXES]))
 def test_weights_returned_and_collected_are_those_attended_with(family, attention):
     if not fits(family, attention):
         pytest.skip("additive scores do not fit a sliding window")
