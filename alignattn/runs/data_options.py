@@ -13,11 +13,12 @@ from alignattn.support.option import MOST_PROCESSES, option
 from alignattn.support.options import Options, options_of
 from alignattn.support.places import input_path
 from alignattn.tasks import Task
-from alignattn.tasks.task import CONLL, DRAWN, FIRST, TaskOptions
+from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
 
 DATA_GROUP, ANSWER_GROUP = "data", "question answering"
 """In the help."""
 
+TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
 """Options that go with any file of rows."""
@@ -57,9 +58,10 @@ class DataOptions(Options):
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).", group=DATA_GROUP, low=1)
     max_train_samples: int | None = option(None, "Draw N training rows, class by class.", group=DATA_GROUP, low=1)
     max_eval_samples: int | None = option(None, "Draw N rows of each evaluation split.", group=DATA_GROUP, low=1)
-    take: str | None = option(
-        None, "first takes the first N rows (default: drawn).", group=DATA_GROUP, choices=(DRAWN, FIRST), rare=True
+    evaluation_splits: tuple[str, ...] | None = option(
+        None, "Splits evaluated on, as test (default: the task's).", group=DATA_GROUP, rare=True, metavar="SPLIT"
     )
+    take: str | None = option(None, TAKE_HELP, group=DATA_GROUP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
     encoding: str | None = option(None, "Of your files (default: utf-8).", group=DATA_GROUP, metavar="NAME", rare=True)
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MOST_PROCESSES, rare=True
@@ -84,7 +86,7 @@ class DataOptions(Options):
                     "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or "
                     "--tokens_column)"
                 )
-            return self._only(FROM_TASK, "data_dir")
+            return self._only(FROM_TASK, "data_dir", "evaluation_splits")
         if self.task is not None:
             return self._only(FROM_BOTH, *OF_OWN_FILES)
         if plain_suffix(self.train_file) == CONLL:
@@ -110,7 +112,7 @@ class DataOptions(Options):
 
     def _only(self, source: str, *fitting: str) -> str:
         known = options_of(type(self))
-        for name in ("data_dir", *OF_OWN_FILES, "text_columns", "tokens_column", "label_column"):
+        for name in ("data_dir", "evaluation_splits", *OF_OWN_FILES, "text_columns", "tokens_column", "label_column"):
             if name not in fitting and getattr(self, name) != known[name].default:
                 raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
         if self.is_multi_label and source != FROM_TEXTS:

@@ -18,6 +18,7 @@ from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import options_of
 from alignattn.tasks import QuestionAnswering
+from alignattn.tasks.task import BY_SEED
 
 if TYPE_CHECKING:
     from alignattn.runs.options import RunOptions
@@ -133,6 +134,12 @@ RULES = (
         "give --max_train_samples or --max_eval_samples",
     ),
     Rule(
+        ("take",),
+        lambda options: options.data.take == BY_SEED and options.data.max_train_samples is None,
+        "where all training rows are taken",
+        "give --max_train_samples",
+    ),
+    Rule(
         ("max_eval_samples",),
         lambda options: not options.data.has_evaluation_rows,
         "without evaluation rows",
@@ -224,6 +231,30 @@ RULES = (
         ),
         lambda options: options.training.dataloader_num_workers == 0,
         "without --dataloader_num_workers",
+    ),
+    Rule(
+        ("freelb_step_size", "freelb_max_norm"),
+        lambda options: options.training.freelb_steps is None,
+        "without FreeLB",
+        "give --freelb_steps 2",
+    ),
+    Rule(
+        ("freelb_step_size",),
+        lambda options: options.training.freelb_steps == 1,
+        "beside --freelb_steps 1, which ascends nothing",
+        "give --freelb_steps 2",
+    ),
+    Rule(
+        ("ema_decay",),
+        lambda options: options.training.weight_averaging != "ema",
+        "where weights are not averaged by ema",
+        "give --weight_averaging ema",
+    ),
+    Rule(
+        ("swa_start",),
+        lambda options: options.training.weight_averaging != "swa",
+        "where weights are not averaged by swa",
+        "give --weight_averaging swa",
     ),
     Rule(("greater_is_better",), lambda options: not _chooses(options), "where no metric chooses anything"),
     Rule(("run_name",), lambda options: not _reports(options), "without --report_to"),

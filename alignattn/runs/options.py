@@ -124,7 +124,13 @@ class RunOptions(Options):
         if self.data.task is None:
             return None
         kept = self.output_dir / TASK_FILE
-        return read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+        task = read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+        if self.data.evaluation_splits is None:
+            return task
+        task = replace(task, evaluation_splits=self.data.evaluation_splits)
+        if task.problem() is not None:
+            raise AlignAttnError("--evaluation_splits names a split twice, or the one that is trained on: leave it out")
+        return task
 
     @property
     def keeps_task(self) -> bool:

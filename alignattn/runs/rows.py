@@ -15,6 +15,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.cut_rows import CutRows
 from alignattn.tasks.cutting import cut_rows
+from alignattn.tasks.drawing import DRAWING_SEED
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import (
@@ -28,7 +29,7 @@ from alignattn.tasks.rows import (
     with_validation_share,
 )
 from alignattn.tasks.tags.conll import TAGS, TOKENS
-from alignattn.tasks.task import TRAIN
+from alignattn.tasks.task import BY_SEED, TRAIN
 
 T = TypeVar("T", bound=Task)
 
@@ -50,7 +51,9 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
     if data.validation_share is not None:
         rows = with_validation_share(rows, data.validation_share)
     assert rows.train is not None
-    train = max_samples(rows.task, rows.train, data.max_train_samples, data.take)
+    # Only what is trained on: runs are compared on the same rows.
+    seed = options.training.seed if data.take == BY_SEED else DRAWING_SEED
+    train = max_samples(rows.task, rows.train, data.max_train_samples, data.take, seed)
     evaluation = {
         split: max_samples(rows.task, dataset, data.max_eval_samples, data.take)
         for split, dataset in rows.evaluation.items()

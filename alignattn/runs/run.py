@@ -119,6 +119,11 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     task = rows.task
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
+    if args.mc_dropout_passes is not None and not kind_of(task).averages(task):
+        raise AlignAttnError(
+            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
+            "no mean: leave it out"
+        )
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)

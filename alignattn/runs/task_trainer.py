@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import HfApi
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer_utils import HubStrategy, PredictionOutput
 from transformers.utils.hub import PushInProgress
 
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
@@ -77,11 +78,31 @@ class TaskTrainer(AlignmentTrainer):
         """Return what the model's outputs for a split are worth."""
         # They are scored here, by this split's rows, and not by those of the scorer that is in place.
         scorer, self.compute_metrics = self.compute_metrics, None
+        kind, passes = kind_of(self.task), getattr(self.args, "mc_dropout_passes", None)
         try:
-            outputs = self.predict(split.encoded)
+            outputs = self.predict(split.encoded) if passes is None else self._predict_dropping(split, passes)
         finally:
             self.compute_metrics = scorer
-        return kind_of(self.task).evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+        return kind.evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+
+    def _predict_dropping(self, split: EncodedSplit, passes: int) -> PredictionOutput:
+        """Predict by Monte Carlo dropout (Gal & Ghahramani 2016, eq. 6): the mean of passes with dropout, k of them.
+
+        The masks are drawn by the seed of the run, and leave the random numbers of others as they are.
+        """
+        model: Any = self.model
+        # The loop of the Trainer puts the model into evaluation mode, before it calls it.
+        hook = model.register_forward_pre_hook(lambda module, args: module.train() and None)
+        devices = [] if self.args.device.type == "cpu" else [self.args.device]
+        try:
+            with torch.random.fork_rng(devices, device_type="cuda" if not devices else self.args.device.type):
+                torch.manual_seed(self.args.seed)
+                outputs = [self.predict(split.encoded) for _ in range(passes)]
+        finally:
+            hook.remove()
+            model.eval()
+        mean = kind_of(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
+        return outputs[0]._replace(predictions=mean)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
 import torch
@@ -24,6 +24,10 @@ WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD
 @dataclass
 class RunArguments(AlignmentTrainingArguments):
     """The training arguments of a run, which keep its secret."""
+
+    mc_dropout_passes: int | None = field(
+        default=None, metadata={"help": "Passes with dropout, whose mean is what the model predicts."}
+    )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""

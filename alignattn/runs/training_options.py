@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.exclusive import refuse_together
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
@@ -15,6 +16,7 @@ TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.runs.training_table`, and held to the installed transformers by a test."""
 
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
+BASELINES = "what alignments are compared with"
 """Groups in the help."""
 
 ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
@@ -28,6 +30,10 @@ LOGGING_STEPS = 0.05
 BALANCE_TIMES = ("start", "epoch", "end")
 """When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
+AVERAGES = ("ema", "swa")
+"""How weights are averaged; `alignattn.training.averaging` does it."""
+AVERAGING_HELP = "Of the model: ema or swa, over its steps, not its last weights."
+PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
@@ -115,8 +121,22 @@ class TrainingOptions(TransformersOptions):
         0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )
 
+    r_drop_weight: float = option(
+        0.0, "α of R-Drop: two forwards, and their divergence.", group=BASELINES, low=0, rare=True
+    )
+    freelb_steps: int | None = option(
+        None, "Forwards of FreeLB, of adversarial embeddings.", group=BASELINES, low=1, rare=True
+    )
+    freelb_step_size: float = option(0.1, "Of its ascent.", group=BASELINES, above=0, rare=True)
+    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", group=BASELINES, above=0, rare=True)
+    weight_averaging: str | None = option(None, AVERAGING_HELP, group=BASELINES, choices=AVERAGES, rare=True)
+    ema_decay: float = option(0.999, "Most that a step leaves of it.", group=BASELINES, low=0, below=1, rare=True)
+    swa_start: float = option(0.75, "Share of the steps before it.", group=BASELINES, low=0, below=1, rare=True)
+    mc_dropout_passes: int | None = option(None, PASSES_HELP, group=BASELINES, low=1, rare=True)
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_together(vars(self))
         for name, needed in SCORING_OPTIONS.items():
             if getattr(self, name) != needed:
                 raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")

@@ -11,7 +11,9 @@ DRAWING_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
 
 
-def draw_rows(task: Task, dataset: datasets.Dataset, count: int, *, leave_each: bool = False) -> NDArray[np.int64]:
+def draw_rows(
+    task: Task, dataset: datasets.Dataset, count: int, *, leave_each: bool = False, seed: int = DRAWING_SEED
+) -> NDArray[np.int64]:
     """Return the numbers of rows drawn without replacement, sorted, `[count]`.
 
     Each class has as much of them as of all rows, to within one row; of as many rows as there are classes or more, each
@@ -22,12 +24,13 @@ def draw_rows(task: Task, dataset: datasets.Dataset, count: int, *, leave_each: 
         dataset: the rows, as `alignattn.tasks.rows` loads them.
         count: of the rows to draw; all of them where there are fewer.
         leave_each: whether to leave a row of each class, even if fewer rows than `count` can be drawn then.
+        seed: of the draw.
     """
     strata = kind_of(task).strata(task, dataset)
     _, strata = np.unique(np.zeros(len(dataset)) if strata is None else strata, return_inverse=True, axis=0)
     sizes = np.bincount(strata.ravel())
     shares = _shares(sizes, min(count, len(dataset)), leave_each)
-    order = np.random.default_rng(DRAWING_SEED).permutation(len(dataset))
+    order = np.random.default_rng(seed).permutation(len(dataset))
     drawn = [order[strata.ravel()[order] == stratum][:share] for stratum, share in enumerate(shares)]
     return np.sort(np.concatenate(drawn))
 

@@ -122,6 +122,19 @@ class TaskKind(ABC, Generic[T]):
         """Return whether the labels are classes that the Trainer can smooth (`--label_smoothing_factor`)."""
         return True
 
+    def averages(self, task: T) -> bool:
+        """Return whether predictions of the same rows have a mean, which `mean_outputs` gives."""
+        return False
+
+    def mean_outputs(self, task: T, outputs: Sequence[Any]) -> Any:
+        """Return the mean of what several passes predict of the same rows, in the form of the outputs of one.
+
+        Args:
+            task: that the rows are of.
+            outputs: of each pass, as for `answers`.
+        """
+        raise NotImplementedError
+
     def one_answer(self, task: T, predictions: pa.Table) -> str | None:
         """Return what is predicted of every row, if that is one and the same of several, in words.
 

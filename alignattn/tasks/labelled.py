@@ -1,12 +1,13 @@
 """What tasks of one label a row have in common, however their rows are encoded."""
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import datasets
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import log_softmax, logsumexp, softmax
 
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.labels import has_label, label_numbers, label_problems
@@ -50,6 +51,17 @@ class LabelledKind(TaskKind[L]):
     def smooths_labels(self, task: L) -> bool:
         """Return whether the labels are classes."""
         return not task.is_regression
+
+    def averages(self, task: L) -> bool:
+        """Return that scores and probabilities have a mean."""
+        return True
+
+    def mean_outputs(self, task: L, outputs: Sequence[Any]) -> Any:
+        """Return the mean scores, or the logarithms of the mean probabilities, which are logits."""
+        logits = np.asarray(outputs, dtype=np.float64)
+        if task.is_regression:
+            return logits.mean(axis=0)
+        return logsumexp(log_softmax(logits, axis=-1), axis=0) - np.log(len(logits))
 
     def answers(self, task: L, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return the scores of a regression, or the numbers of the classes and the probabilities of all."""

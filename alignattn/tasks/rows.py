@@ -237,7 +237,9 @@ def load_user_tags(
     )
 
 
-def max_samples(task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None) -> datasets.Dataset:
+def max_samples(
+    task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None, seed: int = DRAWING_SEED
+) -> datasets.Dataset:
     """As many rows as allowed; all rows where `count` is None.
 
     Args:
@@ -245,12 +247,13 @@ def max_samples(task: Task, dataset: datasets.Dataset, count: int | None, take: 
         dataset: the rows.
         count: the most to take.
         take: `FIRST` for those that stand first; they are drawn as `draw_rows` does otherwise.
+        seed: of the draw.
     """
     if count is None or count >= len(dataset):
         return dataset
     if count < 1:
         raise AlignAttnError(f"cannot take {count} rows: the largest number of samples must be at least 1")
-    return dataset.select(range(count) if take == FIRST else draw_rows(task, dataset, count))
+    return dataset.select(range(count) if take == FIRST else draw_rows(task, dataset, count, seed=seed))
 
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:

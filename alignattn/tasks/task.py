@@ -29,7 +29,7 @@ TEXT_FILE = ".txt"
 TEXT_FILES = (TEXT_FILE, *TABLES)
 """Of texts without labels: a text a line, or a table."""
 
-DRAWN, FIRST = "drawn", "first"
+DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 """How fewer rows than there are may be taken; before there was a choice, it was the first."""
 
 TRAIN = "train"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
 from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.around_forward import Forward, Inputs, around_forward
+from alignattn.training.averaging import weight_average
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE, stack_optimizer_state, take_own_groups
@@ -29,6 +32,10 @@ class AlignmentMixin(SavingMixin):
 
     It is the first base, before `transformers.Trainer` or a subclass of it. The alignment is added within
     `training_step`, to what `compute_loss` returns there: the Trainer's, an override's or a `compute_loss_func`'s.
+
+    What surrounds a forward is said by `args`: R-Drop (`r_drop_weight`) or FreeLB (`freelb_steps`, …), with the
+    alignment as the mean over a step's forwards. With `weight_averaging` the trained model has the average of its
+    weights; what is evaluated on the way, and checkpoints, have the weights of their step.
 
     The loss of a step is that of its batches put together: each counts by its labels (those that are not -100; by its
     rows where there are none), and its alignment by its rows, whatever the accumulation steps and processes. For that a
@@ -62,6 +69,11 @@ class AlignmentMixin(SavingMixin):
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
+        self._around = around_forward(self.args, self._model)
+        self.weight_average = weight_average(self.args)
+        if self.weight_average is not None:
+            self._refuse_weights_elsewhere()
+            self.add_callback(self.weight_average)
         self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
@@ -78,6 +90,12 @@ class AlignmentMixin(SavingMixin):
             raise AlignAttnError(
                 f"load_best_model_at_end: {type(self).__name__} loads checkpoints as plain transformers does, which "
                 "cannot load one whose score, normalizer or value is ours: leave it out, or patch an alignment alone"
+            )
+
+    def _refuse_weights_elsewhere(self) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise AlignAttnError(
+                "weight_averaging averages whole weights, which DeepSpeed and FSDP keep in parts: leave it out"
             )
 
     def _leave_out_the_search_for_unused_parameters(self) -> None:
@@ -110,6 +128,8 @@ class AlignmentMixin(SavingMixin):
         output = super().train(*args, **kwargs)
         self._step_size, self._batch_sizes = None, []
         self.meter.check_finite(self.state.global_step)
+        if self.weight_average is not None:
+            self.weight_average.give(self._model)
         mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
@@ -163,22 +183,26 @@ class AlignmentMixin(SavingMixin):
             num_items_in_batch = None if size.labels is None else size.labels.clamp(min=1)
         # What it calls is the task's alone, and processes are averaged over here.
         averages = is_scaled and self.args.average_tokens_across_devices
+        reads_outputs = return_outputs or self._around.reads_outputs
+        forward = _forward_of(compute_loss, model, reads_outputs, num_items_in_batch)
         with (
             _attributes(self, compute_loss=compute_loss),
             _attributes(self.args, average_tokens_across_devices=averages),
         ):
-            result = compute_loss(model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
-        task_loss, *outputs = result if return_outputs else (result,)
-        loss = task_loss if is_scaled else weighted(task_loss, task_weight)
+            found = self._around.loss(forward, inputs, self._model)
+        loss = found.task if is_scaled else weighted(found.task, task_weight)
         parts: dict[str, Tensor | float] = {}
+        if found.extra is not None:
+            parts = {"task_loss": loss, found.name: weighted(found.extra, task_weight)}
+            loss = loss + found.weight * parts[found.name]
         if patches:
             factor, distance, diagnostics = self._alignment(self._step_alignments(self._model))
             distance = distance.to(loss.device)
-            parts = {"task_loss": loss, "align_loss": weight * distance, "alignment_weight": weight * factor}
+            parts = {"task_loss": loss, **parts, "align_loss": weight * distance, "alignment_weight": weight * factor}
             parts |= {name: weight * value for name, value in diagnostics.items()}
             loss = loss + factor * parts["align_loss"]
         self.meter.add(loss, parts)
-        return (loss, *outputs) if return_outputs else loss
+        return (loss, found.outputs) if return_outputs else loss
 
     def _alignment(
         self, parts: list[tuple[Patch, Tensor, dict[str, Tensor]]]
@@ -236,6 +260,18 @@ class AlignmentMixin(SavingMixin):
         with own_parameters_from(resume_from_checkpoint, self._model):
             super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save as the Trainer does, and the average of the weights."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.weight_average is not None and self.args.should_save:
+            self.weight_average.save(Path(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load as the Trainer does, and the average of the weights."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.weight_average is not None and checkpoint is not None:
+            self.weight_average.load(Path(checkpoint), self._model)
+
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
         norm = super()._clip_grad_norm(_WithoutAlignment(model))  # type: ignore[no-untyped-call]
@@ -253,6 +289,16 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
 
     Everything else is said of `AlignmentMixin`.
     """
+
+
+def _forward_of(
+    compute_loss: Callable[..., Any], model: nn.Module, reads_outputs: bool, num_items: Tensor | int | None
+) -> Forward:
+    def forward(inputs: Inputs) -> tuple[Tensor, Any]:
+        result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items)
+        return result if reads_outputs else (result, None)
+
+    return forward
 
 
 def _changes_function(model: nn.Module) -> bool:

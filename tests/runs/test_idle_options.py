@@ -58,6 +58,10 @@ IDLE = """
 --dataloader_persistent_workers
 --dataloader_prefetch_factor 3
 --greater_is_better false
+--freelb_max_norm 0.5
+--freelb_steps 1 --freelb_step_size 0.5
+--weight_averaging swa --ema_decay 0.5
+--swa_start 0.5
 --run_name one
 --project two
 --hub_model_id you/name

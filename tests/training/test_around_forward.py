@@ -1,0 +1,240 @@
+"""R-Drop and FreeLB against loops written from the papers."""
+
+import math
+
+import pytest
+import torch
+from conftest import tiny_batch, tiny_model
+from test_trainer import ROWS, TinyRows, logged, train, without_dropout
+from torch import nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import ModelOutput
+
+import alignattn
+from alignattn.support.errors import AlignAttnError
+from alignattn.training import AlignmentTrainingArguments
+from alignattn.training.around_forward import FreeLB, RDrop
+
+
+def divergence(first, second):
+    """Liang et al. 2021, eq. 2: the mean of both Kullback-Leibler divergences of two distributions."""
+    there = sum(p * math.log(p / q) for p, q in zip(first, second, strict=True))
+    back = sum(q * math.log(q / p) for p, q in zip(first, second, strict=True))
+    return (there + back) / 2
+
+
+def softmax(logits):
+    total = sum(math.exp(logit) for logit in logits)
+    return [math.exp(logit) / total for logit in logits]
+
+
+def sigmoid(logit):
+    return 1 / (1 + math.exp(-logit))
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def of_classes(first, second, labels):
+    return mean(divergence(softmax(one), softmax(other)) for one, other in zip(first, second, strict=True))
+
+
+def of_tags(first, second, labels):
+    pairs = zip(first, second, labels, strict=True)
+    return mean(
+        divergence(softmax(one), softmax(other))
+        for row in pairs
+        for one, other, label in zip(*row, strict=True)
+        if label != -100
+    )
+
+
+def of_labels(first, second, labels):
+    pairs = [pair for row in zip(first, second, strict=True) for pair in zip(*row, strict=True)]
+    return mean(
+        divergence([sigmoid(one), 1 - sigmoid(one)], [sigmoid(other), 1 - sigmoid(other)]) for one, other in pairs
+    )
+
+
+def of_scores(first, second, labels):
+    return mean((one[0] - other[0]) ** 2 for one, other in zip(first, second, strict=True))
+
+
+KINDS = {
+    "classes": ((4, 3), torch.tensor([0, 2, 1, 1]), of_classes),
+    "tags": ((2, 3, 4), torch.tensor([[0, 3, -100], [2, -100, -100]]), of_tags),
+    "labels": ((4, 3), torch.tensor([[0.0, 1, 1]] * 4), of_labels),
+    "scores": ((4, 1), torch.tensor([0.5, 1.0, 2.0, 3.0]), of_scores),
+    "spans": ((4, 6), None, of_classes),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r_drop_is_the_papers_loss(kind):
+    shape, labels, expected = KINDS[kind]
+    logits, task_losses = torch.randn(2, *shape), torch.tensor([0.75, 0.25])
+    forwards = iter(zip(task_losses, logits, strict=True))
+
+    def forward(inputs):
+        loss, numbers = next(forwards)
+        inputs.clear()  # as a loss may that takes the labels
+        names = ("start_logits", "end_logits") if labels is None else ("logits",)
+        return loss, ModelOutput(dict.fromkeys(names, numbers))
+
+    found = RDrop(0.6).loss(forward, {} if labels is None else {"labels": labels}, None)
+    divergence = expected(*logits.tolist(), None if labels is None else labels.tolist())
+    whole = (0.75 + 0.25 + 0.6 * divergence) / 2
+    assert float(found.task + found.weight * found.extra) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct"])
+def test_r_drop_trains_and_logs_its_parts(attention, tmp_path):
+    model = alignattn.patch(tiny_model("bert"), attention)
+    trainer = train(model, tmp_path, r_drop_weight=0.8, gradient_accumulation_steps=2)
+    parts = (logged(trainer, name) for name in ("loss", "task_loss", "r_drop_loss"))
+    aligned = logged(trainer, "align_loss") or [0.0] * trainer.state.global_step
+    for loss, task, divergence, alignment in zip(*parts, aligned, strict=True):
+        assert divergence > 0
+        assert loss == pytest.approx(task + 0.8 * divergence + 0.01 * alignment, rel=1e-5)
+
+
+def test_r_drop_without_dropout_is_refused(tmp_path):
+    with pytest.raises(AlignAttnError, match="drops nothing"):
+        train(without_dropout(tiny_model("bert", attention_probs_dropout_prob=0.0)), tmp_path, r_drop_weight=1.0)
+
+
+def freelb_by_hand(model, batch, steps, step_size, max_norm):
+    """Zhu et al. 2020, algorithm 1, sequence by sequence; returns the losses of the K forwards."""
+    embedded = model.get_input_embeddings()(batch["input_ids"]).detach()
+    real = batch["input_ids"].ne(0)[..., None]
+    delta = torch.empty_like(embedded).uniform_(-1, 1) * real
+    for row, length in enumerate(real.sum(dim=(1, 2)).tolist()):
+        delta[row] *= max_norm / math.sqrt(length * embedded.shape[-1])
+    losses = []
+    for _ in range(steps):
+        delta = delta.detach().requires_grad_()
+        rest = {name: value for name, value in batch.items() if name != "input_ids"}
+        loss = model(inputs_embeds=model.get_input_embeddings()(batch["input_ids"]) + delta, **rest).loss
+        losses.append(loss)
+        (slope,) = torch.autograd.grad(loss, delta, retain_graph=True)
+        moved = []
+        for one, gradient in zip(delta.detach(), slope, strict=True):
+            one = one + step_size * gradient / gradient.norm()
+            moved.append(one * max_norm / one.norm() if one.norm() > max_norm else one)
+        delta = torch.stack(moved)
+    return losses
+
+
+@pytest.mark.parametrize(("family", "max_norm"), [("bert", 0.3), ("albert", 0.05), ("distilbert", 0.3)])
+def test_freelb_is_the_papers_algorithm(family, max_norm):
+    model, batch = without_dropout(tiny_model(family)).train(), tiny_batch()
+    torch.manual_seed(5)
+    losses = freelb_by_hand(model, batch, 3, 0.1, max_norm)
+    torch.stack(losses).mean().backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+
+    seen = []
+
+    def forward(inputs):
+        seen.append(model(**inputs).loss)
+        return seen[-1], None
+
+    torch.manual_seed(5)
+    found = FreeLB(3, 0.1, max_norm).loss(forward, batch, model)
+    assert [loss.item() for loss in seen] == pytest.approx([loss.item() for loss in losses], rel=1e-6)
+    assert losses[-1].item() > losses[0].item()
+    found.task.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
+
+
+def test_freelb_keeps_one_dropout_mask():
+    model, batch, logits = tiny_model("bert").train(), tiny_batch(), []
+
+    def forward(inputs):
+        outputs = model(**inputs)
+        logits.append(outputs.logits)
+        return outputs.loss, outputs
+
+    FreeLB(2, 1e-12, 1e-12).loss(forward, batch, model)
+    torch.testing.assert_close(logits[0], logits[1])
+    assert not torch.allclose(logits[0], model(**batch).logits)
+    assert not model.get_input_embeddings()._forward_hooks
+
+
+def test_the_alignment_is_the_mean_over_the_forwards():
+    model = alignattn.patch(without_dropout(tiny_model("bert")), "aa-ct").train()
+
+    def forward(inputs):
+        loss = model(**inputs).loss
+        return loss, None
+
+    def forward_and_distance(inputs):
+        loss, _ = forward(inputs)
+        distances.append(alignattn.alignment_loss(model).item())
+        return loss, None
+
+    distances: list[float] = []
+    for called in (forward_and_distance, forward):
+        torch.manual_seed(5)
+        FreeLB(3, 0.5, 1.0).loss(called, tiny_batch(), model)
+    assert distances[0] != distances[-1]
+    assert alignattn.alignment_loss(model).item() == pytest.approx(sum(distances) / 3, rel=1e-5)
+
+
+def test_freelb_trains(tmp_path):
+    model = alignattn.patch(tiny_model("albert"), "aa-ct")
+    trainer = train(model, tmp_path, freelb_steps=2, bf16=True)
+    parts = (logged(trainer, name) for name in ("loss", "task_loss", "align_loss"))
+    for loss, task, aligned in zip(*parts, strict=True):
+        assert loss == pytest.approx(task + 0.01 * aligned, rel=1e-5)
+
+
+def test_freelb_of_one_step_is_a_random_perturbation(tmp_path):
+    plain, perturbed = (
+        train(without_dropout(tiny_model("bert")), tmp_path, freelb_steps=steps, freelb_max_norm=1e-9)
+        for steps in (None, 1)
+    )
+    assert logged(perturbed, "loss") == pytest.approx(logged(plain, "loss"), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"r_drop_weight": -0.1}, "r_drop_weight=-0.1 must not be negative"),
+        ({"freelb_steps": 0}, "freelb_steps=0 must be at least 1"),
+        ({"freelb_steps": 2, "freelb_max_norm": 0.0}, "freelb_max_norm=0.0 must be positive"),
+        ({"r_drop_weight": 1.0, "freelb_steps": 2}, "r_drop_weight does not go with freelb_steps"),
+        ({"weight_averaging": "mean"}, "weight_averaging=mean must be one of ema, swa"),
+        ({"weight_averaging": "ema", "ema_decay": 1.0}, "ema_decay=1.0 must be at least 0 and below 1"),
+    ],
+)
+def test_refuses_what_is_out_of_range_or_does_not_go_together(values, reason, tmp_path):
+    with pytest.raises(AlignAttnError, match=reason):
+        AlignmentTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
+
+
+def test_freelb_refuses_a_compiled_model_and_one_without_words(tmp_path):
+    with pytest.raises(AlignAttnError, match="torch_compile"):
+        train(tiny_model("bert"), tmp_path, freelb_steps=2, torch_compile=True)
+    model = tiny_model("bert")
+    model.set_input_embeddings(torch.nn.Linear(1, 1))
+    with pytest.raises(AlignAttnError, match="has none"):
+        train(model, tmp_path, freelb_steps=2)
+
+
+def test_labels_are_smoothed_in_both_forwards(tmp_path):
+    model, batch = tiny_model("bert"), TinyRows().batch
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 1e-3
+    with torch.no_grad():
+        model.classifier.weight.mul_(50)  # spread logits, in which smoothing is seen
+        logits = model(**batch).logits
+    smooth, sharp = (float(F.cross_entropy(logits, batch["labels"], label_smoothing=factor)) for factor in (0.3, 0.0))
+    options = {"r_drop_weight": 1.0, "label_smoothing_factor": 0.3, "per_device_train_batch_size": ROWS}
+    (task_loss,) = logged(train(model, tmp_path, max_steps=1, **options), "task_loss")
+    assert abs(task_loss - smooth) < 0.01 < abs(smooth - sharp) / 2

@@ -1,0 +1,92 @@
+"""Averages of weights against averages made by hand, and resumed bitwise."""
+
+import pytest
+import torch
+from conftest import tiny_model
+from test_trainer import TinyRows, arguments, train
+from transformers import TrainerCallback
+
+import alignattn
+from alignattn.support.errors import AlignAttnError
+from alignattn.training import AlignmentTrainer
+from alignattn.training.averaging import AVERAGE_FILE
+
+
+class Noting(TrainerCallback):
+    """Notes the weights after each step."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.steps.append({name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+
+
+def exponential(weights, decay):
+    average = weights[0]
+    for count, one in enumerate(weights[1:], start=1):
+        left = min(decay, (1 + count) / (10 + count))
+        average = left * average + (1 - left) * one
+    return average
+
+
+def plain_mean(weights, start):
+    later = [one for step, one in enumerate(weights, start=1) if step > start * len(weights)]
+    return sum(later) / len(later)
+
+
+@pytest.mark.parametrize(
+    ("options", "by_hand"),
+    [
+        ({"weight_averaging": "ema", "ema_decay": 0.25}, lambda weights: exponential(weights, 0.25)),
+        ({"weight_averaging": "ema"}, lambda weights: exponential(weights, 0.999)),
+        ({"weight_averaging": "swa", "swa_start": 0.3}, lambda weights: plain_mean(weights, 0.3)),
+    ],
+    ids=["ema", "ema-by-default", "swa"],
+)
+def test_the_trained_model_is_the_average_by_hand(options, by_hand, tmp_path):
+    model, noting = alignattn.patch(tiny_model("bert"), "aa-ct"), Noting()
+    args = arguments(tmp_path, max_steps=6, **options)
+    trainer = AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(), callbacks=[noting])
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    saved = alignattn.from_pretrained(tmp_path / "saved", type(model))
+    for name, parameter in model.named_parameters():
+        weights = [step[name].double() for step in noting.steps]
+        torch.testing.assert_close(parameter.double(), by_hand(weights), rtol=1e-5, atol=1e-7)
+        assert torch.equal(saved.get_parameter(name), parameter)
+    moved = [name for name, last in noting.steps[-1].items() if not torch.equal(last, model.get_parameter(name))]
+    assert len(moved) > len(noting.steps[-1]) / 2
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(kind, tmp_path):
+    options = {"weight_averaging": kind, "swa_start": 0.2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    whole = train(alignattn.patch(tiny_model("bert"), "aa-ct"), tmp_path, **options)
+    for step in (2, 4):
+        resumed = train(
+            alignattn.patch(tiny_model("bert"), "aa-ct"),
+            tmp_path,
+            resume=str(tmp_path / f"checkpoint-{step}"),
+            **options,
+        )
+        for name, parameter in whole.model.named_parameters():
+            assert torch.equal(parameter, resumed.model.get_parameter(name)), name
+
+
+def test_a_checkpoint_without_the_average_or_with_another_models_is_refused(tmp_path):
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    train(tiny_model("bert"), tmp_path, weight_averaging="ema", **options)
+    checkpoint = tmp_path / "checkpoint-1"
+    average = checkpoint / AVERAGE_FILE
+    kept = average.read_bytes()
+    average.unlink()
+    with pytest.raises(AlignAttnError, match="holds no average"):
+        train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
+    other = train(tiny_model("distilbert"), tmp_path / "other", weight_averaging="ema", **options)
+    average.write_bytes((tmp_path / "other/checkpoint-1" / AVERAGE_FILE).read_bytes())
+    assert other.weight_average.count == 2
+    with pytest.raises(AlignAttnError, match="of another model"):
+        train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
+    average.write_bytes(kept)
+    train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
