@@ -9,12 +9,20 @@ from alignattn.calibration.measures import (
     Reliability,
     adaptive_calibration_error,
     brier_score,
+    classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
     negative_log_likelihood,
     reliability,
 )
 from alignattn.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
+from alignattn.calibration.selective import (
+    RiskCoverage,
+    area_under_risk_coverage,
+    risk_coverage,
+    shift_auroc,
+    shift_auroc_interval,
+)
 from alignattn.calibration.summary import FIGURES, Estimate, EstimatesByState, summarise
 from alignattn.calibration.temperature import apply_temperature, fit_temperature
 
@@ -26,9 +34,12 @@ __all__ = [
     "Estimate",
     "EstimatesByState",
     "Reliability",
+    "RiskCoverage",
     "adaptive_calibration_error",
     "apply_temperature",
+    "area_under_risk_coverage",
     "brier_score",
+    "classwise_calibration_error",
     "expected_calibration_error",
     "find_bad_rows",
     "fit_temperature",
@@ -36,5 +47,8 @@ __all__ = [
     "maximum_calibration_error",
     "negative_log_likelihood",
     "reliability",
+    "risk_coverage",
+    "shift_auroc",
+    "shift_auroc_interval",
     "summarise",
 ]

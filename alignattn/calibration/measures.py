@@ -28,12 +28,14 @@ class RowScores:
         is_right: `[N]`, 1 where the likeliest class is the label, else 0.
         squared_error: `[N]`, the row's Brier score, 0 to 2.
         log_loss: `[N]`, minus the logarithm of the label's probability, in nats.
+        by_class: of each class its probability `[N]`, and after these, of each whether it is the label, `[N]`.
     """
 
     confidence: NDArray[np.float64]
     is_right: NDArray[np.float64]
     squared_error: NDArray[np.float64]
     log_loss: NDArray[np.float64]
+    by_class: tuple[NDArray[np.float64], ...]
 
     @classmethod
     def of(cls, probabilities: ArrayLike, labels: ArrayLike) -> "RowScores":
@@ -47,6 +49,7 @@ class RowScores:
             is_right=(rows.argmax(axis=1) == classes).astype(np.float64),
             squared_error=(errors**2).sum(axis=1),
             log_loss=-log_probabilities(rows)[index, classes],
+            by_class=(*rows.T, *np.eye(rows.shape[1])[classes].T),
         )
 
 
@@ -96,6 +99,15 @@ def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_b
     return float(largest_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
 
 
+def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
+    """Return the classwise expected calibration error (Kull et al. 2019, section 2), a fraction, 0 to 1.
+
+    The mean over classes of Σ_m |B_m| / N · |share of the class in B_m - its mean probability there|, with all rows in
+    bins B_m of equal width by the probability of that class, and not only those where it is the likeliest.
+    """
+    return float(mean_error_of_classes(*RowScores.of(probabilities, labels).by_class, num_bins=checked_bins(num_bins)))
+
+
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Return the Brier score (Brier 1950), mean over rows of Σ_c (p_c - [c is the label])², 0 to 2.
 
@@ -136,6 +148,13 @@ def equal_width_error(
     """Return the expected calibration error of many samples at once: `[..., N]` and `[..., N]` to `[...]`."""
     gaps = _sum_by_bin(_equal_width_bins(confidence, num_bins), is_right - confidence, num_bins)
     return np.asarray(np.abs(gaps).sum(axis=-1) / confidence.shape[-1])
+
+
+def mean_error_of_classes(*by_class: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
+    """Return the classwise error of many samples at once: `[..., N]` each, as in `RowScores.by_class`, to `[...]`."""
+    classes = len(by_class) // 2
+    pairs = zip(by_class[:classes], by_class[classes:], strict=True)
+    return np.asarray(np.mean([equal_width_error(*pair, num_bins) for pair in pairs], axis=0))
 
 
 def equal_mass_error(

@@ -15,7 +15,9 @@ from alignattn.calibration.measures import (
     equal_mass_error,
     equal_width_error,
     largest_error,
+    mean_error_of_classes,
 )
+from alignattn.calibration.selective import area_of
 from alignattn.statistics.intervals import FEWEST_ROWS, RESAMPLES, SEED, Interval, IntervalMethod, bootstrap_interval
 
 
@@ -54,10 +56,19 @@ FIGURES: Mapping[str, CalibrationFigure] = {
     "expected_calibration_error": CalibrationFigure("ECE %", statistic=equal_width_error, **_BINNED),
     "adaptive_calibration_error": CalibrationFigure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
     "maximum_calibration_error": CalibrationFigure("MCE %", statistic=largest_error, **_BINNED),
+    "classwise_calibration_error": CalibrationFigure(
+        "classwise ECE %", ("by_class",), mean_error_of_classes, is_binned=True, is_share=True
+    ),
+    "area_under_risk_coverage": CalibrationFigure("AURC %", ("confidence", "is_right"), area_of, is_share=True),
     "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
     "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
 }
 """By the name in results; the functions of the same names tell definitions and units."""
+
+
+def _arrays(scores: RowScores, figure: CalibrationFigure) -> list[NDArray[np.float64]]:
+    found = [getattr(scores, name) for name in figure.of]
+    return [array for one in found for array in (one if isinstance(one, tuple) else [one])]
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ def summarise(
     estimates = {}
     for name, figure in FIGURES.items():
         statistic = partial(figure.statistic, num_bins=num_bins) if figure.is_binned else figure.statistic
-        arrays = [getattr(scores, array) for array in figure.of]
+        arrays = _arrays(scores, figure)
         interval = None
         if len(scores.confidence) >= FEWEST_ROWS:
             interval = bootstrap_interval(

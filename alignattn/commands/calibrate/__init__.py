@@ -31,6 +31,9 @@ class CalibrateOptions(Options):
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
+    in_domain: str | None = option(
+        None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
+    )
     resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MOST_RESAMPLES)
     seed: int = option(42, "Seed of the halves and of the resamples.", low=0, high=LARGEST_SEED)
     label_column: str = option("label", "Column of class numbers.")

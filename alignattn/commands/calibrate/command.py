@@ -16,6 +16,8 @@ from alignattn.calibration import (
     Estimate,
     EstimatesByState,
     apply_temperature,
+    shift_auroc,
+    shift_auroc_interval,
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
@@ -64,6 +66,8 @@ class ReportedSplit:
 
 
 CalibrationReport = tuple[ReportedSplit, EstimatesByState]
+ShiftsByName = Mapping[str, Mapping[str, Estimate]]
+"""Of each reported split by its name and by state: the AUROC of its rows' confidence against the domain's."""
 
 
 def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
@@ -91,12 +95,24 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     folder = Path(arguments.output_dir)
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
+    domains = _domains(parts, arguments.in_domain)
     reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap", disable=None)]
+    shifts = {part.name: _shift(domains[part.name], part, arguments) for part in parts if part.name in domains}
     with unfinished(folder):
         for part in parts:
             draw_split(folder / part.picture, part, arguments.num_bins)
-        write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, arguments))
-    print("\n".join([render_reports(reports), "", *_caption(files, temperatures, arguments), f"written to {folder}"]))
+        write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
+    print(
+        "\n".join(
+            [
+                render_reports(reports),
+                "",
+                *_told_shifts(shifts, arguments),
+                *_caption(files, temperatures, arguments),
+                f"written to {folder}",
+            ]
+        )
+    )
     return reports
 
 
@@ -184,6 +200,44 @@ def _summary(part: ReportedSplit, arguments: CalibrateOptions) -> EstimatesBySta
     return {state: summarise(rows, part.labels, **options) for state, rows in part.probabilities.items()}
 
 
+def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, ReportedSplit]:
+    """Of each part out of the domain by its name the part in it: that of its own file, or the only one."""
+    own = {part.file: part for part in parts if part.split == split}
+    if split is None:
+        return {}
+    if not own:
+        names = ", ".join(dict.fromkeys(part.split for part in parts))
+        raise AlignAttnError(f"--in_domain: split {split!r} is not reported: choose among {names}")
+    others = [part for part in parts if part.split != split]
+    if len(own) > 1 and any(part.file not in own for part in others):
+        raise AlignAttnError(
+            f"--in_domain: several files have a split {split!r}, and another has none: give them apart"
+        )
+    only = next(iter(own.values()))
+    return {part.name: own.get(part.file, only) for part in others}
+
+
+def _shift(domain: ReportedSplit, part: ReportedSplit, arguments: CalibrateOptions) -> dict[str, Estimate]:
+    estimates = {}
+    for state in domain.probabilities.keys() & part.probabilities.keys():
+        sides = domain.probabilities[state], part.probabilities[state]
+        interval = shift_auroc_interval(*sides, resamples=arguments.resamples, seed=arguments.seed)
+        estimates[state] = Estimate(shift_auroc(*sides), interval)
+    return dict(sorted(estimates.items(), reverse=True))
+
+
+def _told_shifts(shifts: ShiftsByName, arguments: CalibrateOptions) -> list[str]:
+    lines = []
+    for name, estimates in shifts.items():
+        for state, one in estimates.items():
+            ends = f" ({100 * one.interval.low:.1f}–{100 * one.interval.high:.1f})" if one.interval else ""
+            lines.append(
+                f"AUROC of the largest probability, {arguments.in_domain} against {name}, {state}: "
+                f"{100 * one.value:.1f} %{ends}; 50 % tells nothing"
+            )
+    return lines
+
+
 def _number(name: str, value: float) -> str:
     return f"{100 * value:.1f}" if FIGURES[name].is_share else f"{value:.3f}"
 
@@ -198,6 +252,7 @@ def _content(
     files: Sequence[Predictions],
     temperatures: Sequence[Temperature | None],
     reports: Sequence[CalibrationReport],
+    shifts: ShiftsByName,
     arguments: CalibrateOptions,
 ) -> dict[str, Any]:
     """What `calibration.json` holds; shares are fractions, not percentages."""
@@ -210,7 +265,9 @@ def _content(
             "temperature": temperature and temperature.to_dict(names[temperature.file]),
             "bad_rows": [asdict(bad) for bad in file.bad_rows],
             "splits": {
-                part.split: _split_content(part, summary) for part, summary in reports if part.file == file.path
+                part.split: _split_content(part, summary, shifts.get(part.name, {}))
+                for part, summary in reports
+                if part.file == file.path
             },
         }
         for file, temperature in zip(files, temperatures, strict=True)
@@ -218,11 +275,12 @@ def _content(
     return {"alignattn": alignattn.__version__, "settings": settings, "files": contents}
 
 
-def _split_content(part: ReportedSplit, summary: EstimatesByState) -> dict[str, Any]:
+def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mapping[str, Estimate]) -> dict[str, Any]:
     figures = {
         state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
-    return {"rows": len(part.labels), "is_other_half": part.is_other_half, "picture": part.picture, **figures}
+    told = {"shift_auroc": {state: asdict(estimate) for state, estimate in shift.items()}} if shift else {}
+    return {"rows": len(part.labels), "is_other_half": part.is_other_half, "picture": part.picture, **figures, **told}
 
 
 def _caption(

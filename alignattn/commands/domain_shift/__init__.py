@@ -41,6 +41,8 @@ class DomainShiftOptions(RunOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.data.evaluation_splits is not None:
+            raise AlignAttnError("--evaluation_splits: the pair says what is evaluated: leave it out")
         for name in (PATIENCE, LOADING):
             if getattr(self.training, name):
                 raise AlignAttnError(f"--{name} would choose by rows that are held out: leave it out")

@@ -15,10 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from alignattn.calibration import (
     ECE_BINS,
+    Estimate,
     apply_temperature,
     fit_temperature,
     log_probabilities,
     negative_log_likelihood,
+    shift_auroc,
+    shift_auroc_interval,
     summarise,
 )
 from alignattn.calibration.diagrams import reliability_panels
@@ -238,6 +241,10 @@ def _result(
         sides={one.development_set.side: _side_result(one, run, temperature) for one in judged},
         versions=package_versions(),
         device=device_name(args.device),
+        shift_auroc={
+            state: Estimate(shift_auroc(*sides), shift_auroc_interval(*sides))
+            for state, sides in _sides_by_state(judged, temperature).items()
+        },
         one_answer={
             one.development_set.side: answer
             for one in judged
@@ -264,6 +271,14 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
 
 def _states(probabilities: NDArray[np.float64], temperature: float) -> dict[str, NDArray[np.float64]]:
     return {"before": probabilities, "after": apply_temperature(probabilities, temperature)}
+
+
+def _sides_by_state(
+    judged: Sequence[JudgedSide], temperature: float
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """The held-out probabilities of both sides, before and after temperature scaling."""
+    near, far = (_states(one.half(HELD_OUT)[0], temperature) for one in judged)
+    return {state: (near[state], far[state]) for state in near}
 
 
 def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShiftResult) -> None:

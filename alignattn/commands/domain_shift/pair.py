@@ -1,7 +1,20 @@
 """Two tasks of the same labels: one to train on, the other to shift to."""
 
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import read_yaml
 from alignattn.tasks import TASKS, LabelledTask, Task, get_task, is_definition, plain_name
+
+PAIRS_FILE = Path(__file__).with_name("pairs.yaml")
+
+
+@cache
+def matching_pairs() -> Mapping[str, str]:
+    """Return the pairs whose labels mean the same by other names, and why they do."""
+    return dict(read_yaml(PAIRS_FILE))
 
 
 def parse_pair(pair: str) -> tuple[LabelledTask, LabelledTask]:
@@ -29,7 +42,10 @@ def _checked_pair(pair: str, first: Task, second: Task) -> tuple[LabelledTask, L
             f"--pair {pair}: calibration is of rows that have a class each, and {first.name} or {second.name} has "
             "none: choose other tasks"
         )
-    if type(first) is not type(second) or first.labels != second.labels:
+    is_matching = first.labels == second.labels or (
+        f"{first.name}-{second.name}" in matching_pairs() and len(first.labels) == len(second.labels)
+    )
+    if type(first) is not type(second) or not is_matching:
         described = " and ".join(f"{task.name} has {', '.join(task.labels)}" for task in (first, second))
         raise AlignAttnError(f"--pair {pair}: the labels differ ({described}): choose two tasks of the same labels")
     if first == second:

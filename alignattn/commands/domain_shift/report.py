@@ -15,7 +15,7 @@ from alignattn.support.text_tables import render_table
 from alignattn.tasks.cut_rows import CutRows
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
-TABLE_FIGURES = ("accuracy", "expected_calibration_error")
+TABLE_FIGURES = ("accuracy", "expected_calibration_error", "area_under_risk_coverage")
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class DomainShiftResult:
         versions: of Python and the packages.
         device: what the evaluation ran on; that of the training is in the run's own folder.
         one_answer: the class that is predicted for every row of a side, by its name, where there is but one.
+        shift_auroc: how well confidence tells the held-out rows of both sides apart, before and after; see there.
     """
 
     pair: str
@@ -82,6 +83,7 @@ class DomainShiftResult:
     versions: dict[str, str]
     device: str
     one_answer: Mapping[str, str] = field(default_factory=dict)
+    shift_auroc: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
@@ -95,7 +97,9 @@ def render_domain_shift(result: DomainShiftResult) -> str:
     for name, side in result.sides.items():
         for state, estimates in side.figures.items():
             temperature = result.temperature if state == "after" else 1.0
-            cells = [_percent_with_interval(estimates[figure]) for figure in TABLE_FIGURES]
+            cells = [
+                _percent_with_interval(estimates[figure]) if figure in estimates else "" for figure in TABLE_FIGURES
+            ]
             lines.append([name, side.task, str(side.held_out_rows), f"{temperature:.3f}", *cells])
     before, after = (result.development_nll[state] for state in ("before", "after"))
     caption = [
@@ -106,6 +110,11 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         *(
             f"{name}: {answer} is predicted for every row: the model tells nothing apart"
             for name, answer in result.one_answer.items()
+        ),
+        *(
+            f"AUROC of the largest probability, rows in domain against out of it, {state} temperature scaling: "
+            f"{_percent_with_interval(estimate)} % (50 % tells nothing)"
+            for state, estimate in result.shift_auroc.items()
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
@@ -128,13 +137,15 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
             state: {
                 figure: over_seeds([result.sides[name].figures[state][figure].value for result in results])
                 for figure in estimates
+                # A result of before may lack one.
+                if all(figure in result.sides[name].figures[state] for result in results)
             }
             for state, estimates in side.figures.items()
         }
         sides[name] = asdict(side) | {"figures": figures}
         for state, spreads in figures.items():
             scaling = with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
-            cells = [with_deviation(spreads[figure], "{:.2f}", 100) for figure in TABLE_FIGURES]
+            cells = [with_deviation(spreads[name], "{:.2f}", 100) if name in spreads else "" for name in TABLE_FIGURES]
             lines.append([name, side.task, str(side.held_out_rows), scaling, *cells])
     content = {
         "pair": first.pair,

@@ -14,11 +14,14 @@ from alignattn.calibration import (
     ECE_BINS,
     adaptive_calibration_error,
     apply_temperature,
+    area_under_risk_coverage,
     brier_score,
+    classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
     negative_log_likelihood,
     reliability,
+    shift_auroc,
 )
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
@@ -34,6 +37,7 @@ BINNED = {
     "expected_calibration_error": expected_calibration_error,
     "adaptive_calibration_error": adaptive_calibration_error,
     "maximum_calibration_error": maximum_calibration_error,
+    "classwise_calibration_error": classwise_calibration_error,
 }
 
 
@@ -76,6 +80,7 @@ def figures_of(probabilities: np.ndarray, labels: np.ndarray, num_bins: int = 10
     return {
         "accuracy": float((probabilities.argmax(axis=1) == labels).mean()),
         **{name: error(probabilities, labels, num_bins) for name, error in BINNED.items()},
+        "area_under_risk_coverage": area_under_risk_coverage(probabilities, labels),
         "brier_score": brier_score(probabilities, labels),
         "negative_log_likelihood": negative_log_likelihood(probabilities, labels),
     }
@@ -93,7 +98,7 @@ def test_each_split_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert report["rows"] == NUM_ROWS // 2
         assert values(report["before"]) == pytest.approx(expected)
         assert "after" not in report
-        shares = ["accuracy", *BINNED]
+        shares = ["accuracy", *BINNED, "area_under_risk_coverage"]
         cells = [f"{100 * expected[name]:.1f}" if name in shares else f"{expected[name]:.3f}" for name in expected]
         place = lines.index([split, str(NUM_ROWS // 2), *cells])
         interval = report["before"]["accuracy"]["interval"]
@@ -339,3 +344,18 @@ def test_nothing_is_overwritten(present: str, tmp_path: Path, capsys: pytest.Cap
 def test_the_defaults_are_those_of_the_measures() -> None:
     options = CalibrateOptions(files=["any"])
     assert (options.num_bins, options.resamples, options.seed) == (ECE_BINS, RESAMPLES, SEED)
+
+
+def test_how_well_confidence_tells_splits_apart_is_told(tmp_path, capsys):
+    table = columns()
+    content = run(save(tmp_path / "p.parquet", table), "--in_domain", "near", folder=tmp_path / "out")
+    (near, far) = (rows_of(table, split)[0] for split in ("near", "far"))
+    splits = content["files"][0]["splits"]
+    assert "shift_auroc" not in splits["near"]
+    told = splits["far"]["shift_auroc"]["before"]
+    assert told["value"] == pytest.approx(shift_auroc(near, far))
+    assert told["interval"]["low"] < told["value"] < told["interval"]["high"]
+    assert f"near against far, before: {100 * told['value']:.1f} %" in capsys.readouterr().out
+    other = ["calibrate", str(tmp_path / "p.parquet"), "--in_domain", "nearer", "--output_dir", str(tmp_path / "other")]
+    assert run_command(other) == USER_ERROR_EXIT_CODE
+    assert "split 'nearer' is not reported" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, SHARED, WORDS
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, roc_auc_score
 
 from alignattn.calibration import apply_temperature, expected_calibration_error, fit_temperature, log_probabilities
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
@@ -146,6 +146,8 @@ class TestHalves:
         ("qqp-twitter_ppdb", ("qqp", "twitterppdb")),
         ("qqp-twitter-ppdb", ("qqp", "twitterppdb")),
         ("rte-qnli", ("rte", "qnli")),
+        ("mrpc-twitterppdb", ("mrpc", "twitterppdb")),
+        ("qqp-mrpc", ("qqp", "mrpc")),
     ],
 )
 def test_pairs(pair: str, names: tuple[str, str]) -> None:
@@ -182,6 +184,14 @@ def test_figures_are_those_of_the_saved_predictions(finished: Path) -> None:
             assert accuracy["value"] == pytest.approx(accuracy_score(labels, predictions))
             assert error["value"] == pytest.approx(expected_calibration_error(rows, labels))
             assert accuracy["interval"]["low"] < accuracy["value"] < accuracy["interval"]["high"]
+
+
+def test_how_well_confidence_tells_the_sides_apart(finished: Path) -> None:
+    told = read(finished)["shift_auroc"]
+    confidence = [rows_of(finished, side, "held-out")[0].max(axis=1) for side in SIDES]
+    is_near = np.repeat([True, False], [len(side) for side in confidence])
+    assert told["before"]["value"] == pytest.approx(roc_auc_score(is_near, np.concatenate(confidence)))
+    assert all(one["interval"]["low"] < one["value"] < one["interval"]["high"] for one in told.values())
 
 
 def test_the_trained_model_is_what_is_judged(finished: Path) -> None:
@@ -320,6 +330,8 @@ class TestMistakes:
                 {"pair": "snli-qqp"},
                 "(snli has entailment, neutral, contradiction and qqp has not_duplicate, duplicate)",
             ),
+            ({"pair": "mrpc-qqp"}, "the labels differ"),
+            ({"evaluation_splits": "test"}, "--evaluation_splits: the pair says what is evaluated"),
             ({"pair": "stsb-stsb"}, "stsb or stsb has none"),
             ({"pair": "mrpc-stsb"}, "mrpc or stsb has none"),
             ({"pair": "squad-squadv2"}, "squad or squadv2 has none"),
