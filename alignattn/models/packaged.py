@@ -39,6 +39,7 @@ class PackagedModel:
         folder: of the model, the last two parts of its path.
         extra: of this package, which installs it.
         hub_id: of the same model on the Hub.
+        seen: tasks whose rows were among the pairs that it was trained on, as its card says.
         sha256: of the zip file that the pieces are parts of; None where the one piece is the model's folder.
     """
 
@@ -47,6 +48,7 @@ class PackagedModel:
     extra: str
     hub_id: str
     sha256: str | None = None
+    seen: tuple[str, ...] = ("snli", "mnli", "qqp")
 
     @property
     def package(self) -> str:
@@ -110,3 +112,13 @@ def model_source(model: str) -> str:
     if packaged.sha256 is None:
         return str(paths[0])
     return str(unpacked(paths, packaged.sha256, cache_folder() / Path(packaged.folder).name))
+
+
+def seen_before(model: str) -> tuple[str, ...]:
+    """Return the tasks whose rows a model has seen in its pretraining, as its card says; nothing where none is known.
+
+    Args:
+        model: as `--model` takes it: a name, an id of the Hub or a folder.
+    """
+    found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
+    return next((one.seen for one in found), ())

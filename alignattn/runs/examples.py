@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from alignattn.runs.logs import STATE_FILE, read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
 from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.parquet import read_parquet
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.task import MetricName
@@ -43,6 +45,32 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     if metric not in get_args(MetricName) or predictions["label"].type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+
+
+def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the predictions of a deep ensemble (Lakshminarayanan et al. 2017, section 2.4): the mean of several runs'.
+
+    Args:
+        tables: of each run, the predictions of the same split: probabilities of classes, or scores.
+
+    Raises:
+        AlignAttnError: if they are of other rows or labels, or have no mean.
+    """
+    first = tables[0]
+    for table in tables:
+        if not (table["row"].equals(first["row"]) and table["label"].equals(first["label"])):
+            raise AlignAttnError("an ensemble is of runs on the same rows and labels, and these are on others")
+    if "probabilities" in first.column_names:
+        rows = [np.stack(table["probabilities"].to_numpy()) for table in tables]
+        if len({probabilities.shape for probabilities in rows}) > 1:
+            raise AlignAttnError("an ensemble is of runs on the same labels, and these have more and fewer classes")
+        mean = np.mean(rows, axis=0)
+        columns = {"prediction": pa.array(mean.argmax(axis=1)), "probabilities": pa.array(list(mean))}
+    elif pa.types.is_floating(first["prediction"].type):
+        columns = {"prediction": pa.array(np.mean([table["prediction"].to_numpy() for table in tables], axis=0))}
+    else:
+        raise AlignAttnError("an ensemble is a mean of probabilities or scores, and these predictions are neither")
+    return pa.table({"row": first["row"], "label": first["label"], **columns})
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:

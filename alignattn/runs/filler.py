@@ -62,6 +62,10 @@ class Filler(ABC):
         """Return what a number of a finished run is made of, row by row; None where that is not kept."""
         return None
 
+    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
+        """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""
+        return None
+
 
 def words(options: Mapping[str, Any]) -> list[str]:
     """Return options as the words of a command line."""

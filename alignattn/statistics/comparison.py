@@ -16,6 +16,7 @@ from alignattn.statistics.paired_tests import (
     sign_flip_p_value,
     t_interval,
 )
+from alignattn.statistics.power import detectable_difference
 from alignattn.support.errors import AlignAttnError
 
 SIGNIFICANCE_LEVEL = 0.05
@@ -38,6 +39,8 @@ class Comparison:
         corrected_p_value: after correction for all comparisons of the table; None until corrected, or without p.
         test: what was tested over what, in words for a reader.
         seeds: how many seeds were paired.
+        detectable: the difference that such a study finds at 0.05 with a power of 80 %, as `detectable_difference`
+            tells it of the interval; None without one.
     """
 
     difference: float
@@ -46,6 +49,7 @@ class Comparison:
     corrected_p_value: float | None
     test: str
     seeds: int
+    detectable: float | None = None
 
     @property
     def extent(self) -> float:
@@ -128,7 +132,7 @@ def compare_unpaired(
     interval, p_value = bootstrap_difference(*systems, resamples, seed)
     num_runs = " and ".join(str(len(own)) for own in systems)
     test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; no seed in common"
-    return Comparison(difference, interval, p_value, None, test, 0)
+    return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
 
 
 def correct(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
@@ -214,13 +218,15 @@ def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
 
 
 def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
+    interval = t_interval(differences)
     return Comparison(
         difference=float(differences.mean()),
-        interval=t_interval(differences),
+        interval=interval,
         p_value=sign_flip_p_value(differences, seed),
         corrected_p_value=None,
         test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
         seeds=len(differences),
+        detectable=detectable_difference(interval, len(differences) - 1),
     )
 
 
@@ -241,17 +247,20 @@ def _over_examples(differences: NDArray[np.float64], pairs: PairedScores, resamp
         corrected_p_value=None,
         test=f"{test}, for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}",
         seeds=num_seeds,
+        detectable=detectable_difference(interval),
     )
 
 
 def _without_test(differences: NDArray[np.float64]) -> Comparison:
     num_seeds = len(differences)
     can_spread = num_seeds >= FEWEST_ROWS
+    interval = t_interval(differences) if can_spread else None
     return Comparison(
         difference=float(differences.mean()),
-        interval=t_interval(differences) if can_spread else None,
+        interval=interval,
         p_value=None,
         corrected_p_value=None,
         test=f"no test; t-interval over {num_seeds} paired seeds" if can_spread else "no test; one seed",
         seeds=num_seeds,
+        detectable=None if interval is None else detectable_difference(interval, num_seeds - 1),
     )

@@ -13,7 +13,20 @@ ONE_ANSWER_MARK = "°"
 SMALLEST_P = 0.001
 """Below it a p-value is printed as smaller than it."""
 
-DIFFERENCE_HEADINGS = ("row", "column", "difference", "95 % interval", "p", "corrected p", "seeds", "test")
+DIFFERENCE_HEADINGS = (
+    "row",
+    "column",
+    "difference",
+    "95 % interval",
+    "detectable",
+    "p",
+    "corrected p",
+    "seeds",
+    "test",
+)
+"""`detectable`: the difference that such a study finds at 0.05 with a power of 80 %."""
+
+DETECTABLE = "Detectable: the difference that a study as noisy as this one finds at 0.05 with a power of 80 %."
 DIFFERENCE_WORDS = ("row", "column", "test")
 """Those of them that hold words, which are set to the left."""
 
@@ -73,6 +86,7 @@ def difference_texts(row: str, column: str, comparison: "Comparison", unit: Unit
         column,
         f"{unit.difference(comparison.difference)} {unit.difference_symbol}".strip(),
         f"[{unit.difference(interval.low)}, {unit.difference(interval.high)}]" if interval else NOTHING,
+        NOTHING if comparison.detectable is None else unit.form.format(unit.factor * comparison.detectable),
         _p_text(comparison.p_value),
         _p_text(comparison.corrected_p_value),
         str(comparison.seeds),

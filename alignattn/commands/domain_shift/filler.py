@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from alignattn.calibration.measures import calibration_scores
+from alignattn.calibration.temperature import apply_temperature
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.command import HELD_OUT, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
-from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.options import CONFIG_FILE
 from alignattn.runs.run_folder import RUN_FOLDER
@@ -57,14 +59,29 @@ class DomainShiftFiller(Filler):
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the held-out rows of the side that `path` leads to, before temperature scaling."""
+        """Return the held-out rows of the side that `path` leads to, before or after temperature scaling."""
+        _, side, _, state, figure, _ = path
+        result = read_domain_shift(folder)
+        assert result is not None
+        rows = read_split(folder, f"{side}-{HELD_OUT}")
+        return _scores(rows, figure, result.temperature if state == "after" else None)
+
+    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
+        """Return the same of the mean of what the runs predicted, which has no temperature."""
         _, side, _, state, figure, _ = path
         if state != "before":
             return None
-        rows = read_split(folder, f"{side}-{HELD_OUT}")
-        if figure == "accuracy":
-            return metric_examples(figure, rows)
-        return calibration_scores(np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy())
+        return _scores(mean_predictions([read_split(folder, f"{side}-{HELD_OUT}") for folder in folders]), figure)
+
+
+def _scores(rows: Any, figure: str, temperature: float | None = None) -> ExampleScores | None:
+    if figure == "accuracy":
+        return metric_examples(figure, rows)
+    if figure != "expected_calibration_error":
+        return None
+    probabilities = np.stack(rows["probabilities"].to_numpy())
+    scaled = probabilities if temperature is None else apply_temperature(probabilities, temperature)
+    return calibration_scores(scaled, rows["label"].to_numpy())
 
 
 FILLER = DomainShiftFiller()

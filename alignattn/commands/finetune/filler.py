@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignattn.runs.examples import metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.options import CONFIG_FILE, RunOptions
 from alignattn.runs.results import read_result, score_text
@@ -54,6 +54,11 @@ class FinetuneFiller(Filler):
         """Return the rows of the split that `path` leads to."""
         _, split, metric = path
         return metric_examples(metric, read_split(folder, split))
+
+    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
+        """Return the rows of the split that `path` leads to, by the mean of what the runs predicted."""
+        _, split, metric = path
+        return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
 
 
 FILLER = FinetuneFiller()

@@ -85,11 +85,13 @@ class Row(Definition):
     Attributes:
         options: of its runs.
         label: as printed; where empty, the options that tell it from the others.
+        ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
         published: by column and measure, as the paper prints it; None where it does not.
     """
 
     options: Mapping[str, Any]
     label: str = ""
+    ensemble: bool = False
     published: Sequence[Sequence[str | None]] = ()
 
 
@@ -204,8 +206,8 @@ class Cell:
         if self.is_one_answer:
             lines.append("a model of it predicts the same for every row")
         if self.comparison is not None:
-            _, _, difference, interval, p_value, corrected, _, test = self.difference_texts()
-            lines.append(f"difference to soft {difference}, 95 % interval {interval}")
+            _, _, difference, interval, detectable, p_value, corrected, _, test = self.difference_texts()
+            lines.append(f"difference to soft {difference}, 95 % interval {interval}, detectable {detectable}")
             lines.append(f"p {p_value}, corrected {corrected} ({test})")
         if self.published is not None:
             lines.append(f"published, of another run: {self.published}")

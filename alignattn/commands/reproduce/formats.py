@@ -206,6 +206,7 @@ def _frame_line(cell: Cell) -> dict[str, Any]:
         "difference": comparison and scaled(comparison.difference),
         "difference_low": interval and scaled(interval.low),
         "difference_high": interval and scaled(interval.high),
+        "detectable_difference": comparison and scaled(comparison.detectable),
         "p_value": comparison and comparison.p_value,
         "corrected_p_value": comparison and comparison.corrected_p_value,
         "test": comparison and comparison.test,

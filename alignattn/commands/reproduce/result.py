@@ -15,13 +15,14 @@ from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
+from alignattn.models.packaged import seen_before
 from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.filler import RunReport
-from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, correct
-from alignattn.statistics.comparison_words import NOTHING, ONE_ANSWER_MARK, WORSE_MARK
+from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, compare_unpaired, correct
+from alignattn.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWER_MARK, WORSE_MARK
 from alignattn.statistics.example_scores import ExampleScores
-from alignattn.statistics.paired_tests import PairedScores
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
+from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.publishing import publishable_text, short_path
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
@@ -125,6 +126,8 @@ class TableResult:
             lines.append(
                 f"{ONE_ANSWER_MARK}: of a model that predicts the same for every row, and tells nothing apart."
             )
+        if any(cell.comparison is not None and cell.comparison.detectable for cell in self.cells):
+            lines.append(DETECTABLE)
         tests = [cell.comparison.test for cell in self.cells if cell.comparison is not None]
         if verdicts & {"better", "worse"} and any(" examples" in test for test in tests):
             lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
@@ -147,13 +150,13 @@ def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFol
     """
     runs = {digest: _read_run(folder) for digest, folder in folders.items()}
     results = next(iter(folders.values())).results
-    compared, problems = _compare_all([_with_numbers(cell, runs) for cell in cells], folders)
+    compared, problems = _compare_all([_with_numbers(cell, runs, folders) for cell in cells], folders)
     return TableResult(
         name=table.name,
         title=table.title,
         published_source=table.published_source,
         measured_source=_without_paths(_measured_source(table, cells), results),
-        notes=[*table.notes, *(_without_paths(problem, results) for problem in problems)],
+        notes=[*table.notes, *_contamination(table), *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
     )
@@ -205,7 +208,7 @@ def _pictures(report: RunReport) -> dict[str, str]:
     return pictures
 
 
-def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
+def _with_numbers(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str, RunFolder]) -> Cell:
     own = [runs[experiment.digest] for experiment in cell.experiments]
     states = {run.state for run in own}
     state: State = next((one for one in WORST_FIRST if one in states), "done")
@@ -214,8 +217,26 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun]) -> Cell:
         values = [_number_at(run.numbers, cell.path) if run.state == "done" else None for run in own]
     except AlignAttnError as error:
         return replace(cell, state="failed", reason=str(error))
+    if cell.row.ensemble:
+        return _of_ensemble(replace(cell, state=state, reason=reason), runs, folders)
     is_one_answer = any(_is_one_answer(run.numbers, cell.path) for run in own if run.state == "done")
     return replace(cell, state=state, reason=reason, values=values, is_one_answer=is_one_answer)
+
+
+def _of_ensemble(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str, RunFolder]) -> Cell:
+    """The cell of the mean of what its finished runs predicted: one number."""
+    try:
+        scores = _ensemble(cell, [one.digest for one in cell.experiments if runs[one.digest].state == "done"], folders)
+    except UNREADABLE as error:
+        return replace(cell, state="failed", reason=one_line(error))
+    if scores is None and cell.state == "done":
+        return replace(cell, state="failed", reason=f"{'.'.join(cell.path)} of an ensemble is not kept")
+    return replace(cell, values=[None if scores is None else scores.value])
+
+
+def _ensemble(cell: Cell, digests: Sequence[str], folders: Mapping[str, RunFolder]) -> ExampleScores | None:
+    found = [folders[digest] for digest in digests]
+    return found[0].filler.ensemble([folder.output for folder in found], cell.path) if found else None
 
 
 def _is_one_answer(numbers: Mapping[str, Any], path: Sequence[str]) -> bool:
@@ -262,6 +283,8 @@ def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_s
         for seed, (measured, baseline) in enumerate(zip(cell.values, plain.values, strict=False))
         if measured is not None and baseline is not None
     }
+    if cell.row.ensemble:
+        return _compare_ensemble(cell, plain, folders)
     if not values or cell.experiments == plain.experiments:
         return None
     return compare(
@@ -270,6 +293,22 @@ def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_s
         partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
+
+
+def _compare_ensemble(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder]) -> Comparison | None:
+    """One model of all seeds against those of each: over the examples, which is all that they share."""
+    finished = [one.digest for one, value in zip(plain.experiments, plain.values, strict=True) if value is not None]
+    own = [one.digest for one in cell.experiments if folders[one.digest].status().state == "done"]
+    if not cell.numbers or not finished:
+        return None
+
+    def scores() -> UnpairedScores | None:
+        whole = _ensemble(cell, own, folders)
+        each = [_examples(folders[digest], plain.path) for digest in finished]
+        known = [one for one in each if one is not None]
+        return ([whole], known) if whole is not None and len(known) == len(each) else None
+
+    return compare_unpaired(cell.numbers, plain.numbers, scores)
 
 
 def _paired_scores(
@@ -290,6 +329,19 @@ def _examples(folder: RunFolder, path: Sequence[str]) -> ExampleScores | None:
         return folder.filler.examples(folder.output, path)
     except UNREADABLE as error:
         raise AlignAttnError(f"what {folder.output} holds cannot be read: {one_line(error)}; move it away") from error
+
+
+def _contamination(table: Table) -> list[str]:
+    """What is to be known of models that saw rows of the table's tasks before."""
+    words = {word for column in table.columns for word in column.name.lower().split("-")}
+    notes = []
+    for model in dict.fromkeys(map(table.model_of, table.rows)):
+        if seen := [task for task in seen_before(model) if task in words]:
+            notes.append(
+                f"The card of {short_path(model)} lists {listing(seen)} among the pairs that it was trained on: its "
+                "figures there are of data that it has partly seen before."
+            )
+    return notes
 
 
 def _measured_source(table: Table, cells: Sequence[Cell]) -> str:

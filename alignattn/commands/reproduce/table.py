@@ -9,6 +9,7 @@
     rows:      a list of
       options: of the runs of the row
       label: as printed; where left out, the options that tell the row from the others
+      ensemble: true for the mean of what the runs of another row of the same options predicted: it costs no run
       published: for each column a number, or a list of as many as it has measures; null or left out where unknown
     columns:   a list of
       label: as printed
@@ -139,7 +140,7 @@ class Table(Definition):
             takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.traits(row).is_pretrained
             model = {MODEL_OPTION: given[MODEL_OPTION]} if takes_given else {}
             options = _without(row.options, displaced) | model
-            rows.setdefault(str(sorted(options.items())), row.model_copy(update={"options": options}))
+            rows.setdefault(str((sorted(options.items()), row.ensemble)), row.model_copy(update={"options": options}))
         columns = [
             column.model_copy(update={"options": _without(column.options, displaced)}) for column in self.columns
         ]
@@ -174,26 +175,29 @@ class Table(Definition):
     def label(self, row: Row) -> str:
         """Return what a row is called: its options, without those that all rows share."""
         names = [name for name in row.options if len({str(other.options.get(name)) for other in self.rows}) > 1]
-        return row.label or ", ".join(option_text(name, row.options[name]) for name in names or row.options)
+        label = ", ".join(option_text(name, row.options[name]) for name in names or row.options)
+        return row.label or (f"{label}, ensemble" if row.ensemble else label)
 
     def baseline(self, row: Row) -> Row | None:
-        """Return the row of plain attention that a row is compared with: the one that differs in nothing else.
+        """Return the row of plain attention that a row is compared with: the one that differs least.
 
-        That row may lack options that only alignments have. None for a plain row, and where there is no such row.
+        That row may lack options that the other has, as those of an alignment, or of what is tried in its place
+        (`soft` with label smoothing is compared with `soft`), and differs in nothing else. None for a plain row that
+        has nothing more than another, and where there is no such row.
         """
-        if attention_of(row) == PLAIN_ATTENTION or not self.traits(row).has_attention:
+        if not self.traits(row).has_attention:
             return None
-        return next(
-            (
-                plain
-                for plain in self.rows
-                if plain.options.get(ATTENTION_OPTION) == PLAIN_ATTENTION
-                and all(
-                    row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION_OPTION
-                )
-            ),
-            None,
-        )
+        is_plain = attention_of(row) == PLAIN_ATTENTION
+        candidates = [
+            plain
+            for plain in self.rows
+            if plain.options.get(ATTENTION_OPTION) == PLAIN_ATTENTION
+            and not plain.ensemble
+            and plain is not row
+            and all(row.options.get(name) == value for name, value in plain.options.items() if name != ATTENTION_OPTION)
+            and (row.ensemble or not is_plain or len(plain.options) < len(row.options))
+        ]
+        return max(candidates, key=lambda plain: len(plain.options), default=None)
 
     def model_of(self, row: Row) -> str:
         """Return the model of the runs of a row."""

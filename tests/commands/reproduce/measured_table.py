@@ -29,7 +29,8 @@ ROWS = {name: Row(options={}, label=label) for name, label in LABELS.items()}
 def differs(difference: float, corrected_p: float | None = NOISE) -> Comparison:
     """A comparison over 3 seeds."""
     interval = Interval(difference - 0.01, difference + 0.01)
-    return Comparison(difference, interval, None if corrected_p is None else corrected_p / 8, corrected_p, "a test", 3)
+    p_value = None if corrected_p is None else corrected_p / 8
+    return Comparison(difference, interval, p_value, corrected_p, "a test", 3, detectable=0.014)
 
 
 def run(row: str, column: Column, seed: int) -> Experiment:

@@ -156,20 +156,20 @@ def test_a_table_in_which_nothing_survives_says_so() -> None:
 
 def test_differences_come_with_interval_p_and_test() -> None:
     header, *lines = markdown_tables(measured_table())[1]
-    assert header == ["row", "column", "difference", "95 % interval", "p", "corrected p", "seeds", "test"]
+    assert header == ["row", "column", "difference", "95 % interval", "detectable", "p", "corrected p", "seeds", "test"]
     shown = [[unescaped(cell) for cell in line] for line in lines]
     assert len(shown) == sum(one.comparison is not None for one in CELLS)
     assert shown[0] == [
-        *("aa-gan", "MRPC accuracy (%)", "+10.00 points", "[+9.00, +11.00]", "0.002", "0.012", "3", "a test"),
+        *("aa-gan", "MRPC accuracy (%)", "+10.00 points", "[+9.00, +11.00]", "1.40", "0.002", "0.012", "3", "a test"),
     ]
     assert shown[2][2:4] == ["+1,000.0 MiB", "[+1,000.0, +1,000.0]"]
-    assert shown[-1][2:6] == ["−5.00 points", "[−6.00, −4.00]", "< 0.001", "< 0.001"]
+    assert shown[-1][2:7] == ["−5.00 points", "[−6.00, −4.00]", "1.40", "< 0.001", "< 0.001"]
 
 
 def test_what_cannot_be_tested_is_a_dash() -> None:
     untested = Comparison(0.1, None, None, None, "one seed: nothing is tested", 1)
     table = with_cell(measured_table(), cell("gan", MRPC, ACCURACY, 0.8, comparison=untested))
-    assert markdown_tables(table)[1][1][3:6] == ["–", "–", "–"]
+    assert markdown_tables(table)[1][1][3:7] == ["–", "–", "–", "–"]
 
 
 def test_without_comparisons_there_is_no_second_table() -> None:
@@ -181,7 +181,7 @@ def test_without_comparisons_there_is_no_second_table() -> None:
 def test_markdown_escapes_what_would_be_markup() -> None:
     text = to_markdown(measured_table())
     assert "<script>" not in text
-    assert {len(line) for table in markdown_tables(measured_table()) for line in table} == {5, 8}
+    assert {len(line) for table in markdown_tables(measured_table()) for line in table} == {5, 9}
     assert unescaped(text).count(NASTY) == 3
 
 
@@ -233,7 +233,7 @@ def test_latex_is_balanced_and_escaped() -> None:
 
 def test_latex_rows_have_a_cell_for_each_column() -> None:
     first, second = re.findall(r"\\midrule\n(.*?)\\bottomrule", to_latex(measured_table()), re.DOTALL)
-    for rows, columns in ((first, 5), (second, 8)):
+    for rows, columns in ((first, 5), (second, 9)):
         for line in rows.strip().splitlines():
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
     assert r"\textbf{82.00 $\pm$ 2.00} (87.5)" in first

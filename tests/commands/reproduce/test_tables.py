@@ -12,7 +12,8 @@ from conftest import SHARED
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.fillers import in_digests, option_for, options_for, own_options, read_given
-from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.folder import RunFolder, folders_of
+from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.runs.filler import words
 from alignattn.runs.tables import TABLES
@@ -216,6 +217,52 @@ def test_a_row_is_compared_with_the_plain_row_that_differs_in_nothing_else():
     assert all(scopes.baseline(row) is scopes.rows[0] for row in scopes.rows[1:])
     shift = load_table("table2")
     assert [shift.baseline(row) is None for row in shift.rows[:3]] == [True] * 3
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("study")])
+def test_every_row_of_a_study_is_compared_with_soft(name):
+    table = load_table(name)
+    plain, *others = table.rows
+    assert table.baseline(plain) is None
+    assert [table.baseline(row) for row in others] == [plain] * len(others)
+
+
+@pytest.mark.parametrize(
+    ("model", "tasks", "said"),
+    [
+        ("minilm", ["qqp-twitterppdb"], ["qqp"]),
+        ("sentence-transformers/all-mpnet-base-v2", ["snli-mnli"], ["snli, mnli"]),
+        ("minilm", ["swag-hellaswag"], []),
+        ("bert-base-uncased", ["snli-mnli"], []),
+    ],
+)
+def test_rows_that_a_model_has_seen_before_are_told_below_its_table(model, tasks, said, tmp_path):
+    table = load_table("table2").with_given({"model": model})
+    table = table.narrowed(tasks=tasks, attentions=["soft"])
+    cells = list(table.cells([1]))
+    told = [note for note in read_table(table, cells, folders_of(tmp_path, cells)).notes if "trained on: its" in note]
+    assert [f"lists {tasks} among" in note for tasks, note in zip(said, told, strict=True)] == [True] * len(said)
+
+
+def test_an_ensemble_costs_no_run_and_is_told_from_the_row_that_it_is_of():
+    cells = {cell.row.label: cell for cell in load_table("study").narrowed(tasks=["rte"]).cells(SEEDS)}
+    plain, ensemble = cells["soft"], cells["soft + ensemble"]
+    assert ensemble.experiments == plain.experiments
+    assert ensemble.baseline == "soft"
+    assert cells["soft + EMA"].experiments != plain.experiments
+
+
+def test_of_several_plain_rows_the_nearest_is_compared_with():
+    rows = [
+        {"options": {"attention": "soft"}},
+        {"options": {"attention": "soft", "weight_averaging": "ema"}},
+        {"options": {"attention": "aa-ct", "weight_averaging": "ema"}},
+        {"options": {"attention": "aa-ct", "weight_averaging": "swa"}},
+    ]
+    table = load_table("study")
+    table = table.model_copy(update={"rows": [type(table.rows[0]).model_validate(row) for row in rows]})
+    expected = [None, table.rows[0], table.rows[1], table.rows[0]]
+    assert [table.baseline(row) for row in table.rows] == expected
 
 
 def test_rows_are_named_by_what_tells_them_apart():
