@@ -9,6 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
 from alignattn.runs.rows import input_batches
 from alignattn.runs.task_trainer import TaskTrainer
+from alignattn.runs.training_options import TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
@@ -53,17 +54,18 @@ class Balancing(TrainerCallback):
 
 
 def balance_at(
-    time: str | None, trainer: TaskTrainer, task: Task, train: EncodedSplit, processor: Any
+    options: TrainingOptions, trainer: TaskTrainer, task: Task, train: EncodedSplit, processor: Any
 ) -> Callable[[], None]:
-    """Let a trainer balance its model when the option says; return what is to be called when it has trained.
+    """Let a trainer balance its model when the options say; return what is to be called when it has trained.
 
     Args:
-        time: one of `BALANCE_TIMES`, or None.
+        options: of the training, which name the time and the form.
         trainer: of the run.
         task: of the rows.
         train: rows to take moments of.
         processor: of the model.
     """
+    time = options.balance
     if time is None:
         return lambda: None
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
@@ -78,6 +80,7 @@ def balance_at(
             model,
             input_batches(task, train, processor, moments, BATCH_ROWS),
             held_back=input_batches(task, train, processor, measured, BATCH_ROWS),
+            centre=options.balance_centre,
         )
         state.log_history.append(_logged(report) | {"epoch": state.epoch or 0.0, "step": state.global_step})
         if trainer.is_world_process_zero():

@@ -117,6 +117,12 @@ RULES = (
         "beside an alignment that has no networks of its own",
     ),
     Rule(
+        ("balance_centre",),
+        lambda options: options.training.balance is None,
+        "without --balance",
+        "give it as well, as --balance start",
+    ),
+    Rule(
         ("slot_learning_rate",),
         lambda options: not _has_learned_slots(options),
         "beside scores, normalizers and values without parameters of their own",

@@ -141,7 +141,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
             print(remark)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
-    finish = balance_at(options.training.balance, trainer, task, data.train, loaded.processor)
+    finish = balance_at(options.training, trainer, task, data.train, loaded.processor)
     checkpoint = _checkpoint_to_resume(options, args, trained)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)

@@ -115,6 +115,7 @@ class TrainingOptions(TransformersOptions):
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
+    balance_centre: bool = option(False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, rare=True)
     alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
     slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(
