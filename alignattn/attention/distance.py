@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from alignattn.attention.basis import Moments, balancing_basis, cloud
 
@@ -13,6 +14,13 @@ DIRECTIONS_SEED = 0
 FRAME_DIRECTIONS = 128
 """Of `spread_distance`, or a few more: whole orthonormal frames."""
 HALVES_SEED = 0
+HIDDEN = 32
+DISCRIMINATOR_STEPS = 150
+DISCRIMINATOR_RATE = 1e-2
+DISCRIMINATOR_SEED = 0
+"""Of `told_apart`: more steps fit the tokens that are learned from, and tell no more of the others."""
+NO_SPREAD = 1e-12
+"""A feature that does not vary is left as it is, but for its mean."""
 
 
 def sliced_wasserstein(
@@ -121,6 +129,77 @@ def measure_distances(query: Tensor, key: Tensor) -> Distances:
     balanced = spread_distance(basis.of_queries(query), basis.of_keys(key))
     floor = (spread_distance(query, other_query) + spread_distance(key, other_key)) / 2
     return Distances(spread_distance(query, key), balanced, floor)
+
+
+@dataclass(frozen=True)
+class ToldApart:
+    """The accuracy of `told_apart` of queries and keys, each `[H]` float64.
+
+    Attributes:
+        as_is: as attention receives them.
+        balanced: in the basis in which the moments of the half that the discriminator learns from agree.
+    """
+
+    as_is: Tensor
+    balanced: Tensor
+
+
+def measure_told_apart(query: Tensor, key: Tensor) -> ToldApart:
+    """Return how well a discriminator tells queries from keys, as they are and balanced.
+
+    Args:
+        query: `[H, N, d]`.
+        key: `[H, N, d]`.
+    """
+    # Those that are learned from give the moments, too.
+    basis = balancing_basis(*(Moments.of(halves(points)[0]) for points in (query, key)))
+    return ToldApart(told_apart(query, key), told_apart(basis.of_queries(query), basis.of_keys(key)))
+
+
+def told_apart(query: Tensor, key: Tensor) -> Tensor:
+    """Return the share of held-out queries and keys that a small network tells apart: 0.5 is chance.
+
+    A network a head, one hidden layer, learns from one half of the tokens (`halves`) in a fixed number of steps from a
+    fixed start; the share is of the other half.
+
+    Args:
+        query: `[H, N, d]`.
+        key: `[H, N, d]`.
+
+    Returns:
+        `[H]` float64.
+    """
+    query, key = (points.detach().to("cpu", torch.float64) for points in (query, key))
+    learned, held_out = (torch.cat(part, dim=1) for part in zip(halves(query), halves(key), strict=True))
+    middle, spread = learned.mean(dim=1, keepdim=True), learned.std(dim=1, correction=0, keepdim=True)
+    learned, held_out = (((part - middle) / spread.clamp_min(NO_SPREAD)).float() for part in (learned, held_out))
+    is_query = (torch.arange(learned.shape[1]) < learned.shape[1] // 2).expand(learned.shape[:2])
+    network = _Discriminators(*learned.shape[::2])
+    optimizer = torch.optim.Adam(network.parameters(), DISCRIMINATOR_RATE)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        for _ in range(DISCRIMINATOR_STEPS):
+            optimizer.zero_grad()
+            losses = functional.binary_cross_entropy_with_logits(network(learned), is_query.float(), reduction="none")
+            losses.mean(dim=1).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    with torch.no_grad():
+        return ((network(held_out) > 0) == is_query).double().mean(dim=1)
+
+
+class _Discriminators(nn.Module):
+    """A network for each of H heads, `[H, N, d]` to `[H, N]`."""
+
+    def __init__(self, heads: int, size: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(DISCRIMINATOR_SEED)
+        self.inner = nn.Parameter(torch.randn(heads, size, HIDDEN, generator=generator) / size**0.5)
+        self.outer = nn.Parameter(torch.randn(heads, HIDDEN, 1, generator=generator) / HIDDEN**0.5)
+        self.inner_bias = nn.Parameter(torch.zeros(heads, 1, HIDDEN))
+        self.outer_bias = nn.Parameter(torch.zeros(heads, 1))
+
+    def forward(self, points: Tensor) -> Tensor:
+        hidden = functional.relu(torch.baddbmm(self.inner_bias, points, self.inner))
+        return (hidden @ self.outer)[..., 0] + self.outer_bias
 
 
 def halves(points: Tensor) -> tuple[Tensor, Tensor]:

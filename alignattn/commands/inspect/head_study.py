@@ -11,15 +11,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from alignattn.attention.distance import energy_distance, measure_distances, sliced_wasserstein
+from alignattn.attention.distance import (
+    energy_distance,
+    measure_distances,
+    measure_told_apart,
+    sliced_wasserstein,
+)
 
 ROLES = ("previous", "next", "separators", "rare")
 """What a head may mostly attend to: the token before, the token after, special tokens, tokens that are rare."""
 
 TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
 """Means over texts."""
-POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor")
-"""Of all texts' tokens as one cloud: as is, in the balanced basis, and between two halves of one cloud."""
+POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "told_apart", "balanced_told_apart")
+"""Of all texts' tokens as one cloud: the distance as is, in the balanced basis, and between two halves of one cloud;
+the accuracy of a discriminator as is, and in the balanced basis."""
 MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
 POOLED_TOKENS = 4096
 """The first of all texts; they are kept in memory."""
@@ -86,8 +92,8 @@ class HeadStudy:
     """The measures of a model's heads.
 
     Attributes:
-        measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure, and for the balanced
-            distance of a model that cannot be balanced.
+        measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure, and in the balanced
+            basis for a model that has none.
         uniform: by name, what uniform attention gives on the same texts; queries and keys do not enter.
         num_texts: that were averaged over.
         num_tokens: of all of them.
@@ -152,7 +158,7 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
 
 
 def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool) -> dict[str, Tensor]:
-    """Return how far queries and keys of all texts lie apart, in units of their spread.
+    """Return how far queries and keys of all texts lie apart, over their spread, and how well they are told apart.
 
     Args:
         clouds: queries and keys of each text, `[L, H, n, d]`.
@@ -162,12 +168,18 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
         Each of `POOLED_MEASURES`, `[L, H]` float64.
     """
     query, key = (torch.cat(parts, dim=2) for parts in zip(*clouds, strict=True))
-    by_layer = [measure_distances(*layer) for layer in zip(query, key, strict=True)]
-    as_is, balanced, floor = (
-        torch.stack([getattr(distances, name) for distances in by_layer]) for name in ("as_is", "balanced", "floor")
-    )
-    balanced = balanced if balances else torch.full_like(balanced, torch.nan)
-    return dict(zip(POOLED_MEASURES, (as_is, balanced, floor), strict=True))
+    distances = [measure_distances(*layer) for layer in zip(query, key, strict=True)]
+    accuracies = [measure_told_apart(*layer) for layer in zip(query, key, strict=True)]
+    measured = {
+        "spread_distance": torch.stack([layer.as_is for layer in distances]),
+        "balanced_distance": torch.stack([layer.balanced for layer in distances]),
+        "distance_floor": torch.stack([layer.floor for layer in distances]),
+        "told_apart": torch.stack([layer.as_is for layer in accuracies]),
+        "balanced_told_apart": torch.stack([layer.balanced for layer in accuracies]),
+    }
+    if not balances:
+        measured |= {name: torch.full_like(measured[name], torch.nan) for name in measured if "balanced" in name}
+    return measured
 
 
 def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStudy:

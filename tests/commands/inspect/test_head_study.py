@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from alignattn.attention.distance import energy_distance, measure_distances
+from alignattn.attention.distance import energy_distance, measure_distances, measure_told_apart
 from alignattn.commands.inspect.head_study import (
     NO_ROLE,
     POOLED_MEASURES,
@@ -103,9 +103,15 @@ def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
     joined = [torch.cat([getattr(text, role)[0] for text in texts], dim=1) for role in ("query", "key")]
     expected = measure_distances(*joined)
     study = study_heads(texts)
-    for name, values in zip(POOLED_MEASURES, (expected.as_is, expected.balanced, expected.floor), strict=True):
-        torch.testing.assert_close(study.measures[name][0], values)
-    assert study_heads(texts, balances=False).measures["balanced_distance"].isnan().all()
+    told = measure_told_apart(*joined)
+    values = (expected.as_is, expected.balanced, expected.floor, told.as_is, told.balanced)
+    for name, of_heads in zip(POOLED_MEASURES, values, strict=True):
+        torch.testing.assert_close(study.measures[name][0], of_heads)
+    unbalanced = study_heads(texts, balances=False).measures
+    assert {name for name in POOLED_MEASURES if unbalanced[name].isnan().all()} == {
+        "balanced_distance",
+        "balanced_told_apart",
+    }
 
 
 def test_a_text_without_neighbours_does_not_enter_their_mean() -> None:
