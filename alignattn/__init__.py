@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
     from alignattn.patching.checkpoints import from_pretrained
+    from alignattn.patching.folding import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.runs.predictor import Predictor, load_run
     from alignattn.support.errors import AlignAttnError
@@ -50,6 +51,7 @@ _NAMES = {
     ),
     "patching.balance": ("BalanceReport", "balance", "balanced_parameters"),
     "patching.checkpoints": ("from_pretrained",),
+    "patching.folding": ("fold_basis",),
     "patching.recording": ("LayerRecord", "Recording"),
     "runs.predictor": ("Predictor", "load_run"),
     "support.errors": ("AlignAttnError",),
@@ -83,6 +85,7 @@ __all__ = [
     "balance",
     "balanced_parameters",
     "collect",
+    "fold_basis",
     "from_pretrained",
     "is_patched",
     "load_run",

@@ -121,6 +121,22 @@ class Basis:
     shrinkage: Tensor
     is_bounded: Tensor
 
+    @classmethod
+    def of_logarithm(cls, log_matrix: Tensor, query_mean: Tensor, key_mean: Tensor) -> "Basis":
+        """Return that of A = exp(B) in which these means agree.
+
+        Args:
+            log_matrix: B, symmetric, `[H, d, d]` float64 on the CPU.
+            query_mean: μ_q, `[H, d]`.
+            key_mean: μ_k, `[H, d]`.
+        """
+        matrix, inverse = torch.stack([log_matrix, -log_matrix]).matrix_exp()
+        values = torch.linalg.eigvalsh(log_matrix)
+        condition = (values[:, -1] - values[:, 0]).exp()
+        is_bounded = torch.zeros_like(condition, dtype=torch.bool)
+        shift = _shift(matrix, inverse, query_mean, key_mean)
+        return cls(matrix, inverse, shift, condition, torch.zeros_like(condition), is_bounded)
+
     def of_queries(self, query: Tensor) -> Tensor:
         """Return A q of points `[H, N, d]`, in float64."""
         return query.to("cpu", torch.float64) @ self.matrix
@@ -185,10 +201,15 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
         matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
         condition, shrinkage = values[:, -1] / values[:, 0], torch.maximum(first, second)
         is_bounded = is_bounded | is_point
-    shift = _times(matrix, query.mean) - _times(inverse, key.mean)
+    shift = _shift(matrix, inverse, query.mean, key.mean)
     return Basis(
         matrix, inverse, torch.zeros_like(shift) if form == "uncentred" else shift, condition, shrinkage, is_bounded
     )
+
+
+def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor) -> Tensor:
+    """c, by which the means of A q and A⁻¹ k + c agree."""
+    return _times(matrix, query_mean) - _times(inverse, key_mean)
 
 
 def _bounded(values: Tensor) -> tuple[Tensor, Tensor]:

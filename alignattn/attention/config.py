@@ -18,7 +18,9 @@ PLAIN_ATTENTION = "soft"
 BALANCED_SCORES = ("scaled_dot", "dot")
 """Scores that see of queries and keys no more than their products."""
 
-GradientScope = Literal["projections", "all"]
+GradientScope = Literal["projections", "all", "basis"]
+BASIS: GradientScope = "basis"
+"""The scope that cannot touch what the model computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,8 @@ class AttentionConfig:
         alignment_options: keyword arguments of the alignment's class, such as `{"epsilon": 0.05}` for `ot`.
         head_reduction: `sum` (the paper's text) or `mean` (its code) over a layer's heads.
         gradient_scope: which parameters of the model the alignment loss moves: `projections`, the weights and
-            biases that make queries and keys; `all`, also everything below them, as the paper's code does.
+            biases that make queries and keys; `all`, also everything below them, as the paper's code does; `basis`,
+            none of the model, but a basis of each head that attention does not see (`AlignmentInBasis`).
         layers: indices of the attention layers to patch, from 0; None = all.
 
     Raises:
@@ -68,6 +71,8 @@ class AttentionConfig:
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
+        if self.gradient_scope == BASIS and (obstacle := self.unbalanced_by()) is not None:
+            raise AlignAttnError(f"gradient_scope 'basis': {obstacle}, and no basis of both is open: choose another")
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
 

@@ -13,8 +13,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.patching.families import give_slotted_forward, take_slotted_forward
+from alignattn.patching.folding import check_foldable
+from alignattn.patching.heads import check_plain
 from alignattn.patching.owned_configs import own_configs, return_configs
 from alignattn.patching.projections import DECLARED, AttentionModule, features_of, names_of
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
@@ -123,15 +125,13 @@ def fill_slots(
         base_implementation: as in `Patch`.
 
     Raises:
-        AlignAttnError: if a projection is no linear layer.
+        AlignAttnError: if a projection is no linear layer, or no basis could be folded into those of scope `basis`.
     """
-    for layer in layers:
-        if not all(features_of(child) for child in layer.projections.values()):
-            raise AlignAttnError(
-                f"{type(model).__name__} projects queries or keys by something that does not say how many features it "
-                "gives (out_features): this is no linear layer and no adapter of one"
-            )
     path_of = {id(module): path for path, module in model.named_modules()}
+    for layer in layers:
+        for role, projection in layer.projections.items():
+            path = f"{path_of[id(layer.module)]}.{layer.names.roles[role]}"
+            _check_projection(path, projection, is_folded_into=config.gradient_scope == BASIS)
     # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
         state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, base_implementation)
@@ -151,6 +151,22 @@ def fill_slots(
         setattr(encoder.config, CHILD_NAME, config.to_dict())
         if config.changes_function:
             encoder.config.attn_implementation = LOADING_HINT
+    if config.gradient_scope == BASIS:
+        try:
+            check_foldable(model)
+        except AlignAttnError:
+            unpatch(model)
+            raise
+
+
+def _check_projection(path: str, projection: nn.Module, *, is_folded_into: bool) -> None:
+    if not features_of(projection):
+        raise AlignAttnError(
+            f"{path} does not say how many features it gives (out_features): this is no linear layer and no adapter of "
+            "one"
+        )
+    if is_folded_into:
+        check_plain(path, projection)
 
 
 def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:

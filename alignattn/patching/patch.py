@@ -68,14 +68,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         return attach(model, config)
     layers = _layers_to_patch(model, config)
     check_model(model)
-    is_of_family = any(family_of(layer.module) for layer in layers)
-    if is_of_family:
-        _check_family(model, layers)
-    else:
-        _check_interface(model, config, layers)
-    _check_layers(model, layers)
-    check_bidirectional(model)
-    base = None if is_of_family else model.config._attn_implementation
+    base = _checked_base(model, config, layers)
     fill_slots(model, layers, config, base)
     if base is not None:
         model.set_attn_implementation(IMPLEMENTATIONS[base])
@@ -132,6 +125,18 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
     return [layers[index] for index in config.layers]
+
+
+def _checked_base(model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]) -> str | None:
+    """Return the attention implementation to stand on, None for one of `families`, if the model can be patched."""
+    is_of_family = any(family_of(layer.module) for layer in layers)
+    if is_of_family:
+        _check_family(model, layers)
+    else:
+        _check_interface(model, config, layers)
+    _check_layers(model, layers)
+    check_bidirectional(model)
+    return None if is_of_family else model.config._attn_implementation
 
 
 def _check_interface(model: PreTrainedModel, config: AttentionConfig, layers: list[AttentionModule]) -> None:

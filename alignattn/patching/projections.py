@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from alignattn.patching.families import family_of
+from alignattn.support.errors import AlignAttnError
 
 FUSED = "fused"
+DIRECT_TOLERANCE = 0.02
+"""How far queries may be from a multiple of what their projection gave, over their size: half precision rounds."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,31 @@ def features_of(projection: nn.Module) -> int:
     while not hasattr(layer, "out_features") and hasattr(layer, "base_layer"):
         layer = layer.base_layer
     return int(getattr(layer, "out_features", 0))
+
+
+def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
+    """Refuse attention whose queries or keys are no multiple of what its projection gave: rotated, or normed.
+
+    Args:
+        name: of the attention.
+        role: `query` or `key`.
+        given: by the projection, `[B, n, H * d]`.
+        received: by the attention, `[B, H, n, d]`.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    received, given = received.transpose(1, 2).flatten().float(), given.flatten().float()
+    is_direct = given.shape == received.shape
+    if is_direct:
+        factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
+        # What is not finite is told by its own name later.
+        is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
+    if not is_direct:
+        raise AlignAttnError(
+            f"{name} does not attend with the {role} that its projection gives: it rotates or norms it between, and "
+            "cannot be balanced"
+        )
 
 
 def attention_modules(model: nn.Module, num_heads: int) -> list[AttentionModule]:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.support.errors import AlignAttnError
 
 
@@ -249,7 +250,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
 
     Args:
         calls: at least one.
-        alignments: an `Alignment` for each size of a head.
+        alignments: for each size of a head, an `Alignment` or one in a basis.
     """
     masks: list[tuple[Tensor | None, Tensor | None]] = []
     by_size: dict[str, list[Call]] = {}
@@ -259,7 +260,9 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
             Call(call.query, call.key, slots.num_heads, mask, slots.layer)
         )
     samples = sum(len(call.query) for call in calls)
-    parts = [cast(Alignment, alignments[size]).of_calls(group, samples) for size, group in by_size.items()]
+    parts = [
+        cast(Alignment | AlignmentInBasis, alignments[size]).of_calls(group, samples) for size, group in by_size.items()
+    ]
     diagnostics = {name: sum_of(part[1][name] for part in parts) for name in parts[0][1]}
     return sum_of(loss for loss, _ in parts), diagnostics
 

@@ -3,7 +3,7 @@
 import copy
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from alignattn.attention.alignment.base import sum_of
+from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
-from alignattn.patching.projections import FUSED, AttentionModule
+from alignattn.patching.projections import FUSED, AttentionModule, check_direct
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, listing
 
 LOADING_HINT = "load_with_alignattn_from_pretrained"
 """The attention implementation that a saved config names if the patch changes the function. There is none of this name:
@@ -74,9 +75,12 @@ class Patch(nn.Module):
             return
         alignment_class = ALIGNMENTS.load(config.alignment)
         for size, paths in self.paths.items():
-            self.alignments[size] = alignment_class(
+            alignment = alignment_class(
                 int(size), num_layers=len(paths), head_reduction=config.head_reduction, **config.alignment_options
             )
+            if config.gradient_scope == BASIS:
+                alignment = AlignmentInBasis(alignment, _same_heads([layers[path] for path in paths]))
+            self.alignments[size] = alignment
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -102,6 +106,16 @@ class Patch(nn.Module):
         return twin
 
 
+def _same_heads(layers: Sequence[AttentionModule]) -> int:
+    counts = {layer.num_heads for layer in layers}
+    if len(counts) > 1:
+        raise AlignAttnError(
+            f"gradient_scope 'basis' is for layers with as many heads each, and here are some of "
+            f"{listing(map(str, sorted(counts)))}: align those of one count, by layers="
+        )
+    return counts.pop()
+
+
 class LayerSlots(AttentionVariant):
     """The slots of one attention module of a model: the child that a patch gives it.
 
@@ -121,6 +135,7 @@ class LayerSlots(AttentionVariant):
         self.names = layer.names
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
+        self.is_direct = state.config.gradient_scope != BASIS
         self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
 
     def forward(
@@ -164,15 +179,24 @@ class LayerSlots(AttentionVariant):
             attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
         else:
             attended, weights = plain()
-        call = None
-        if self.records_calls:
-            call = self.record_call(mask)
-        elif self.aligns and recording is not None:
-            call = self._projected_call(mask)
+        call = self._recorded(query, key, mask)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
         return attended, weights
+
+    def _recorded(self, query: Tensor, key: Tensor, mask: Tensor | None) -> RecordedCall | None:
+        """Return the call for the alignment, if it wants one."""
+        if not self.records_calls:
+            return self._projected_call(mask) if self.aligns and self.collector.recording is not None else None
+        call = self.record_call(mask)
+        if call is not None and not self.is_direct:
+            # At the first call: a change of basis of the projections would be one of what such attention computes.
+            name = f"a layer of {type(self.collector.owner).__name__}"
+            check_direct(name, "query", call.query, query)
+            check_direct(name, "key", call.key, key)
+            self.is_direct = True
+        return call
 
     @property
     def is_asked(self) -> bool:
@@ -303,7 +327,10 @@ def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Ten
             "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
             "attention interface or through alignattn.attend"
         )
-    if not any(part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)):
+    moves_model = any(state.config.gradient_scope != BASIS for state, _ in recorded)
+    if moves_model and not any(
+        part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)
+    ):
         raise AlignAttnError(
             f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
             "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"

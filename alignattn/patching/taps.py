@@ -20,9 +20,10 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.config import GradientScope
+from alignattn.attention.config import BASIS, GradientScope
 from alignattn.attention.projection import forked_linear
 from alignattn.patching.recording import Collector
+from alignattn.support.errors import AlignAttnError
 
 TAP = "alignattn_tap"
 """Attribute of a projection that is tapped from without."""
@@ -62,8 +63,12 @@ class TappedLinear(nn.Linear):
         if around is not None and around.is_repeated:
             projected: Tensor | None = around.projected.get(id(self)) if input is around.blocked_input else None
             return F.linear(input, self.weight, self.bias) if projected is None else projected
-        reaches_input = tap.gradient_scope == "all"
-        output, aligned = forked_linear(input, self.weight, self.bias, reaches_input=reaches_input)
+        if tap.gradient_scope == BASIS:
+            output = F.linear(input, self.weight, self.bias)
+            aligned = output.detach()
+        else:
+            reaches_input = tap.gradient_scope == "all"
+            output, aligned = forked_linear(input, self.weight, self.bias, reaches_input=reaches_input)
         if around is None:
             tap.collector.keep(tap.role, aligned)
         elif input is around.input:
@@ -162,6 +167,11 @@ def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
         projection.__class__ = TappedLinear
         object.__setattr__(projection, "tap", tap)
         return
+    if tap.gradient_scope == BASIS:
+        raise AlignAttnError(
+            f"gradient_scope 'basis' is folded into plain projections, and the {tap.role} has a "
+            f"{type(projection).__name__} around or in the place of one: leave adapters out, or merge them first"
+        )
     hooks = OutputTap(tap)
     handles = (
         projection.register_forward_pre_hook(hooks.before),

@@ -84,6 +84,7 @@ TEXT_SETTINGS = frozenset({"max_length"})
 SCOPES = {
     "projections": "the alignment loss moves the query and key projections only",
     "all": "the alignment loss also moves the layers below",
+    "basis": "the alignment loss moves a basis of each head that attention does not see, folded into the projections",
 }
 
 SEAL = "\n<!-- Written by alignattn, which keeps the file once you change it: "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.attention.choices import LEARNED
+from alignattn.attention.config import BASIS
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.training_options import PUSH_OPTIONS
@@ -113,8 +114,8 @@ RULES = (
     ),
     Rule(
         ("alignment_learning_rate",),
-        lambda options: options.attention.alignment not in LEARNED,
-        "beside an alignment that has no networks of its own",
+        lambda options: options.attention.alignment not in LEARNED and options.attention.gradient_scope != BASIS,
+        "beside an alignment that has no parameters of its own",
     ),
     Rule(
         ("balance_centre",),

@@ -84,7 +84,7 @@ class ModelOptions(Options):
     alignment_weight: float | None = option(
         None, "Its weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
     )
-    gradient_scope: str | None = option(None, "What it trains: projections (default) or all.", group=ALIGNMENT_GROUP)
+    gradient_scope: str | None = option(None, "It moves projections (default), all or basis.", group=ALIGNMENT_GROUP)
     head_reduction: str | None = option(None, "Of heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
 
     @cached_property

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import yaml
 
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import traits_of
 from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
 from alignattn.runs.model_options import ModelOptions, check_fits
-from alignattn.runs.training_options import SCORING_OPTIONS, UNWRITTEN_OPTION, TrainingOptions
+from alignattn.runs.training_options import SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 from alignattn.tasks import Task, get_task, is_definition
@@ -55,6 +55,10 @@ class RunOptions(Options):
         check_fits(self.model, None)
         if self.training.balance is not None:
             self._check_balance()
+        if self.attention.gradient_scope == BASIS and self.model.lora_r is not None:
+            raise AlignAttnError(
+                "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
+            )
 
     def _check_balance(self) -> None:
         given, obstacle = f"--balance {self.training.balance}", self.attention.unbalanced_by()
@@ -63,6 +67,11 @@ class RunOptions(Options):
         if obstacle is not None:
             raise AlignAttnError(
                 f"{given}: {obstacle}, and the function would not stay as it is: leave one of them out"
+            )
+        if self.attention.gradient_scope == BASIS and self.training.balance != START:
+            raise AlignAttnError(
+                f"{given}: --gradient_scope basis chooses the basis that the model ends in: leave one of them out, or "
+                f"begin in the balanced one with --balance {START}"
             )
         if self.model.lora_r is not None:
             raise AlignAttnError(

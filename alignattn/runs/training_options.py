@@ -27,7 +27,8 @@ SLOT_RATE = "Of parameters that slots add (default: the model's)."
 PATIENCE_HELP = "Evaluations without a better one that end it."
 LOGGING_STEPS = 0.05
 """Of all steps, between two logs."""
-BALANCE_TIMES = ("start", "epoch", "end")
+START = "start"
+BALANCE_TIMES = (START, "epoch", "end")
 """When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 AVERAGES = ("ema", "swa")

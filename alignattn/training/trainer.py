@@ -13,6 +13,7 @@ from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
+from alignattn.patching.folding import check_foldable, fold_basis, learns_basis
 from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.around_forward import Forward, Inputs, around_forward
@@ -78,6 +79,8 @@ class AlignmentMixin(SavingMixin):
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
             self._leave_out_the_search_for_unused_parameters()
+        if learns_basis(self._model):
+            self._check_foldable()
         self._step_alignments = step_alignments
         if self.args.torch_compile:
             backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
@@ -97,6 +100,15 @@ class AlignmentMixin(SavingMixin):
             raise AlignAttnError(
                 "weight_averaging averages whole weights, which DeepSpeed and FSDP keep in parts: leave it out"
             )
+
+    def _check_foldable(self) -> None:
+        """Refuse what could not be folded at the end: adapters that were added, weights that are kept elsewhere."""
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise AlignAttnError(
+                "gradient_scope 'basis' is folded into the projections, which DeepSpeed and FSDP keep in parts: take "
+                "another scope, or balance the finished model with `alignattn balance`"
+            )
+        check_foldable(self._model)
 
     def _leave_out_the_search_for_unused_parameters(self) -> None:
         """Save DistributedDataParallel a search that a model of transformers with a head of its task needs not."""
@@ -124,13 +136,20 @@ class AlignmentMixin(SavingMixin):
         return 1.0 if warmup_steps < 1 else min(1.0, self.state.global_step / warmup_steps)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not."""
+        """Train as the Trainer does; `training_loss` is the mean over the whole run, resumed or not.
+
+        A basis that was learned (`gradient_scope="basis"`) is folded into the projections when all is trained, and the
+        largest condition of A is logged as `basis_condition`.
+        """
         output = super().train(*args, **kwargs)
         self._step_size, self._batch_sizes = None, []
         self.meter.check_finite(self.state.global_step)
         if self.weight_average is not None:
             self.weight_average.give(self._model)
         mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
+        if learns_basis(self._model):
+            condition = max(max(heads) for heads in fold_basis(self._model).values())
+            self.state.log_history[-1]["basis_condition"] = condition
         return TrainOutput(output.global_step, mean["train_loss"], output.metrics | mean)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Tensor | int | None]:

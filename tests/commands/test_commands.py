@@ -50,6 +50,9 @@ MISTAKES = f"""
 {RUN} --task mrpc --balance start --attention qvi
 {RUN} --task mrpc --balance epoch --score additive
 {RUN} --task mrpc --balance end --lora_r 2
+{RUN} --task mrpc --gradient_scope basis --lora_r 2
+{RUN} --task mrpc --gradient_scope basis --balance end
+{RUN} --task mrpc --gradient_scope basis --normalizer local --normalizer_options kind=predictive
 finetune --model esim --output_dir o --task snli --balance start
 {RUN} --train_file rows.csv
 finetune --model da --output_dir o --task snli --attention aa-ct

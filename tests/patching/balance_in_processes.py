@@ -24,6 +24,12 @@ if __name__ == "__main__":
     store, out, rank, world = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
     model, report = balanced(rank, world, wrap=DistributedDataParallel)
-    torch.save({"state": model.state_dict(), "tokens": report.tokens}, f"{out}-{rank}.pt")
+    try:
+        # The last has none of its own.
+        alignattn.balance(model, [tiny_batch(seed=seed) for seed in range(world - 1 - rank)])
+        refusal = ""
+    except alignattn.AlignAttnError as error:
+        refusal = str(error)
+    torch.save({"state": model.state_dict(), "tokens": report.tokens, "refusal": refusal}, f"{out}-{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -414,3 +414,8 @@ def test_two_processes_make_the_model_of_one(tmp_path):
         assert torch.equal(parts[0]["state"][name], parts[1]["state"][name])
         torch.testing.assert_close(parts[0]["state"][name], values, rtol=1e-9, atol=1e-9)
     assert [part["tokens"] for part in parts] == [report.tokens, report.tokens]
+    # One that has no batches leaves none waiting.
+    assert [part["refusal"].split(":")[0] for part in parts] == [
+        "another of the processes cannot balance its model",
+        "there are no batches to balance by",
+    ]

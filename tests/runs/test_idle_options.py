@@ -30,6 +30,7 @@ IDLE = """
 --attention aa-ot --alignment_learning_rate 1e-2
 --attention aa-ct --slot_learning_rate 1e-2
 --attention sparsemax --slot_learning_rate 1e-2
+--balance_centre true
 --lora_alpha 8
 --doc_stride 64
 --n_best_size 3
@@ -80,6 +81,7 @@ IDLE = """
 USED = """
 --attention aa-ct --alignment_weight 0.1 --gradient_scope all --alignment_learning_rate 1e-2
 --attention aa-ot --alignment_warmup_ratio 0.1 --head_reduction mean
+--attention aa-ot --gradient_scope basis --alignment_learning_rate 1e-2 --balance start --balance_centre true
 --attention bilinear --slot_learning_rate 1e-2
 --normalizer entmax --normalizer_options learned=true --slot_learning_rate 1e-2
 --task squad --doc_stride 64 --n_best_size 3 --max_answer_length 3

@@ -5,7 +5,8 @@ The mathematics is that of `alignattn.attention.basis`; A and c of a head go int
 
 import copy
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.basis import Basis, Form, balancing_basis
 from alignattn.attention.distance import halves, spread_distance
+from alignattn.patching.attach import attach, declared_layers, unpatch
 from alignattn.patching.balance.forwards import (
     Batch,
     Clouds,
@@ -20,11 +22,16 @@ from alignattn.patching.balance.forwards import (
     clouds_and_outputs,
     largest_of_all_processes,
     moments_of,
+    moments_of_all_processes,
     outputs_of,
+    together,
 )
-from alignattn.patching.balance.heads import BalancedHeads, balanced_heads, slots_of
 from alignattn.patching.balance.report import BalanceReport, ByHead
+from alignattn.patching.folding import forget_basis
+from alignattn.patching.heads import BalancedHeads, balanced_heads
+from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
+from alignattn.patching.slots import LayerSlots
 from alignattn.support.errors import AlignAttnError
 
 LARGEST_CHANGE = 1e-3
@@ -46,10 +53,11 @@ def balance(
     Attention of shift-invariant normalizers sees queries and keys only by their products, up to a constant a query:
     W_Q, b_Q, W_K and b_K take another basis of each head (`alignattn.attention.basis`). Moments are sums over the real
     tokens of all batches, in float64, with the model in evaluation mode. In a process group each process gives batches
-    of its own, at least two, and all get one model. A module that several layers share (ALBERT) gets one A a head:
-    moments are equal pooled over its calls, not in each. Without a bias of the keys there is no c: A makes the
-    uncentred second moments equal. Of a patched model the layers that have slots are balanced. An optimizer's state of
-    `balanced_parameters` is in the basis of before: drop it.
+    of its own, at least two, and all get one model, or all an error. A module that several layers share (ALBERT) gets
+    one A a head: moments are equal pooled over its calls, not in each. Without a bias of the keys there is no c: A
+    makes the uncentred second moments equal. Of a patched model the layers that have slots are balanced. An optimizer's
+    state of `balanced_parameters` is in the basis of before: drop it. So is what `gradient_scope="basis"` has learned,
+    which begins anew.
 
     Args:
         model: one that `alignattn.patch` or `alignattn.attach` takes, patched or not.
@@ -68,30 +76,10 @@ def balance(
             then as it was, to the bit.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
-    with slots_of(model), evaluating(model):
-        heads = balanced_heads(model)
-        form = _form(heads, centre=centre)
-        if held_back is None:
-            batches, held_back = _hold_back(batches)
-        checked = list(held_back)
-        if not checked:
-            raise AlignAttnError("there are no held-back batches to measure on: give one or more")
-        moments = moments_of(model, heads, batches)
-        clouds, outputs = clouds_and_outputs(model, heads, checked)
-        exact = _in_float64(model, checked) if _is_half(heads) else None
-        bases = [balancing_basis(query, key, form) for query, key in moments]
-        kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
-        try:
-            for part, basis in zip(heads, bases, strict=True):
-                part.change(basis)
-            clouds_after, outputs_after = clouds_and_outputs(model, heads, checked)
-            change, rounding = _checked_change(model, outputs, outputs_after, exact)
-        except BaseException:
-            with torch.no_grad():
-                for parameter, values in kept:
-                    parameter.copy_(values)
-            raise
-    return _report(form, heads, bases, moments, (clouds, clouds_after), change, rounding)
+    with _slots_of(model), evaluating(model):
+        report = _balance(model, batches, held_back, centre=centre)
+        forget_basis(model)
+    return report
 
 
 def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -101,7 +89,7 @@ def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
         AlignAttnError: as `balance` does of the model.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
-    with slots_of(model):
+    with _slots_of(model):
         return [parameter for part in balanced_heads(model) for parameter in part.parameters()]
 
 
@@ -114,6 +102,64 @@ def balance_obstacle(model: nn.Module) -> str | None:
     return None
 
 
+def _balance(
+    model: nn.Module, batches: Iterable[Batch], held_back: Iterable[Batch] | None, *, centre: bool
+) -> BalanceReport:
+    with together(model):
+        heads = balanced_heads(model)
+        form = _form(heads, centre=centre)
+        batches, checked = _parted(batches, held_back)
+        moments = moments_of(model, heads, batches)
+    moments = moments_of_all_processes(heads, moments)
+    with together(model):
+        clouds, outputs = clouds_and_outputs(model, heads, checked)
+        exact = _in_float64(model, checked) if _is_half(heads) else None
+        if not _joined(outputs).isfinite().all():
+            raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
+    bases = [balancing_basis(query, key, form) for query, key in moments]
+    with _as_before_if_refused(heads):
+        with together(model):
+            for part, basis in zip(heads, bases, strict=True):
+                part.change(basis)
+            clouds_after, outputs_after = clouds_and_outputs(model, heads, checked)
+        change, rounding = _checked_change(model, outputs, outputs_after, exact)
+    return _report(form, heads, bases, moments, (clouds, clouds_after), change, rounding)
+
+
+@contextmanager
+def _slots_of(model: nn.Module) -> Iterator[None]:
+    """Let a model have slots: its own, or else those of plain attention for as long as it takes.
+
+    Raises:
+        AlignAttnError: as `patch` and `attach` do.
+    """
+    if any(isinstance(module, LayerSlots) for module in model.modules()):
+        yield
+        return
+    if declared_layers(model):
+        attach(model, "soft")
+    else:
+        # It refuses what is no model of transformers.
+        patch(model, "soft")  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        unpatch(model)
+
+
+@contextmanager
+def _as_before_if_refused(heads: Sequence[BalancedHeads]) -> Iterator[None]:
+    """Give the projections of heads their weights back, to the bit, on any error."""
+    kept = [(parameter, parameter.detach().clone()) for part in heads for parameter in part.parameters()]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, values in kept:
+                parameter.copy_(values)
+        raise
+
+
 def _form(heads: Sequence[BalancedHeads], *, centre: bool) -> Form:
     if all(part.key[1] is not None for part in heads):
         return "centre" if centre else "full"
@@ -123,16 +169,19 @@ def _form(heads: Sequence[BalancedHeads], *, centre: bool) -> Form:
     return "uncentred"
 
 
-def _hold_back(batches: Iterable[Batch]) -> tuple[Iterable[Batch], list[Batch]]:
-    """Return all batches but the first, and the first; of a single one both."""
+def _parted(batches: Iterable[Batch], held_back: Iterable[Batch] | None) -> tuple[Iterable[Batch], list[Batch]]:
+    """Return the batches that give moments and those to measure on: if none are, the first, of a single one both."""
+    if held_back is not None:
+        checked = list(held_back)
+        if not checked:
+            raise AlignAttnError("there are no held-back batches to measure on: give one or more")
+        return batches, checked
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
         raise AlignAttnError("there are no batches to balance by: give one or more")
     second = next(rest, None)
-    if second is None:
-        return [first], [first]
-    return _chained(second, rest), [first]
+    return ([first] if second is None else _chained(second, rest)), [first]
 
 
 def _chained(first: Batch, rest: Iterable[Batch]) -> Iterable[Batch]:
@@ -162,8 +211,6 @@ def _checked_change(
     """
     device = next(model.parameters()).device
     joined = [_joined(outputs) for outputs in (before, after)]
-    if not joined[0].isfinite().all():
-        raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
     change = float((joined[1] - joined[0]).abs().max())
     spread = float(joined[0].std(correction=0)) or float(joined[0].square().mean().sqrt())
     errors = [] if exact is None else [float((outputs - _joined(exact)).abs().mean()) for outputs in joined]

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from alignattn.attention.basis import Moments, cloud
-from alignattn.patching.balance.heads import BalancedHeads
-from alignattn.patching.projections import FUSED
+from alignattn.patching.heads import BalancedHeads
+from alignattn.patching.projections import FUSED, check_direct
 from alignattn.patching.recording import real_tokens
 from alignattn.support.errors import AlignAttnError
 
@@ -23,8 +23,6 @@ LABELS = ("label", "labels", "start_positions", "end_positions", "next_sentence_
 LOGITS = "logits"
 DISTANCE_TOKENS = 4096
 """Most tokens of a layer whose distances are taken."""
-DIRECT_TOLERANCE = 0.02
-"""How far queries may be from a multiple of what their projection gave, over their size: half precision rounds."""
 
 Moment = tuple[Moments, Moments]
 """Of queries and of keys."""
@@ -59,11 +57,8 @@ class Clouds:
 def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:
     """Return the moments of the queries and keys of each module over batches, which are not kept.
 
-    Of several processes each gives its own batches, and all get the moments of all.
-
     Raises:
-        AlignAttnError: if there are no batches or no real tokens in them, a module attends otherwise than with what its
-            projections give, or queries or keys are not finite.
+        AlignAttnError: if a module attends otherwise than with what its projections give.
     """
     moments = [(Moments.none(part.slots.num_heads, part.slots.head_dim),) * 2 for part in heads]
 
@@ -74,7 +69,16 @@ def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterab
     for number, batch in enumerate(batches):
         with _watching(heads, add), _checking_projections(heads) if number == 0 else nullcontext():
             outputs_of(model, batch)
-    moments = _of_all_processes(moments, next(model.parameters()).device)
+    return moments
+
+
+def moments_of_all_processes(heads: Sequence[BalancedHeads], moments: list[Moment]) -> list[Moment]:
+    """Return the moments over the batches of all processes, of those of this one's.
+
+    Raises:
+        AlignAttnError: if there are no real tokens in them, or queries or keys are not finite.
+    """
+    moments = _of_all_processes(moments, next(iter(heads[0].parameters())).device)
     for part, (query, key) in zip(heads, moments, strict=True):
         if query.count == 0:
             raise AlignAttnError(
@@ -194,22 +198,11 @@ def _check_direct(part: BalancedHeads, projected: dict[str, Tensor], query: Tens
         first, second = projected[FUSED].chunk(part.slots.names.parts, dim=-1)[:2]
         projected = {"query": first, "key": second}
     for role, received in (("query", query), ("key", key)):
-        received = received.transpose(1, 2).flatten().float()
-        given = projected.get(role, received.new_zeros(0)).flatten().float()
-        is_direct = given.shape == received.shape
-        if is_direct:
-            factor = (given @ received) / (given @ given).clamp_min(torch.finfo(given.dtype).tiny)
-            # What is not finite is told by its own name later.
-            is_direct = not (received - factor * given).norm() > DIRECT_TOLERANCE * received.norm()
-        if not is_direct:
-            raise AlignAttnError(
-                f"{part.path} does not attend with the {role} that its projection gives: it rotates or norms it "
-                "between, and cannot be balanced"
-            )
+        check_direct(part.path, role, projected.get(role, received.new_zeros(0)), received)
 
 
 def _of_all_processes(moments: list[Moment], device: torch.device) -> list[Moment]:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_group():
         return moments
     packed = torch.cat([part.packed() for both in moments for part in both]).to(device)
     dist.all_reduce(packed)
@@ -225,9 +218,35 @@ def _of_all_processes(moments: list[Moment], device: torch.device) -> list[Momen
     return shared
 
 
+def _is_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+@contextmanager
+def together(model: nn.Module) -> Iterator[None]:
+    """Raise in every process, if one raises: none is left waiting for it.
+
+    Args:
+        model: on the device that the processes talk by.
+
+    Raises:
+        AlignAttnError: if another process does.
+    """
+    raised: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        raised = error
+    device = next(model.parameters()).device
+    if _is_group() and largest_of_all_processes([float(raised is not None)], device)[0] and raised is None:
+        raise AlignAttnError("another of the processes cannot balance its model: it says why")
+    if raised is not None:
+        raise raised
+
+
 def largest_of_all_processes(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the largest of each value over the processes; NaN if one has it."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_group():
         return list(values)
     # The largest of a NaN and a number is not the same everywhere.
     both = torch.tensor([[float(value != value), value if value == value else 0.0] for value in values])

@@ -1,8 +1,6 @@
 """The heads of a model that can be balanced: whose projections are plain, and all that their attention sees."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +9,6 @@ from torch import Tensor, nn
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
-from alignattn.patching.attach import attach, declared_layers, unpatch
-from alignattn.patching.patch import patch
 from alignattn.patching.projections import FUSED
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.patching.taps import TappedLinear
@@ -56,27 +52,6 @@ class BalancedHeads:
                 bias.copy_((matrix @ bias.to("cpu", torch.float64)[:, :, None])[:, :, 0] + shift)
 
 
-@contextmanager
-def slots_of(model: nn.Module) -> Iterator[None]:
-    """Let a model have slots: its own, or else those of plain attention for as long as it takes.
-
-    Raises:
-        AlignAttnError: as `patch` and `attach` do.
-    """
-    if any(isinstance(module, LayerSlots) for module in model.modules()):
-        yield
-        return
-    if declared_layers(model):
-        attach(model, "soft")
-    else:
-        # It refuses what is no model of transformers.
-        patch(model, "soft")  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        unpatch(model)
-
-
 def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
     """Return the heads of a model with slots, by attention module.
 
@@ -114,7 +89,7 @@ def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     slots: Any = getattr(module, CHILD_NAME)
     modules = slots.names.of(module) or {}
     for role, projection in modules.items():
-        _check_plain(f"{path}.{slots.names.roles[role]}", projection)
+        check_plain(f"{path}.{slots.names.roles[role]}", projection)
     shape = (slots.names.parts, slots.num_heads, slots.head_dim)
 
     def part(role: str, index: int) -> tuple[Tensor, Tensor | None]:
@@ -126,8 +101,16 @@ def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     return BalancedHeads(path, slots, query, key, modules)
 
 
-def _check_plain(path: str, projection: nn.Module) -> None:
-    """Refuse a projection whose weights are not those that it projects with."""
+def check_plain(path: str, projection: nn.Module) -> None:
+    """Refuse a projection whose weights are not those that it projects with.
+
+    Args:
+        path: its name.
+        projection: of queries or keys.
+
+    Raises:
+        AlignAttnError: if so.
+    """
     if type(projection) not in (nn.Linear, TappedLinear) or "forward" in vars(projection):
         if hasattr(projection, "base_layer"):
             raise AlignAttnError(

@@ -1,0 +1,130 @@
+"""An alignment that acts on a basis of each head, which attention does not see, and on nothing of the model."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.alignment.base import Alignment, sum_of
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.basis import Basis
+
+LARGEST_CONDITION = 10.0
+"""Of A: with none a loss of angles would stretch the clouds without end."""
+REACH = math.log(LARGEST_CONDITION) / 2
+"""Of the eigenvalues of B, on either side of 0."""
+MEAN_RATE = 1 / 32
+"""Of the running means: the projections move under them."""
+
+
+class AlignmentInBasis(nn.Module):
+    """A(Q', K') of queries and keys in a learned basis of each head, q' = A q and k' = A⁻¹ k + c.
+
+    A = exp(B) is symmetric, and B = (I + P² / 4r²)⁻¹ P, so that the condition of A is at most e^(2r) =
+    `LARGEST_CONDITION`, which is reached where P has eigenvalues of ±2r.
+    c = A μ_q - A⁻¹ μ_k is not free: the alignment sees A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its own
+    mean over the real tokens of all calls of a layer in a step. With a free c a cosine cost is brought to 0 by
+    stretching A along the means, and the clouds come no nearer. Attention reads the raw queries and keys; `basis` gives
+    what may be folded into their projections.
+
+    Queries and keys get no gradient. P starts at 0, A at the identity.
+
+    Args:
+        alignment: A(·, ·), with a layer for each here.
+        num_heads: heads H of each layer.
+
+    Attributes:
+        generator: P, `[L, H, d, d]`, of which the symmetric part counts.
+        means: running means of queries and of keys, `[2, L, H, d]`.
+        steps: of training that a layer's means are of, `[L]`.
+    """
+
+    means: Tensor
+    steps: Tensor
+
+    def __init__(self, alignment: Alignment, num_heads: int) -> None:
+        super().__init__()
+        shape = (alignment.num_layers, num_heads, alignment.head_dim)
+        self.alignment = alignment
+        self.generator = nn.Parameter(torch.zeros(*shape, shape[-1]))
+        self.register_buffer("means", torch.zeros(2, *shape))
+        self.register_buffer("steps", torch.zeros(shape[0], dtype=torch.int64))
+
+    def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss and diagnostics of attention calls in the basis, as `Alignment.of_calls` does."""
+        with torch.autocast(calls[0].query.device.type, enabled=False):
+            compute_type = torch.promote_types(calls[0].query.dtype, torch.float32)
+            log_matrix = bounded(self.generator.to(compute_type))
+            both = torch.stack([log_matrix, -log_matrix]).matrix_exp()
+            means = {layer: _means_of(layer, calls) for layer in sorted({call.layer for call in calls})}
+            moved = []
+            for call in calls:
+                query, key = (
+                    _by_head(part, call, mean) @ matrix
+                    for part, mean, matrix in zip(
+                        (call.query, call.key), means[call.layer], both[:, call.layer], strict=True
+                    )
+                )
+                features = (part.transpose(1, 2).flatten(2) for part in (query, key))
+                moved.append(Call(*features, call.heads, call.mask, call.layer))
+        if self.training:
+            self._keep(means)
+        return self.alignment.of_calls(moved, samples)
+
+    @torch.no_grad()
+    def _keep(self, means: Mapping[int, Tensor]) -> None:
+        for layer, of_layer in means.items():
+            rate = (1 / (self.steps[layer] + 1)).clamp_min(MEAN_RATE)
+            self.means[:, layer] += rate * (of_layer[:, :, 0] - self.means[:, layer])
+            self.steps[layer] += 1
+
+    @torch.no_grad()
+    def basis(self, layer: int) -> Basis:
+        """Return the basis of a layer's heads, with c of the running means.
+
+        Args:
+            layer: its index.
+        """
+        log_matrix = bounded(self.generator[layer].detach().to("cpu", torch.float64))
+        return Basis.of_logarithm(log_matrix, *self.means[:, layer].to("cpu", torch.float64))
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Begin anew, from the identity: the basis has become the projections'."""
+        for part in (self.generator, self.means, self.steps):
+            part.zero_()
+
+
+def bounded(generator: Tensor) -> Tensor:
+    """Return B of the symmetric part of matrices P `[..., d, d]`: P where that is small, eigenvalues in [-r, r].
+
+    Without eigenvectors: they have no gradient where two eigenvalues are one, as all are at the start.
+    """
+    scaled = (generator + generator.mT) / (4 * REACH)
+    identity = torch.eye(generator.shape[-1], dtype=generator.dtype, device=generator.device)
+    log_matrix = 2 * REACH * torch.linalg.solve(identity + scaled @ scaled, scaled)
+    return (log_matrix + log_matrix.mT) / 2
+
+
+def _means_of(layer: int, calls: Sequence[Call]) -> Tensor:
+    """Return the means of the queries and of the keys of all real tokens of a layer's calls, `[2, H, 1, d]`."""
+    of_layer = [call for call in calls if call.layer == layer]
+    totals = [
+        torch.stack([_by_head(part, call).sum(dim=(0, 2)) for part in (call.query, call.key)]) for call in of_layer
+    ]
+    counts = [
+        call.query.new_tensor(call.query.shape[0] * call.query.shape[1], dtype=totals[0].dtype)
+        if call.mask is None
+        else call.mask.sum().to(totals[0])
+        for call in of_layer
+    ]
+    return (sum_of(totals) / sum_of(counts).clamp_min(1))[:, :, None]
+
+
+def _by_head(features: Tensor, call: Call, mean: Tensor | None = None) -> Tensor:
+    """Return features `[B, n, H * d]` as `[B, H, n, d]`, less a mean `[H, 1, d]`, 0 at padding."""
+    by_head = features.to(torch.promote_types(features.dtype, torch.float32)).unflatten(-1, (call.heads, -1))
+    by_head = by_head.transpose(1, 2)
+    centred = by_head if mean is None else by_head - mean
+    return centred if call.mask is None else centred.masked_fill(~call.mask[:, None, :, None], 0)
