@@ -152,7 +152,7 @@ def measure_told_apart(query: Tensor, key: Tensor) -> ToldApart:
         key: `[H, N, d]`.
     """
     # Those that are learned from give the moments, too.
-    basis = balancing_basis(*(Moments.of(halves(points)[0]) for points in (query, key)))
+    basis = balancing_basis(Moments.of(halves(query)[0]), Moments.of(halves(key)[0]))
     return ToldApart(told_apart(query, key), told_apart(basis.of_queries(query), basis.of_keys(key)))
 
 
@@ -180,7 +180,7 @@ def told_apart(query: Tensor, key: Tensor) -> Tensor:
         for _ in range(DISCRIMINATOR_STEPS):
             optimizer.zero_grad()
             losses = functional.binary_cross_entropy_with_logits(network(learned), is_query.float(), reduction="none")
-            losses.mean(dim=1).sum().backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(losses.mean(dim=1).sum())
             optimizer.step()
     with torch.no_grad():
         return ((network(held_out) > 0) == is_query).double().mean(dim=1)

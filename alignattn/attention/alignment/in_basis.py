@@ -61,13 +61,12 @@ class AlignmentInBasis(nn.Module):
             moved = []
             for call in calls:
                 query, key = (
-                    _by_head(part, call, mean) @ matrix
+                    (_by_head(part, call, mean) @ matrix).transpose(1, 2).flatten(2)
                     for part, mean, matrix in zip(
                         (call.query, call.key), means[call.layer], both[:, call.layer], strict=True
                     )
                 )
-                features = (part.transpose(1, 2).flatten(2) for part in (query, key))
-                moved.append(Call(*features, call.heads, call.mask, call.layer))
+                moved.append(Call(query, key, call.heads, call.mask, call.layer))
         if self.training:
             self._keep(means)
         return self.alignment.of_calls(moved, samples)
@@ -87,7 +86,8 @@ class AlignmentInBasis(nn.Module):
             layer: its index.
         """
         log_matrix = bounded(self.generator[layer].detach().to("cpu", torch.float64))
-        return Basis.of_logarithm(log_matrix, *self.means[:, layer].to("cpu", torch.float64))
+        query, key = self.means[:, layer].to("cpu", torch.float64)
+        return Basis.of_logarithm(log_matrix, query, key)
 
     @torch.no_grad()
     def reset(self) -> None:
