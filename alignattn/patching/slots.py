@@ -111,7 +111,7 @@ def _same_heads(layers: Sequence[AttentionModule]) -> int:
     if len(counts) > 1:
         raise AlignAttnError(
             f"gradient_scope 'basis' is for layers with as many heads each, and here are some of "
-            f"{listing(map(str, sorted(counts)))}: align those of one count, by layers="
+            f"{listing([str(count) for count in sorted(counts)])}: align those of one count, by layers="
         )
     return counts.pop()
 

@@ -90,6 +90,14 @@ def test_the_end_alone_leaves_the_training_as_it_is(run_of):
     assert all(".query." in name or ".key." in name for name in differing)
 
 
+def test_the_centre_form_moves_one_bias_a_layer(run_of, tmp_path, tiny_checkpoint, rows_file):
+    centred = finetune(tmp_path / "run", tiny_checkpoint, rows_file, "--balance", "end", "--balance_centre", "true")
+    plain, weights = (load_file(folder / "model.safetensors") for folder in (run_of(None), centred))
+    differing = {name for name, values in plain.items() if not torch.equal(values, weights[name])}
+    assert {name.partition("self.")[2] for name in differing} == {"key.bias"}
+    assert max(mean_gaps(centred, rows_file)) < 1e-4
+
+
 def test_the_first_steps_task_loss_is_that_of_the_plain_run(run_of):
     first = []
     for time in (None, "start"):
