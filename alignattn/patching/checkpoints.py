@@ -122,9 +122,7 @@ def load_checkpoint(
         fields = read_config_fields(name, **hub)
         model_class = saved_class(fields) or auto_class
         if fields.get("attn_implementation") == LOADING_HINT:
-            # An Auto class does not say it of its models.
-            has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
-            kwargs.setdefault("attn_implementation", DEFAULT_IMPLEMENTATION if has_interface else "eager")
+            kwargs.setdefault("attn_implementation", _implementation_beneath(fields, model_class))
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
             config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
             check_fills(name, source, auto_class, config, hub)
@@ -143,6 +141,13 @@ def load_checkpoint(
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
     _say_odd(name, new, left)
     return model
+
+
+def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
+    """What a function-changing patch stands on, of a checkpoint whose config names our own implementation."""
+    # An Auto class does not say it of its models.
+    has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
+    return DEFAULT_IMPLEMENTATION if has_interface else "eager"
 
 
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:

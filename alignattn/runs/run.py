@@ -117,13 +117,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     check_before_rows(options)
     rows = load_run_rows(options)
     task = rows.task
-    if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
-        raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
-    if args.mc_dropout_passes is not None and not kind_of(task).averages(task):
-        raise AlignAttnError(
-            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
-            "no mean: leave it out"
-        )
+    _check_suits(task, args)
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)
@@ -155,17 +149,33 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
     result = replace(result, cut_rows=cut, start=start)
     if trainer.is_world_process_zero():
-        write_model_card(options.output_dir, model_card(result, options))
-        write_json(options.output_dir / RESULTS_FILE, result.to_dict())
-        print(f"{options.output_dir}\n{render_metrics(result)}")
-        if args.push_to_hub:
-            trainer.wait_for_pushes()
-        # Only what is written whole makes them of no use.
-        if not options.training.keep_checkpoints:
-            remove_checkpoints(options.output_dir)
-        if args.push_to_hub:
-            push_run(result, options)
+        _finish(result, trainer, options)
     return result
+
+
+def _check_suits(task: Task, args: RunArguments) -> None:
+    """Refuse what of the arguments the predictions of a task have no place for."""
+    if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
+        raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
+    if args.mc_dropout_passes is not None and not kind_of(task).averages(task):
+        raise AlignAttnError(
+            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
+            "no mean: leave it out"
+        )
+
+
+def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
+    """Write what a run came to, its results last of all that is whole, and push it."""
+    write_model_card(options.output_dir, model_card(result, options))
+    write_json(options.output_dir / RESULTS_FILE, result.to_dict())
+    print(f"{options.output_dir}\n{render_metrics(result)}")
+    if trainer.args.push_to_hub:
+        trainer.wait_for_pushes()
+    # Only what is written whole makes them of no use.
+    if not options.training.keep_checkpoints:
+        remove_checkpoints(options.output_dir)
+    if trainer.args.push_to_hub:
+        push_run(result, options)
 
 
 def _result(
