@@ -75,6 +75,8 @@ class AttentionConfig:
             raise AlignAttnError(f"gradient_scope 'basis': {obstacle}, and no basis of both is open: choose another")
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
+        for slot in SLOTS:
+            self._try_slot(slot)
 
     def _check_slot(self, slot: str) -> None:
         choice, options = getattr(self, slot), getattr(self, f"{slot}_options")
@@ -97,8 +99,12 @@ class AttentionConfig:
         except AlignAttnError as error:
             raise AlignAttnError(f"{slot} {choice!r}: {error}") from error
         object.__setattr__(self, f"{slot}_options", options)
-        # Building it once lets it judge what hangs on several of its options.
-        choice_class = SLOTS[slot].load(choice)
+
+    def _try_slot(self, slot: str) -> None:
+        """Build a choice that has options once: it judges what hangs on several of them, and needs PyTorch for it."""
+        if not (options := getattr(self, f"{slot}_options")):
+            return
+        choice_class = SLOTS[slot].load(getattr(self, slot))
         sizes = inspect.signature(choice_class).parameters.keys() & {"head_dim", "num_heads"}
         choice_class(**dict.fromkeys(sizes, 1), **options)
 
