@@ -110,6 +110,11 @@ def crossed(ones: Iterable[str], others: Iterable[str]) -> list[Any]:
     ]
 
 
+def chosen(names: Iterable[str], *always: str) -> list[Any]:
+    """Names to parametrize over, of which some are tried always, and all by `make matrix`."""
+    return [pytest.param(name, marks=[] if name in always else [pytest.mark.matrix]) for name in names]
+
+
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:
     """A classifier of three classes with random weights, in evaluation mode."""
     torch.manual_seed(seed)

@@ -5,12 +5,15 @@ On the CPU what is compiled is the generic path, the one that a GPU runs.
 
 import pytest
 import torch
-from conftest import ALIGNED, DRAWN, tiny_batch, tiny_model
+from conftest import ALIGNED, DRAWN, chosen, tiny_batch, tiny_model
 
 import alignattn
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.patching import patch_of
 from alignattn.patching.slots import has_alignment
+
+OWN_OPERATIONS = ("aa-ct+entmax", "aa-ct+fusedmax", "aa-ct+bilinear", "aa-ct+qvi")
+"""What the compiler does not know: solvers with gradients of their own; and what has parameters."""
 
 VARIANTS = [
     *(name for name in alignattn.PRESETS if name not in DRAWN),
@@ -55,7 +58,9 @@ def forgotten():
     torch._dynamo.utils.counters.clear()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", chosen(VARIANTS, *ALIGNED, "soft", *(f"aa-ct+{choice}" for choice in OWN_OPERATIONS))
+)
 def test_one_graph_of_the_model_serves_any_number_of_forwards_a_step(variant):
     model = patched(variant)
     forward = compiled(model)
