@@ -27,6 +27,9 @@ TEST_RESAMPLES = 10_000
 VALUE_TOLERANCE = 1e-3
 """How far the examples may put a measure from where it was measured; predictions are stored rounded."""
 
+NO_COMMON_SEED = "no seed in common"
+"""Why runs are compared by examples alone."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -106,10 +109,11 @@ def compare_unpaired(
     baseline_values: Sequence[float],
     scores: Callable[[], UnpairedScores | None],
     *,
+    reason: str = NO_COMMON_SEED,
     resamples: int = TEST_RESAMPLES,
     seed: int = SEED,
 ) -> Comparison:
-    """Compare runs that share no seed: over the examples that all of them were evaluated on, where they are at hand.
+    """Compare runs that no seed pairs: over the examples that all of them were evaluated on, where they are at hand.
 
     The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
 
@@ -117,6 +121,7 @@ def compare_unpaired(
         values: one a run.
         baseline_values: one a run of what they are compared with; there may be more or fewer.
         scores: reads the examples' scores of the runs of both; None where the measure is no statistic of them.
+        reason: why none does.
         resamples: of the bootstrap.
         seed: of the draw; equal seeds give equal results.
 
@@ -126,12 +131,12 @@ def compare_unpaired(
     difference = float(np.mean(values) - np.mean(baseline_values))
     systems = scores()
     if systems is None or len(systems[0][0].examples) < FEWEST_ROWS:
-        return Comparison(difference, None, None, None, "no test; no seed in common", 0)
+        return Comparison(difference, None, None, None, f"no test; {reason}", 0)
     for own, measured in zip(systems, (values, baseline_values), strict=True):
         _check_scores(systems[0][0], own, measured)
     interval, p_value = bootstrap_difference(*systems, resamples, seed)
     num_runs = " and ".join(str(len(own)) for own in systems)
-    test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; no seed in common"
+    test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; {reason}"
     return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
 
 

@@ -33,6 +33,9 @@ UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 
 CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
+ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
+"""Why no seed pairs it with a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableRun(RunReport):
@@ -308,7 +311,7 @@ def _compare_ensemble(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder])
         known = [one for one in each if one is not None]
         return ([whole], known) if whole is not None and len(known) == len(each) else None
 
-    return compare_unpaired(cell.numbers, plain.numbers, scores)
+    return compare_unpaired(cell.numbers, plain.numbers, scores, reason=ONE_OF_ALL_SEEDS)
 
 
 def _paired_scores(

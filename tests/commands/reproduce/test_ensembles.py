@@ -94,6 +94,7 @@ def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkey
         "ensemble": True,
     }
     assert "16 examples" in table.loc["ensemble", "test"]
+    assert "an ensemble is one model of all seeds" in table.loc["ensemble", "test"]
     runs = [tmp_path / "results/runs" / digest / "run" for digest in table.loc["ensemble", "runs"].split()]
     own = [pq.read_table(run / "predictions.parquet") for run in runs]
     mean = np.mean([np.stack(one["probabilities"].to_numpy()) for one in own], axis=0)
