@@ -54,6 +54,14 @@ class SavingMixin(_Trainer):
         with self._told_of_the_disk("the model"):
             super().save_model(*args, **kwargs)
 
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the Trainer does, and the tokenizer without how its last call cut and padded, which it would keep."""
+        backend = getattr(self.processing_class, "backend_tokenizer", None)
+        if backend is not None:
+            backend.no_truncation()
+            backend.no_padding()
+        super()._save(*args, **kwargs)
+
     def save_state(self) -> None:
         """Save the state as the Trainer does."""
         with self._told_of_the_disk("what was logged"):

@@ -108,3 +108,13 @@ def test_a_run_that_has_not_finished_is_no_start(options, tmp_path, capsys):  # 
     (whole / "seed-1" / "results.json").unlink()
     assert run(options, model=str(whole / "seed-1"), **second) == 2
     assert "has not finished" in one_line(capsys)
+
+
+def test_a_tokenizer_is_saved_as_of_no_call(options, tmp_path):  # noqa: F811
+    """The rows of an equal run are kept encoded: its tokenizer is called for none, and would be saved otherwise."""
+    saved = []
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        assert run(options, output_dir=str(folder), **SHORT) == 0
+        saved.append((folder / "tokenizer.json").read_text())
+    assert saved[0] == saved[1]
+    assert '"truncation": null' in saved[0]
