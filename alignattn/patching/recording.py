@@ -257,7 +257,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     for call in calls:
         slots, mask = call.slots, _real_tokens_once(call.mask, masks)
         by_size.setdefault(str(slots.head_dim), []).append(
-            Call(call.query, call.key, slots.num_heads, mask, slots.layer)
+            Call(call.query, call.key, slots.num_heads, mask, mask, slots.layer)
         )
     samples = sum(len(call.query) for call in calls)
     parts = [

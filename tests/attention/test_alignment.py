@@ -49,7 +49,7 @@ def by(network, rows):
     return network(rows.reshape(1, -1, DIM)).view(*rows.shape[:-1], -1)
 
 
-def dense_gan(module, query, key, mask):
+def dense_gan(module, query, key, mask, key_mask):
     """Eq. 2 by loops over samples, heads and tokens, through sigmoids and logarithms."""
     highway, first, _, second = module.discriminator
     gate, transform = highway.gate_and_transform.weight[0].chunk(2)
@@ -63,23 +63,20 @@ def dense_gan(module, query, key, mask):
 
     total = 0.0
     for sample in range(len(query)):
-        count = int(mask[sample].sum())
         for head in range(HEADS):
-            for token in range(LENGTH):
-                if mask[sample, token]:
-                    from_query = -probability(query[sample, head, token]).log()
-                    from_key = -(1 - probability(key[sample, head, token])).log()
-                    total = total + (from_query + from_key) / count
+            for token in mask[sample].nonzero()[:, 0]:
+                total = total - probability(query[sample, head, token]).log() / mask[sample].sum()
+            for token in key_mask[sample].nonzero()[:, 0]:
+                total = total - (1 - probability(key[sample, head, token])).log() / key_mask[sample].sum()
     return total / len(query)
 
 
-def dense_ct(module, query, key, mask):
+def dense_ct(module, query, key, mask, key_mask):
     """Eq. 4 with the n × n plans and costs written out."""
     total = 0.0
     for sample in range(len(query)):
-        real = mask[sample]
         for head in range(HEADS):
-            q, k = query[sample, head, real], key[sample, head, real]
+            q, k = query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
             scores = by(module.navigator, q) @ by(module.navigator, k).T
             cost = 1 - nn.functional.cosine_similarity(
                 by(module.critic, q)[:, None], by(module.critic, k)[None], dim=-1
@@ -95,10 +92,26 @@ DENSE = {"gan": dense_gan, "ct": dense_ct}
 
 @pytest.mark.parametrize("name", DENSE)
 def test_value_is_that_of_the_dense_formula(name):
-    module, (query, key) = loss_of(name), features()
-    torch.testing.assert_close(module(query, key, token_mask()), DENSE[name](module, query, key, token_mask()))
+    module, (query, key), mask = loss_of(name), features(), token_mask()
+    torch.testing.assert_close(module(query, key, mask), DENSE[name](module, query, key, mask, mask))
     everything = torch.ones(BATCH, LENGTH, dtype=torch.bool)
-    torch.testing.assert_close(module(query, key), DENSE[name](module, query, key, everything))
+    torch.testing.assert_close(module(query, key), DENSE[name](module, query, key, everything, everything))
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_keys_of_other_tokens(name):
+    module, (query, _), (_, key) = loss_of(name), features(), features(seed=2, length=LENGTH + 3)
+    mask, key_mask = token_mask(), torch.arange(LENGTH + 3) < torch.tensor([5, 9, 1])[:, None]
+    expected = DENSE[name](module, query, key, mask, key_mask)
+    found = module(query, key, mask, key_mask=key_mask)
+    torch.testing.assert_close(found, expected)
+    signs = {"gan": (-1, -1), "ct": (1, 1)}[name]
+    for side, sign in zip((query, key), signs, strict=True):
+        of_dense, of_module = (torch.autograd.grad(loss, side, retain_graph=True)[0] for loss in (expected, found))
+        torch.testing.assert_close(of_module, sign * of_dense)
+    swapped = module(query[:, :, :4], key, key_mask=key_mask)
+    everything = torch.ones(BATCH, 4, dtype=torch.bool)
+    torch.testing.assert_close(swapped, DENSE[name](module, query[:, :, :4], key, everything, key_mask))
 
 
 def finite_difference(objective, tensor):
@@ -381,11 +394,14 @@ class TestBadInput:
         module, (query, key) = loss_of(name), features()
         with pytest.raises(AlignAttnError, match="must both be"):
             module(query[..., :4], key[..., :4])
-        with pytest.raises(AlignAttnError, match="must both be"):
-            module(query, key[:, :, :3])
+        for other in (key[:2], key[:, :1], key[0]):
+            with pytest.raises(AlignAttnError, match="must both be"):
+                module(query, other)
         for mask in (torch.ones(BATCH, LENGTH), torch.ones(BATCH, LENGTH + 1, dtype=torch.bool)):
             with pytest.raises(AlignAttnError, match="must be bool"):
                 module(query, key, mask)
+            with pytest.raises(AlignAttnError, match="must be bool"):
+                module(query, key[:, :, :4], token_mask(), key_mask=mask)
 
     @pytest.mark.parametrize("alignment", [GANAlignment, CTAlignment])
     def test_head_reduction(self, alignment):

@@ -1,5 +1,7 @@
 """The alignment of many attention calls at once, on the path that a GPU takes, against a loop over the calls."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ def call(layer, mask, seed, length=LENGTH):
     generator = torch.Generator().manual_seed(seed)
     size = (2, BATCH, length, HEADS * DIM)
     query, key = torch.randn(size, generator=generator, dtype=torch.float64)
-    return Call(query.requires_grad_(), key.requires_grad_(), HEADS, mask, layer)
+    return Call(query.requires_grad_(), key.requires_grad_(), HEADS, mask, mask, layer)
 
 
 def calls_of(case):
@@ -64,7 +66,7 @@ def test_values_and_gradients_are_those_of_a_loop(name, case, budget, path, monk
     alignment = ALIGNMENTS.load(name)(DIM, num_layers=layers).double().eval()
     loss, diagnostics = alignment.of_calls(calls)
     singles = [
-        alignment.with_diagnostics(*map(heads_of, (each.query, each.key)), each.mask, layer=each.layer)
+        alignment.with_diagnostics(*map(heads_of, (each.query, each.key)), each.query_mask, layer=each.layer)
         for each in calls
     ]
     expected = torch.stack([single for single, _ in singles]).mean()
@@ -80,10 +82,21 @@ def heads_of(tensor):
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)
+def test_keys_of_other_tokens_in_the_same_places_are_as_those_of_the_same(name, path):
+    """Guided attention among self-attention, as a model of two modalities calls both."""
+    alignment = ALIGNMENTS.load(name)(DIM, num_layers=2).double().eval()
+    calls = [call(0, PADDED, 0), call(1, None, 1), call(1, PADDED, 2)]
+    guided = [calls[0], replace(calls[1], key_mask=torch.ones_like(PADDED)), replace(calls[2], key_mask=PADDED.clone())]
+    (loss, diagnostics), (expected, expected_diagnostics) = alignment.of_calls(guided), alignment.of_calls(calls)
+    torch.testing.assert_close((loss, diagnostics), (expected, expected_diagnostics))
+    torch.testing.assert_close(gradients(loss, calls, alignment), gradients(expected, calls, alignment))
+
+
+@pytest.mark.parametrize("name", ALIGNMENTS)
 def test_a_call_counts_by_its_samples(name, path):
     alignment = ALIGNMENTS.load(name)(DIM).double().eval()
     first, second = call(0, None, 0), call(0, None, 1)
-    second = Call(second.query[:1], second.key[:1], HEADS, None, 0)
+    second = Call(second.query[:1], second.key[:1], HEADS, None, None, 0)
     mean, _ = alignment.of_calls([first, second])
     of_first, of_second = (alignment.of_calls([each])[0] for each in (first, second))
     torch.testing.assert_close(mean, (BATCH * of_first + of_second) / (BATCH + 1))
@@ -102,7 +115,9 @@ def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatc
 
         def work():
             pairs = [torch.randn(2, 1, length, heads * dim).unbind() for _ in range(layers)]
-            calls = [Call(*(side.requires_grad_() for side in pair), heads, mask, i) for i, pair in enumerate(pairs)]
+            calls = [
+                Call(*(side.requires_grad_() for side in pair), heads, mask, mask, i) for i, pair in enumerate(pairs)
+            ]
             alignment.of_calls(calls)[0].backward()
 
         work()

@@ -22,7 +22,7 @@ def in_basis(alignment=OTAlignment, seed=0, **options):
 def call(layer=0, seed=0, mask=None):
     generator = torch.Generator().manual_seed(seed)
     query, key = torch.randn(2, BATCH, LENGTH, HEADS * SIZE, generator=generator, dtype=torch.float64)
-    return Call(query + 2, 3 * key - 1, HEADS, mask, layer)
+    return Call(query + 2, 3 * key - 1, HEADS, mask, mask, layer)
 
 
 def test_a_logarithm_is_bounded_whatever_the_parameter():
@@ -64,14 +64,14 @@ def test_it_is_the_alignment_of_what_the_folded_projections_would_give(alignment
         mean = torch.cat([other.query.flatten(0, 1) for other in of_layer]).mean(dim=0).view(HEADS, 1, SIZE)
         new = [rows - basis.of_queries(mean) for rows in new]
         rows = [rows.transpose(0, 1).flatten(1).unflatten(0, (BATCH, LENGTH)) for rows in new]
-        moved.append(Call(*rows, HEADS, None, part.layer))
+        moved.append(Call(*rows, HEADS, None, None, part.layer))
     torch.testing.assert_close(loss, module.alignment.of_calls(moved)[0])
 
 
 def test_padding_does_not_enter():
     mask = torch.arange(LENGTH) < torch.tensor([9, 3, 5, 1, 0])[:, None]
     full = call(mask=mask)
-    other = Call(*(torch.where(mask[..., None], part, 1e3) for part in (full.query, full.key)), HEADS, mask, 0)
+    other = Call(*(torch.where(mask[..., None], part, 1e3) for part in (full.query, full.key)), HEADS, mask, mask, 0)
     first, second = in_basis(), in_basis()
     torch.testing.assert_close(first.of_calls([full])[0], second.of_calls([other])[0])
     torch.testing.assert_close(first.means, second.means)
@@ -124,7 +124,7 @@ def test_with_the_shift_tied_the_clouds_come_together():
     optimizer = torch.optim.Adam([module.generator], lr=0.1)
     for _ in range(30):
         optimizer.zero_grad()
-        module.of_calls([Call(*rows, 1, None, 0)])[0].backward()
+        module.of_calls([Call(*rows, 1, None, None, 0)])[0].backward()
         optimizer.step()
     basis = module.basis(0)
     before = spread_distance(query[0], key[0])

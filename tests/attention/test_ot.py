@@ -38,12 +38,12 @@ def cost_matrix(query: Tensor, key: Tensor, cost: str) -> Tensor:
 
 
 def pot_plan(costs: Tensor, epsilon: float) -> Tensor:
-    """The converged plan of one head `[n, n]` between uniform distributions; raises where POT does not converge."""
+    """The converged plan of one head `[n, m]` between uniform distributions; raises where POT does not converge."""
     pot = pytest.importorskip("ot", reason="needs POT, of the extra 'test'")
-    uniform = costs.new_full((len(costs),), 1 / len(costs))
+    of_rows, of_columns = (costs.new_full((size,), 1 / size) for size in costs.shape)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Sinkhorn did not converge")
-        return pot.bregman.sinkhorn_log(uniform, uniform, costs, epsilon, numItermax=5000, stopThr=1e-11)
+        return pot.bregman.sinkhorn_log(of_rows, of_columns, costs, epsilon, numItermax=5000, stopThr=1e-11)
 
 
 def objectives(query: Tensor, key: Tensor, cost: str, epsilon: float) -> tuple[float, float]:
@@ -89,8 +89,8 @@ def test_plan_is_pots(cost: str) -> None:
         epsilon, left, right = 0.1, normalize(query, dim=-1), normalize(key, dim=-1)
     else:
         epsilon, left, right = 1.0, 2 * query, key
-    probability = TokenMeasure.of(query, None).probability
-    plan = sinkhorn(left, right, probability, epsilon=epsilon, iterations=CONVERGED)
+    probability = TokenMeasure.of(query, None).probability[0, 0]
+    plan = sinkhorn(left, right, probability, probability, epsilon=epsilon, iterations=CONVERGED)
     dense = dense_plan(plan.row, plan.kernel, plan.column)
     expected = torch.stack([pot_plan(head, epsilon) for head in costs[0]])
     torch.testing.assert_close(dense[0], expected, atol=1e-9, rtol=0)
@@ -115,6 +115,24 @@ def test_gradient_is_that_of_the_regularised_cost(cost: str, epsilon: float) -> 
     derivative = ((grad_query * toward_query).sum() + (grad_key * toward_key).sum()).item()
     assert derivative == pytest.approx(regularised, abs=1e-6)
     assert abs(derivative - transport) > 1e-3
+
+
+@pytest.mark.parametrize(("cost", "epsilon"), [("cosine", 0.2), ("squared_euclidean", 1.0)])
+def test_keys_of_other_tokens(cost: str, epsilon: float) -> None:
+    query, key = features(length=5)[0], features(length=8, seed=3)[1]
+    mask = torch.arange(5) < torch.tensor([5, 3, 1])[:, None]
+    key_mask = torch.arange(8) < torch.tensor([2, 8, 6])[:, None]
+    alignment = OTAlignment(HEAD_DIM, cost=cost, epsilon=epsilon, iterations=CONVERGED)
+    loss, diagnostics = alignment.with_diagnostics(query, key, mask, key_mask=key_mask)
+    expected = query.new_zeros(())
+    for sample in range(3):
+        costs = cost_matrix(query[sample, :, mask[sample]], key[sample, :, key_mask[sample]], cost)
+        for head_costs in costs:
+            expected = expected + (pot_plan(head_costs.detach(), epsilon) * head_costs).sum() / 3
+    torch.testing.assert_close(loss, expected, atol=1e-8, rtol=0)
+    for found, wanted in zip(gradients(loss, query, key), gradients(expected, query, key), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-8, rtol=0)
+    assert diagnostics["marginal_error"] < 1e-8
 
 
 @pytest.mark.parametrize("cost", COSTS)
@@ -157,11 +175,11 @@ def test_wholly_padded_sample_contributes_nothing(cost: str) -> None:
 def test_marginal_error_is_that_of_the_explicit_plan() -> None:
     query, key = (tensor.detach() for tensor in features())
     mask = torch.arange(7) < torch.tensor([7, 5, 3])[:, None]
-    measure = TokenMeasure.of(query, mask)
+    share = TokenMeasure.of(query, mask[None, None]).probability[0, 0]
     unit_query, unit_key = (normalize(tensor, dim=-1) * mask[:, None, :, None] for tensor in (query, key))
-    plan = sinkhorn(unit_query, unit_key, measure.probability, epsilon=0.01, iterations=5)
+    plan = sinkhorn(unit_query, unit_key, share, share, epsilon=0.01, iterations=5)
     dense = dense_plan(plan.row, plan.kernel, plan.column)
-    target = measure.probability[:, None]
+    target = share[:, None]
     expected = ((dense.sum(-1) - target).abs().sum(-1) + (dense.sum(-2) - target).abs().sum(-1)).mean()
     _, diagnostics = OTAlignment(HEAD_DIM, iterations=5).with_diagnostics(query, key, mask)
     assert expected > 0.01

@@ -36,13 +36,16 @@ def loss_of(name, **options):
     return ALIGNMENTS.load(name)(DIM, **options).double().eval()
 
 
-def real_points(query, key, mask, head):
-    return [side.detach().transpose(1, 2)[mask][:, head].numpy() for side in (query, key)]
+def real_points(query, key, mask, head, key_mask=None):
+    masks = (mask, mask if key_mask is None else key_mask)
+    return [
+        side.detach().transpose(1, 2)[real][:, head].numpy() for side, real in zip((query, key), masks, strict=True)
+    ]
 
 
 def spread_of(q, k):
-    union = np.concatenate((q - (q.mean(0) + k.mean(0)) / 2, k - (q.mean(0) + k.mean(0)) / 2))
-    return (union**2).sum(axis=1).mean()
+    middle = (q.mean(0) + k.mean(0)) / 2
+    return np.mean([((side - middle) ** 2).sum(axis=1).mean() for side in (q, k)])
 
 
 def dense_moments(q, k, module):
@@ -79,6 +82,18 @@ def test_value_is_that_of_an_independent_construction(name, padded):
     mask = token_mask() if padded else torch.ones(BATCH, LENGTH, dtype=torch.bool)
     expected = sum(DENSE[name](*real_points(query, key, mask, head), module) for head in range(HEADS))
     assert module(query, key, mask if padded else None).item() == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_keys_of_other_tokens(name):
+    module, (query, _), (_, key) = loss_of(name), features(), features(seed=3, length=LENGTH + 2)
+    key_mask = torch.arange(LENGTH + 2) < torch.tensor([2, 8, 7])[:, None]
+    points = [real_points(query, key, token_mask(), head, key_mask) for head in range(HEADS)]
+    expected = sum(DENSE[name](*of_head, module) for of_head in points)
+    assert module(query, key, token_mask(), key_mask=key_mask).item() == pytest.approx(expected, rel=1e-8)
+    assert torch.autograd.gradcheck(
+        lambda *sides: module(*sides, token_mask(), key_mask=key_mask), (query.detach().requires_grad_(), key)
+    )
 
 
 def test_moments_agree_with_pot():
@@ -223,7 +238,7 @@ def test_masks_of_several_calls_are_each_its_own():
     calls = []
     for seed, real in ((0, mask), (1, mask.flip(1))):
         query, key = (side.transpose(1, 2).flatten(2) for side in features(seed))
-        calls.append(Call(query, key, HEADS, real, 0))
+        calls.append(Call(query, key, HEADS, real, real, 0))
     together = module.of_calls(calls)[0]
     alone = [module.of_calls([call])[0] for call in calls]
     torch.testing.assert_close(together, sum(alone) / 2)
@@ -231,8 +246,8 @@ def test_masks_of_several_calls_are_each_its_own():
 
 def test_units_do_not_hang_on_padding():
     points = torch.randn(1, 2, 5, HEADS, DIM, dtype=torch.float64)
-    thirds = torch.tensor([[1, 1, 1, 0, 0]], dtype=torch.float64) / 3
-    whole, padded = Clouds.of(points[:, :, :3], thirds[:, :3]), Clouds.of(points, thirds)
+    thirds = torch.tensor([[[1, 1, 1, 0, 0]]], dtype=torch.float64) / 3
+    whole, padded = Clouds.of(points[:, :, :3], thirds[..., :3]), Clouds.of(points, thirds)
     torch.testing.assert_close(padded.points[..., :3, :], whole.points)
     assert padded.points[..., 3:, :].abs().max() == 0
     torch.testing.assert_close(padded.gap, whole.gap)

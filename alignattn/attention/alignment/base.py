@@ -8,6 +8,7 @@ from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
@@ -25,11 +26,14 @@ GROUP_ELEMENTS = 20 * 2**20
 class TokenMeasure:
     """The uniform distribution over the real tokens of each sample, and the weight of a sample in the mean.
 
+    The first dimension is the calls C, or 1 where one mask is that of all; the second the two sides, queries and keys,
+    or 1 where both are of the same tokens.
+
     Attributes:
-        probability: `[B, n]`, one over the number of real tokens of the sample at real tokens, 0 at padding. For masks
-            of several calls this and the rest have a first dimension C.
-        sample_weight: `[B]`, one over the number of samples with a real token; 0 for a wholly padded sample.
-        mask: `[B, n]` bool, True at real tokens; None where every token is real.
+        probability: `[1 or C, 1 or 2, B, n]`, one over the number of real tokens of the sample at real tokens, 0 at
+            padding.
+        sample_weight: `[1 or C, B]`, one over the number of samples with real tokens on both sides; 0 for the others.
+        mask: `[1 or C, 1 or 2, B, n]` bool, True at real tokens; None where every token is real.
     """
 
     probability: Tensor
@@ -38,20 +42,21 @@ class TokenMeasure:
 
     @classmethod
     def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
-        """Build it for queries `[..., B, H, n, d]` and a mask `[B, n]` or `[C, B, n]` (True = a real token)."""
+        """Build it for queries `[..., B, H, n, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token)."""
         batch, _, length, _ = query.shape[-4:]
         if mask is None:
-            return cls(query.new_full((batch, length), 1 / max(length, 1)), query.new_full((batch,), 1 / batch), None)
+            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1))
+            return cls(probability, query.new_full((1, batch), 1 / batch), None)
         real = mask.to(query.dtype)
         count = real.sum(dim=-1)
-        has_tokens = (count > 0).to(query.dtype)
+        has_tokens = (count > 0).all(dim=1).to(query.dtype)
         samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
         return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
 
     @property
     def token_weight(self) -> Tensor:
-        """`[B, n]`: the weight of a token in the mean over samples of the mean over real tokens; sums to 1."""
-        return self.probability * self.sample_weight[..., None]
+        """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of the mean over real tokens; a side sums to 1."""
+        return self.probability * self.sample_weight[:, None, :, None]
 
 
 class Alignment(nn.Module, ABC):
@@ -89,13 +94,22 @@ class Alignment(nn.Module, ABC):
         self.num_layers = num_layers
         self.head_reduction = head_reduction
 
-    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None, *, layer: int = 0) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None = None,
+        *,
+        key_mask: Tensor | None = None,
+        layer: int = 0,
+    ) -> Tensor:
         """Return the loss of one call.
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, H, n, d]`.
+            key: `[B, H, n, d]`; or of other tokens, `[B, H, m, d]`.
             mask: `[B, n]` bool, True = a real token; None = all are real.
+            key_mask: `[B, m]`, likewise, where the keys are of other tokens; None = `mask`, or all where m is not n.
             layer: which layer called.
 
         Returns:
@@ -104,16 +118,24 @@ class Alignment(nn.Module, ABC):
         Raises:
             AlignAttnError: if the shapes do not fit.
         """
-        return self.with_diagnostics(query, key, mask, layer=layer)[0]
+        return self.with_diagnostics(query, key, mask, key_mask=key_mask, layer=layer)[0]
 
     def with_diagnostics(
-        self, query: Tensor, key: Tensor, mask: Tensor | None = None, *, layer: int = 0
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: Tensor | None = None,
+        *,
+        key_mask: Tensor | None = None,
+        layer: int = 0,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss as `forward` does, and detached scalars that tell whether it works, by name."""
-        self._check_shapes(query, key, mask)
+        if key_mask is None and query.shape == key.shape:
+            key_mask = mask
+        self._check_shapes(query, key, mask, key_mask)
         # The projections' own memory order is [B, n, H, d]: of their heads this is no copy.
         rows_of_query, rows_of_key = (features.transpose(1, 2).flatten(2) for features in (query, key))
-        return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, layer)])
+        return self.of_calls([Call(rows_of_query, rows_of_key, query.shape[1], mask, key_mask, layer)])
 
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
@@ -126,15 +148,18 @@ class Alignment(nn.Module, ABC):
         """
         samples = samples or sum(len(call.query) for call in calls)
         with torch.autocast(calls[0].query.device.type, enabled=False):
-            if self.by_sample and takes_blocks(calls[0].query):
-                loss, diagnostic = loss_in_blocks(self._loss_of_block, calls, samples, list(self.parameters()))
-            else:
-                parts = [
-                    [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
-                    for layers, group in self._groups(calls)
-                ]
-                device = calls[0].query.device
-                loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
+            in_blocks: list[Call] = []
+            in_groups: list[Call] = []
+            for call in calls:
+                (in_blocks if self.by_sample and takes_blocks(call) else in_groups).append(call)
+            parts = [
+                [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
+                for layers, group in self._groups(in_groups)
+            ]
+            if in_blocks:
+                parts.append([*loss_in_blocks(self._loss_of_block, in_blocks, samples, list(self.parameters()))])
+            device = calls[0].query.device
+            loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         return loss, {self.diagnostic: diagnostic}
 
     def _groups(self, calls: Sequence[Call]) -> Iterator[tuple[slice, list[Call]]]:
@@ -142,7 +167,8 @@ class Alignment(nn.Module, ABC):
         # Kinds are compared, not hashed, and sizes never divided: a compiler may then leave them open.
         kinds: list[tuple[tuple[object, ...], dict[int, list[Call]]]] = []
         for call in calls:
-            kind = (call.query.shape, call.query.dtype, call.query.device, call.heads, call.mask is None)
+            masked = (call.is_of_same_tokens, call.query_mask is None)
+            kind = (call.query.shape, call.key.shape, call.query.dtype, call.query.device, call.heads, *masked)
             by_layer = next((known for other, known in kinds if other == kind), None)
             if by_layer is None:
                 by_layer = {}
@@ -164,22 +190,23 @@ class Alignment(nn.Module, ABC):
 
     def _elements(self, call: Call) -> int:
         """The size of the largest tensor that one call needs."""
-        return 2 * call.query.numel()
+        return 2 * call.query.shape[0] * call.length * call.query.shape[2]
 
     def _of_group(self, calls: list[Call], layers: slice) -> tuple[Tensor, Tensor]:
-        both = torch.stack([features for call in calls for features in (call.query, call.key)])
+        sides = [features for call in calls for features in (call.query, call.key)]
+        if not calls[0].is_of_same_tokens:
+            sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
+        both = torch.stack(sides)
         both = both.to(torch.promote_types(both.dtype, torch.float32))
-        mask = calls[0].mask
-        if mask is not None and any(call.mask is not mask for call in calls):
-            mask = torch.stack([call.mask for call in calls if call.mask is not None])
-        return self._losses(both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2)), mask, layers)
+        both = both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
+        return self._losses(both, _masks_of(calls), layers)
 
     def _losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
             features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer.
-            mask: `[B, n]` for all or `[C, B, n]`, bool, True = a real token; None = all are real.
+            mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
         losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
@@ -196,21 +223,40 @@ class Alignment(nn.Module, ABC):
         """Return what a block of samples adds to the loss, on the CPU, with its gradient; see `LossOfBlock`."""
         return by_autograd(self._losses, list(self.parameters()), features, block, layer, keeps_gradient)
 
-    def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
-        if query.dim() != 4 or query.shape != key.shape or query.shape[-1] != self.head_dim:
+    def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
+        sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
+        if sizes[0] != sizes[1] or sizes[0][2:] != (self.head_dim,):
             raise AlignAttnError(
                 f"queries {list(query.shape)} and keys {list(key.shape)} must both be "
                 f"[batch, heads, tokens, {self.head_dim}]"
             )
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != (query.shape[0], query.shape[2])):
-            raise AlignAttnError(
-                f"the mask is {mask.dtype} {list(mask.shape)}: it must be bool "
-                f"[{query.shape[0]}, {query.shape[2]}], True = a real token"
-            )
+        for features, given in ((query, mask), (key, key_mask)):
+            if given is not None and (given.dtype != torch.bool or given.shape != features.shape[::2]):
+                raise AlignAttnError(
+                    f"the mask is {given.dtype} {list(given.shape)}: it must be bool "
+                    f"[{features.shape[0]}, {features.shape[2]}], True = a real token"
+                )
 
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
         return f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
+
+
+def _masks_of(calls: list[Call]) -> Tensor | None:
+    """Return the masks of calls of one kind, `[1 or C, 1 or 2, B, n]`; None where all tokens are real."""
+    masks = [call.query_mask for call in calls if call.query_mask is not None]
+    if not calls[0].is_of_same_tokens:
+        both = [_mask_of_side(*side, calls[0].length) for call in calls for side in call.sides]
+        return torch.stack(both).unflatten(0, (-1, 2))
+    if not masks:
+        return None
+    return masks[0][None, None] if all(mask is masks[0] for mask in masks) else torch.stack(masks)[:, None]
+
+
+def _mask_of_side(features: Tensor, mask: Tensor | None, length: int) -> Tensor:
+    if mask is None:
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    return F.pad(mask, (0, length - features.shape[1]))
 
 
 def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:

@@ -65,11 +65,12 @@ class CTAlignment(Alignment):
         unit = unit_vectors(criticised).view(shape)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
         similarity = transported_similarity(navigated, unit.transpose(3, 4), mask)
-        similarity = (similarity * tokens.token_weight[..., None, :, None, :]).sum(dim=(1, 2, 3, 4))
+        similarity = (similarity * tokens.token_weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
-        losses = features.shape[4] * tokens.token_weight.sum(dim=(-2, -1)) - 0.5 * similarity
+        losses = features.shape[4] * tokens.sample_weight.sum(dim=1) - 0.5 * similarity
         with torch.no_grad():
-            offset = ((unit[:, 0] - unit[:, 1]) * tokens.probability[..., None, None]).sum(dim=2)
+            mean_query, mean_key = (unit * tokens.probability[..., None, None]).sum(dim=3).unbind(1)
+            offset = mean_query - mean_key
             gaps = (offset.norm(dim=-1).mean(dim=-1) * tokens.sample_weight).sum(dim=-1)
         return losses, gaps
 

@@ -43,14 +43,13 @@ class GANAlignment(Alignment):
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
-        query_logits, key_logits = logits.view(features.shape[:-1]).unbind(1)
+        of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
         # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
-        per_token = F.softplus(-query_logits) + F.softplus(key_logits)
+        against = torch.stack((-of_query, of_key), dim=1)
         weight = tokens.token_weight[..., None]
         with torch.no_grad():
-            correct = (query_logits > 0).to(weight.dtype) + (key_logits < 0).to(weight.dtype)
-            accuracy = (correct * weight).sum(dim=(1, 2, 3)) / (2 * features.shape[4])
-        return (per_token * weight).sum(dim=(1, 2, 3)), accuracy
+            accuracy = ((against < 0) * weight).sum(dim=(1, 2, 3, 4)) / (2 * features.shape[4])
+        return (F.softplus(against) * weight).sum(dim=(1, 2, 3, 4)), accuracy
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import Alignment, sum_of
-from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.call import Call, Side
 from alignattn.attention.basis import Basis
 
 LARGEST_CONDITION = 10.0
@@ -61,12 +62,10 @@ class AlignmentInBasis(nn.Module):
             moved = []
             for call in calls:
                 query, key = (
-                    (_by_head(part, call, mean) @ matrix).transpose(1, 2).flatten(2)
-                    for part, mean, matrix in zip(
-                        (call.query, call.key), means[call.layer], both[:, call.layer], strict=True
-                    )
+                    (_by_head(side, call.heads, mean) @ matrix).transpose(1, 2).flatten(2)
+                    for side, mean, matrix in zip(call.sides, means[call.layer], both[:, call.layer], strict=True)
                 )
-                moved.append(Call(query, key, call.heads, call.mask, call.layer))
+                moved.append(replace(call, query=query, key=key))
         if self.training:
             self._keep(means)
         return self.alignment.of_calls(moved, samples)
@@ -110,21 +109,20 @@ def bounded(generator: Tensor) -> Tensor:
 def _means_of(layer: int, calls: Sequence[Call]) -> Tensor:
     """Return the means of the queries and of the keys of all real tokens of a layer's calls, `[2, H, 1, d]`."""
     of_layer = [call for call in calls if call.layer == layer]
-    totals = [
-        torch.stack([_by_head(part, call).sum(dim=(0, 2)) for part in (call.query, call.key)]) for call in of_layer
-    ]
-    counts = [
-        call.query.new_tensor(call.query.shape[0] * call.query.shape[1], dtype=totals[0].dtype)
-        if call.mask is None
-        else call.mask.sum().to(totals[0])
-        for call in of_layer
-    ]
-    return (sum_of(totals) / sum_of(counts).clamp_min(1))[:, :, None]
+    totals = [torch.stack([_by_head(side, call.heads).sum(dim=(0, 2)) for side in call.sides]) for call in of_layer]
+    counts = [torch.stack([_count(side).to(totals[0]) for side in call.sides]) for call in of_layer]
+    return (sum_of(totals) / sum_of(counts).clamp_min(1)[:, None, None])[:, :, None]
 
 
-def _by_head(features: Tensor, call: Call, mean: Tensor | None = None) -> Tensor:
-    """Return features `[B, n, H * d]` as `[B, H, n, d]`, less a mean `[H, 1, d]`, 0 at padding."""
-    by_head = features.to(torch.promote_types(features.dtype, torch.float32)).unflatten(-1, (call.heads, -1))
+def _count(side: Side) -> Tensor:
+    features, mask = side
+    return features.new_tensor(features.shape[0] * features.shape[1]) if mask is None else mask.sum()
+
+
+def _by_head(side: Side, heads: int, mean: Tensor | None = None) -> Tensor:
+    """Return the features `[B, n, H * d]` of a side as `[B, H, n, d]`, less a mean `[H, 1, d]`, 0 at padding."""
+    features, mask = side
+    by_head = features.to(torch.promote_types(features.dtype, torch.float32)).unflatten(-1, (heads, -1))
     by_head = by_head.transpose(1, 2)
     centred = by_head if mean is None else by_head - mean
-    return centred if call.mask is None else centred.masked_fill(~call.mask[:, None, :, None], 0)
+    return centred if mask is None else centred.masked_fill(~mask[:, None, :, None], 0)

@@ -42,7 +42,7 @@ class MMDAlignment(SampledAlignment):
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         clouds = Clouds.of(points, weight)
         union = clouds.points.transpose(1, 2).flatten(2, 3)
-        signed = torch.cat((weight, -weight), dim=-1)[:, None, :, None]
+        signed = torch.cat((weight[:, 0], -weight[:, -1]), dim=-1)[:, None, :, None]
         distances: Tensor = SmoothEnergy.apply(union, signed)  # type: ignore[no-untyped-call]
         return distances, clouds.gap
 

@@ -28,9 +28,9 @@ class MomentsAlignment(PooledAlignment):
     """
 
     def _distances(self, points: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        root = weight.sqrt()[:, None, :, None, None]
+        root = weight.sqrt()[..., None, None]
         # Moved near to the origin, where products keep their digits: covariances are the same from any point.
-        means = weight[:, None, None] @ points.detach().flatten(3)
+        means = weight[:, :, None] @ points.detach().flatten(3)
         start = means.mean(dim=1, keepdim=True).unflatten(-1, points.shape[3:])
         moved = ((points - start) * root).transpose(2, 3).contiguous()
         means = root.transpose(2, 3).mT @ moved

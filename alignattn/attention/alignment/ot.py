@@ -70,15 +70,16 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
-        return max(super()._elements(call), call.heads * call.query.shape[0] * call.query.shape[1] ** 2)
+        return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         calls, _, batch, length, _, _ = features.shape
         if tokens.mask is not None:
-            features = features.masked_fill(~tokens.mask[..., None, :, :, None, None], 0)
+            features = features.masked_fill(~tokens.mask[..., None, None], 0)
         # The samples of all calls side by side, a matrix a head: both are [C * B, H, n, d].
         both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
-        probability = tokens.probability.expand(calls, batch, length).flatten(0, 1)
+        shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
+        probability = (shares[0], shares[-1])
         if self.cost == "cosine":
             query, key = unit_vectors(both)
             plan = self._plan(query, key, probability)
@@ -93,16 +94,16 @@ class OTAlignment(Alignment):
             from_key = (column_sum * key.square().sum(dim=-1)).sum(dim=-1)
             per_head = from_query + from_key - 2 * product
         with torch.no_grad():
-            target = probability[:, None]
-            error = ((row_sum - target).abs() + (column_sum - target).abs()).sum(dim=-1)
+            of_rows, of_columns = (share[:, None] for share in probability)
+            error = ((row_sum - of_rows).abs() + (column_sum - of_columns).abs()).sum(dim=-1)
             errors = (error.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
         return (per_head.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), errors
 
-    def _plan(self, left: Tensor, right: Tensor, probability: Tensor) -> TransportPlan:
+    def _plan(self, left: Tensor, right: Tensor, probability: tuple[Tensor, Tensor]) -> TransportPlan:
         return sinkhorn(
             left,
             right,
-            probability,
+            *probability,
             epsilon=self.epsilon,
             anneal_from=self.anneal_from,
             iterations=self.iterations,
@@ -116,11 +117,11 @@ class OTAlignment(Alignment):
         )
 
 
-def _centred(query: Tensor, key: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+def _centred(query: Tensor, key: Tensor, probability: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Move the origin to the mean of both, which changes no distance and spares digits of the products."""
     with torch.no_grad():
-        weight = probability[:, None, :, None]
-        centre = ((query + key) * weight).sum(dim=2, keepdim=True) / 2
+        of_query, of_key = (share[:, None, :, None] for share in probability)
+        centre = (query * of_query + key * of_key).sum(dim=2, keepdim=True) / 2
     return query - centre, key - centre
 
 

@@ -18,7 +18,7 @@ class Clouds:
 
     Attributes:
         points: `[C, 2, H, P, d]`; 0 at padding.
-        weight: `[1 or C, P]`, 1 over the number of real points, 0 at padding.
+        weight: `[1 or C, 1 or 2, P]`, 1 over the number of real points, 0 at padding; of both clouds or of each.
         gap: `[C, H]`, the distance of the clouds' means, from 0 to 2; without a gradient.
     """
 
@@ -28,9 +28,9 @@ class Clouds:
 
     @classmethod
     def of(cls, points: Tensor, weight: Tensor) -> "Clouds":
-        """Build them from points `[C, 2, P, H, d]` of weight `[1 or C, P]`."""
+        """Build them from points `[C, 2, P, H, d]` of weight `[1 or C, 1 or 2, P]`."""
         by_head = points.transpose(2, 3)
-        column = weight[:, None, None, :, None]
+        column = weight[:, :, None, :, None]
         by_head = by_head.masked_fill(column == 0, 0)
         means = (by_head * column).sum(dim=3, keepdim=True)
         centred = (by_head - means.mean(dim=1, keepdim=True)).masked_fill(column == 0, 0)
@@ -61,18 +61,18 @@ class PooledAlignment(Alignment):
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         points, real = features.flatten(2, 3), None
         if tokens.mask is not None:
-            real = tokens.mask.reshape(-1, points.shape[2])
+            real = tokens.mask.flatten(2)
         points, weight = self._drawn(points, real)
         distances, gaps = self._distances(points, weight)
         # Without a real token there is no cloud.
-        return (distances * weight.any(dim=-1, keepdim=True)).sum(dim=1), gaps.mean(dim=1)
+        return (distances * weight.any(dim=-1).all(dim=-1, keepdim=True)).sum(dim=1), gaps.mean(dim=1)
 
     def _drawn(self, points: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights `[1 or C, P]`.
+        """Return the points `[C, 2, P, H, d]` to work on, of all `[C, 2, N, H, d]`, and their weights (`Clouds`).
 
         Args:
             points: of all tokens.
-            real: `[1 or C, N]` bool; None = all are real.
+            real: `[1 or C, 1 or 2, N]` bool; None = all are real.
         """
         return points, uniform_weight(points, real)
 
@@ -82,7 +82,7 @@ class PooledAlignment(Alignment):
 
 
 def uniform_weight(points: Tensor, real: Tensor | None) -> Tensor:
-    """Return `[1 or C, P]`, 1 over the number of real points at each, 0 at padding."""
+    """Return `[1 or C, 1 or 2, P]`, 1 over the number of real points at each, 0 at padding."""
     if real is None:
-        return points.new_full((1, points.shape[2]), 1 / max(points.shape[2], 1))
+        return points.new_full((1, 1, points.shape[2]), 1 / max(points.shape[2], 1))
     return real.to(points.dtype) / real.sum(dim=-1, keepdim=True).clamp(min=1)

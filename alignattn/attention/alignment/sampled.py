@@ -50,7 +50,7 @@ class SampledAlignment(PooledAlignment):
 
     def _points_of(self, call: Call) -> int:
         """How many points of a call are worked on, at most."""
-        return min(self.points, call.query.shape[0] * call.query.shape[1])
+        return min(self.points, call.query.shape[0] * call.length)
 
     def _drawn(self, points: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         size = points.shape[2]
@@ -58,16 +58,16 @@ class SampledAlignment(PooledAlignment):
             return points, uniform_weight(points, real)
         step = self.step.to(points.device)
         if real is None:
-            ranks = hashed(step, torch.arange(size, device=points.device))[None]
+            ranks = hashed(step, torch.arange(size, device=points.device))[None, None]
         else:
             # Counted by real tokens, so that padding changes no draw.
             ranks = hashed(step, real.cumsum(dim=-1)).masked_fill(~real, -1)
         chosen = ranks.topk(self.points, dim=-1).indices
-        if len(chosen) == 1:
-            drawn = points.index_select(2, chosen[0])
+        if chosen.shape[:2] == (1, 1):
+            drawn = points.index_select(2, chosen[0, 0])
         else:
-            drawn = torch.take_along_dim(points, chosen[:, None, :, None, None], dim=2)
-        return drawn, uniform_weight(drawn, None if real is None else real.gather(1, chosen))
+            drawn = torch.take_along_dim(points, chosen[..., None, None], dim=2)
+        return drawn, uniform_weight(drawn, None if real is None else real.gather(2, chosen))
 
     def extra_repr(self) -> str:
         """Name the options, for the module's `repr`."""

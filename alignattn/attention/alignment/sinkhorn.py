@@ -56,13 +56,14 @@ class TransportPlan:
 def sinkhorn(
     left: Tensor,
     right: Tensor,
-    probability: Tensor,
+    row_share: Tensor,
+    column_share: Tensor,
     *,
     epsilon: float,
     anneal_from: float = ANNEAL_FROM,
     iterations: int = ITERATIONS,
 ) -> TransportPlan:
-    """Approximate argmin <C, π> + ε Σ π log π for C_ij = -left_i · right_j, both marginals being `probability`.
+    """Approximate argmin <C, π> + ε Σ π log π for C_ij = -left_i · right_j with uniform marginals.
 
     Terms of C that depend on i or j alone do not change the plan, so this serves every cost that is a dot
     product up to such terms. Cuturi 2013 (the iteration), Schmitzer 2019 (annealing ε, absorbing the potential
@@ -72,8 +73,9 @@ def sinkhorn(
     Args:
         left: `[B, H, n, d]`, finite at padding too.
         right: `[B, H, n, d]`, finite at padding too.
-        probability: `[B, n]`, uniform over the real tokens of a sample and 0 at padding. A wholly padded
-            sample gets a plan over its padding.
+        row_share: `[B, n]`, the rows' marginal, uniform over the real tokens of a sample and 0 at padding. A wholly
+            padded sample gets a plan over its padding.
+        column_share: likewise the columns'; the same tensor where both are of the same tokens.
         epsilon: strength ε of the entropy, in units of the cost.
         anneal_from: ε starts at this share of the largest |left_i| · |right_j| of a head and falls
             geometrically to `epsilon`.
@@ -84,23 +86,26 @@ def sinkhorn(
     """
     batch, heads, length, _ = left.shape
     flat_left, flat_right = left.flatten(0, 1), right.flatten(0, 1)
-    is_real = _is_real(probability).repeat_interleave(heads, dim=0)[:, None]
+    is_real = _is_real(column_share).repeat_interleave(heads, dim=0)[:, None]
+    real_rows, rows_a_column = is_real.to(left.dtype), None
+    if row_share is not column_share:
+        real_rows = _is_real(row_share).repeat_interleave(heads, dim=0)[:, None].to(left.dtype)
+        rows_a_column = real_rows.sum(dim=-1, keepdim=True) / is_real.sum(dim=-1, keepdim=True)
     first = _first_epsilon(flat_left, flat_right, epsilon, anneal_from)
     # Columns of padding vanish from every kernel.
     potential = torch.where(is_real, 0.0, -torch.inf).to(left.dtype)
-    real = is_real.to(left.dtype)
     kernel = left.new_empty(batch * heads, length, length)
     schedule = _schedule(iterations)
     for step, (progress, rounds) in enumerate(schedule, start=1):
         current = first ** (1 - progress) * epsilon**progress
         torch.baddbmm(potential / current, flat_left / current, flat_right.mT, out=kernel)
         kernel.sub_(kernel.amax(dim=-1, keepdim=True)).exp_()  # what is subtracted is absorbed by the row's scaling
-        row, column = _scale(kernel, real, rounds)
+        row, column = _scale(kernel, real_rows, rows_a_column, rounds)
         if step < len(schedule):
             potential = potential + current * column.log()
     return TransportPlan(
         kernel.view(batch, heads, length, length),
-        row.view(batch, heads, length) * probability[:, None],
+        row.view(batch, heads, length) * row_share[:, None],
         column.view(batch, heads, length),
     )
 
@@ -126,19 +131,24 @@ def _first_epsilon(left: Tensor, right: Tensor, epsilon: float, anneal_from: flo
     return first[:, None, None]
 
 
-def _scale(kernel: Tensor, real: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
-    """Return scalings `[B * H, 1, n]` such that row · kernel · column has about rows of 1 and columns of 1.
+def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: int) -> tuple[Tensor, Tensor]:
+    """Return scalings `[B * H, 1, n]` such that row · kernel · column has rows of about 1 and columns of their share.
 
-    Those of the plan, times the number of real tokens; rows of padding, where `real` is 0 and not 1, are scaled to 0.
-    The first and the last update are plain: the one because there is nothing yet to relax, the other so that
+    Those of the plan, times the number of real rows; rows of padding, where `real` is 0 and not 1, are scaled to 0. A
+    column's share is the number of real rows to one of real columns, None where there are as many: 1. The first and the last update are plain: the one because there is nothing yet to relax, the other so that
     the column marginal is met. The vectors are rows, for which the product is twice as fast as for columns.
     """
     row = real / kernel.sum(dim=-1)[:, None]
-    column = torch.bmm(row, kernel).clamp_(min=_SMALLEST_RATIO).reciprocal_()
+    column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=_SMALLEST_RATIO).reciprocal_()
     for index in range(1, rounds):
         row = _update(row, torch.bmm(column, kernel.mT), _RELAXATION)
-        column = _update(column, torch.bmm(row, kernel), _RELAXATION if index < rounds - 1 else _PLAIN)
+        relaxation = _RELAXATION if index < rounds - 1 else _PLAIN
+        column = _update(column, _divided(torch.bmm(row, kernel), rows_a_column), relaxation)
     return row, column
+
+
+def _divided(sums: Tensor, shares: Tensor | None) -> Tensor:
+    return sums if shares is None else sums.div_(shares)
 
 
 def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:

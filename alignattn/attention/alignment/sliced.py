@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.draws import directions
@@ -56,12 +57,35 @@ class SlicedAlignment(SampledAlignment):
         clouds = Clouds.of(points, weight)
         slices = directions(self.step.to(points.device), self.head_dim, self.directions).to(points.dtype)
         projected = (clouds.points @ slices).mT
-        # Padding is sorted behind the rest of both clouds, which have as many points, and there they agree.
+        # Padding is sorted behind the rest of both clouds.
         beyond = torch.finfo(projected.dtype).max
-        ordered = projected.masked_fill((weight == 0)[:, None, None, None], beyond).sort(dim=-1).values
-        squares = (ordered[:, 0] - ordered[:, 1]).square().sum(dim=-1).mean(dim=-1)
-        return squares * self.head_dim / (weight > 0).sum(dim=-1, keepdim=True).clamp(min=1), clouds.gap
+        ordered = projected.masked_fill((weight == 0)[:, :, None, None], beyond).sort(dim=-1).values
+        counts = (weight > 0).sum(dim=-1).clamp(min=1)
+        if weight.shape[1] == 1:  # as many points, and at padding they agree
+            squares = (ordered[:, 0] - ordered[:, 1]).square().sum(dim=-1) / counts[..., None]
+        else:
+            squares = _between_quantiles(ordered, counts)
+        return squares.mean(dim=-1) * self.head_dim, clouds.gap
 
     def extra_repr(self) -> str:
         """Name the options, for the module's `repr`."""
         return f"{super().extra_repr()}, directions={self.directions}"
+
+
+def _between_quantiles(ordered: Tensor, counts: Tensor) -> Tensor:
+    """Return ∫ (F⁻¹(u) - G⁻¹(u))² du of two samples that need not be as large, `[C, H, K]`.
+
+    Between two neighbouring steps of either quantile function, i / n or j / m, both are constant.
+
+    Args:
+        ordered: `[C, 2, H, K, P]`, sorted, what is real first.
+        counts: how many of each are, `[C, 2]`.
+    """
+    steps = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device) / counts.to(ordered.dtype)[..., None]
+    ends = steps.clamp(max=1).flatten(1).sort(dim=-1).values
+    starts = F.pad(ends, (1, 0))[:, :-1]
+    # The middle of an interval lies on no step, whatever the last bits of its ends.
+    places = ((starts + ends) / 2)[:, None] * counts[..., None]
+    places = places.long().clamp(max=ordered.shape[-1] - 1)
+    of_query, of_key = torch.take_along_dim(ordered, places[:, :, None, None], dim=-1).unbind(1)
+    return ((of_query - of_key).square() * (ends - starts)[:, None, None]).sum(dim=-1)

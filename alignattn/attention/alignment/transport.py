@@ -20,13 +20,13 @@ def transported_similarity(navigated: Tensor, unit: Tensor, mask: Tensor | None)
     Args:
         navigated: s and t, `[C, 2, B, H, n, f]`, C the number of attention calls.
         unit: u and v, `[C, 2, B, H, n, f]`.
-        mask: `[B, n]` or `[C, B, n]` bool, True = a token that is attended to; None = all are.
+        mask: `[1 or C, 1 or 2, B, n]` bool, of both or of each, True = a token that is attended to; None = all are.
 
     Returns:
         `[C, 2, B, H, n]`.
     """
     if mask is not None:
-        mask = mask.expand(len(unit), *mask.shape[-2:])[:, None].expand(-1, 2, -1, -1).flatten(0, 2)[:, None, None]
+        mask = mask.flip(1).expand(len(unit), 2, -1, -1).flatten(0, 2)[:, None, None]
     query, key, value = (tensor.flatten(0, 2) for tensor in (navigated, navigated.flip(1), unit.flip(1)))
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)
     return (unit * attended.view(unit.shape)).sum(dim=-1)

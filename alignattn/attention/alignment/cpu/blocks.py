@@ -21,9 +21,9 @@ BLOCK_ELEMENTS = 2**18
 """Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""
 
 
-def takes_blocks(features: Tensor) -> bool:
-    """Tell whether a loss of such features is computed here."""
-    return features.device.type == "cpu" and not torch.compiler.is_compiling()
+def takes_blocks(call: Call) -> bool:
+    """Tell whether the loss of a call is computed here."""
+    return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def blocks_of(call: Call, share: float) -> Iterator[Block]:
         share: of the call in the mean over calls.
     """
     batch, length, width = call.query.shape
-    mask = call.mask
+    mask = call.query_mask
     if length == 0:
         return
     if mask is None:
@@ -133,7 +133,7 @@ class _LossInBlocks(torch.autograd.Function):
         for call in calls:
             layer = slice(call.layer, call.layer + 1)
             both = [features.detach().flatten(0, 1) for features in (call.query, call.key)]
-            of_call = _zero_at_padding(both, call.mask)
+            of_call = _zero_at_padding(both, call.query_mask)
             to_features += of_call
             for block in blocks_of(call, len(call.query) / samples):
                 with SCRATCH.frame():
@@ -196,7 +196,7 @@ def loss_in_blocks(
 
     Args:
         loss_of: the loss of a block. It sees float32 features, float64 for float64 input.
-        calls: on the CPU.
+        calls: that `takes_blocks`.
         samples: of all calls in the mean.
         parameters: what `loss_of` depends on besides its arguments, `[L, …]`.
     """
@@ -219,7 +219,7 @@ def by_autograd(
     """Return a block's loss with the gradients that autograd finds.
 
     Args:
-        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[b, n]` and a layer's slice to the mean loss over the
+        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[1, 1, b, n]` and a layer's slice to the mean loss over the
             samples and a diagnostic, `[1]`.
         parameters: what `losses_of` depends on besides, `[L, …]`.
         features: `[2, R, H, d]`.
@@ -232,7 +232,8 @@ def by_autograd(
     wanted = [tensor for tensor in parameters if tensor.requires_grad]
     with grad_of_its_own(keeps_gradient):
         leaf = features.detach().requires_grad_()
-        losses, diagnostics = losses_of(_padded(leaf, block)[None], block.mask, layers)
+        mask = None if block.mask is None else block.mask[None, None]
+        losses, diagnostics = losses_of(_padded(leaf, block)[None], mask, layers)
         loss, diagnostic = losses.sum(), diagnostics.sum()
     if not keeps_gradient:
         return BlockLoss(loss * share, diagnostic * share)
