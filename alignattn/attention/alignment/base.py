@@ -55,7 +55,7 @@ class TokenMeasure:
 
     @property
     def token_weight(self) -> Tensor:
-        """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of the mean over real tokens; a side sums to 1."""
+        """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of that over real tokens; a side sums to 1."""
         return self.probability * self.sample_weight[:, None, :, None]
 
 

@@ -135,8 +135,9 @@ def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: i
     """Return scalings `[B * H, 1, n]` such that row · kernel · column has rows of about 1 and columns of their share.
 
     Those of the plan, times the number of real rows; rows of padding, where `real` is 0 and not 1, are scaled to 0. A
-    column's share is the number of real rows to one of real columns, None where there are as many: 1. The first and the last update are plain: the one because there is nothing yet to relax, the other so that
-    the column marginal is met. The vectors are rows, for which the product is twice as fast as for columns.
+    column's share is the number of real rows to one of real columns, None where there are as many: 1. The first and
+    the last update are plain: the one because there is nothing yet to relax, the other so that the column marginal is
+    met. The vectors are rows, for which the product is twice as fast as for columns.
     """
     row = real / kernel.sum(dim=-1)[:, None]
     column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=_SMALLEST_RATIO).reciprocal_()

@@ -219,8 +219,8 @@ def by_autograd(
     """Return a block's loss with the gradients that autograd finds.
 
     Args:
-        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[1, 1, b, n]` and a layer's slice to the mean loss over the
-            samples and a diagnostic, `[1]`.
+        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[1, 1, b, n]` and a layer's slice to the mean loss over
+            the samples and a diagnostic, `[1]`.
         parameters: what `losses_of` depends on besides, `[L, …]`.
         features: `[2, R, H, d]`.
         block: whose features they are.
