@@ -7,7 +7,7 @@ symmetric, and c = A μ_q - A⁻¹ μ_k, the means of q' and k' are equal, and s
 A Σ_q A = A⁻¹ Σ_k A⁻¹, because S Σ_q S = Σ_k.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -205,6 +205,27 @@ def balancing_basis(query: Moments, key: Moments, form: Form = "full") -> Basis:
     return Basis(
         matrix, inverse, torch.zeros_like(shift) if form == "uncentred" else shift, condition, shrinkage, is_bounded
     )
+
+
+def random_basis(balancing: Basis, query: Moments, key: Moments, form: Form, generator: torch.Generator) -> Basis:
+    """Return the control of a balancing basis: A with the same eigenvalues and random eigenvectors, the same means.
+
+    Attention sees neither, and a step of Adam or of weight decay sees both: what the moments add shows against it.
+
+    Args:
+        balancing: of the same moments, as `balancing_basis` gives it.
+        query: as there.
+        key: likewise.
+        form: `full`, or `uncentred`, whose c is 0.
+        generator: that the eigenvectors are drawn by, uniform over the rotations (Mezzadri 2007, section 5).
+    """
+    values = torch.linalg.eigvalsh(balancing.matrix)
+    orthogonal, triangular = torch.linalg.qr(torch.randn(balancing.matrix.shape, generator=generator).double())
+    vectors = orthogonal * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    matrix, inverse = (_symmetric(vectors * part[:, None] @ vectors.mT) for part in (values, 1 / values))
+    shift = _shift(matrix, inverse, query.cpu().mean, key.cpu().mean)
+    shift = torch.zeros_like(shift) if form == "uncentred" else shift
+    return replace(balancing, matrix=matrix, inverse=inverse, shift=shift)
 
 
 def _shift(matrix: Tensor, inverse: Tensor, query_mean: Tensor, key_mean: Tensor) -> Tensor:

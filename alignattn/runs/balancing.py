@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
 from alignattn.runs.rows import input_batches
 from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.runs.training_options import TrainingOptions
+from alignattn.runs.training_options import RANDOM_BASIS, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
@@ -81,6 +81,7 @@ def balance_at(
             input_batches(task, train, processor, moments, BATCH_ROWS),
             held_back=input_batches(task, train, processor, measured, BATCH_ROWS),
             centre=options.balance_centre,
+            random_seed=trainer.args.seed if options.balance_basis == RANDOM_BASIS else None,
         )
         state.log_history.append(_logged(report) | {"epoch": state.epoch or 0.0, "step": state.global_step})
         if trainer.is_world_process_zero():

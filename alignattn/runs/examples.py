@@ -20,14 +20,26 @@ NO_ANSWER_COLUMN = "no_answer_score"
 """A column of the predictions of question answering alone."""
 
 
+class NotKeptError(AlignAttnError):
+    """The predictions of a finished run are not there, as where its small files alone were passed on."""
+
+
 def read_split(folder: Path, split: str) -> Any:
-    """Return the predictions of a split, a table."""
+    """Return the predictions of a split, a table.
+
+    Raises:
+        NotKeptError: if they are not there.
+    """
+    if not (folder / PREDICTIONS_FILE).is_file():
+        raise NotKeptError(f"what a run predicted is not there ({PREDICTIONS_FILE}): its results alone were kept")
     return read_parquet(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
 
 
 def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
     """Return the probabilities `[N, C]` of a split and its labels `[N]`; None where there are none."""
-    if split is None or "probabilities" not in pq.read_schema(folder / PREDICTIONS_FILE).names:
+    if split is None or not (folder / PREDICTIONS_FILE).is_file():
+        return None
+    if "probabilities" not in pq.read_schema(folder / PREDICTIONS_FILE).names:
         return None
     rows = read_split(folder, split)
     return np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy()

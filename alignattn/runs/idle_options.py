@@ -118,7 +118,7 @@ RULES = (
         "beside an alignment that has no parameters of its own",
     ),
     Rule(
-        ("balance_centre",),
+        ("balance_centre", "balance_basis"),
         lambda options: options.training.balance is None,
         "without --balance",
         "give it as well, as --balance start",

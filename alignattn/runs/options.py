@@ -14,7 +14,7 @@ from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_t
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
 from alignattn.runs.model_options import ModelOptions, check_fits
-from alignattn.runs.training_options import SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
+from alignattn.runs.training_options import RANDOM_BASIS, SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 from alignattn.tasks import Task, get_task, is_definition
@@ -62,6 +62,8 @@ class RunOptions(Options):
 
     def _check_balance(self) -> None:
         given, obstacle = f"--balance {self.training.balance}", self.attention.unbalanced_by()
+        if self.training.balance_basis == RANDOM_BASIS:
+            self._check_control(given)
         if not traits_of(self.model.model).has_attention:
             raise AlignAttnError(f"{given}: {self.model.model} has no self-attention to balance: leave it out")
         if obstacle is not None:
@@ -78,6 +80,16 @@ class RunOptions(Options):
                 f"{given}: adapters lie around the projections: balance the base with `alignattn balance` and adapt "
                 "that, or leave --lora_r out"
             )
+
+    def _check_control(self, given: str) -> None:
+        """Refuse a random basis that is the control of nothing."""
+        control = f"--balance_basis {RANDOM_BASIS}"
+        if self.training.balance_centre:
+            raise AlignAttnError(f"{control}: --balance_centre changes no basis: leave one of them out")
+        if self.training.balance == "epoch":
+            raise AlignAttnError(f"{given}: each epoch would balance the last one's {control} away: give {START}")
+        if self.training.balance != START:
+            raise AlignAttnError(f"{given}: {control} tells what a training makes of a basis: give {START}")
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,6 +30,10 @@ LOGGING_STEPS = 0.05
 START = "start"
 BALANCE_TIMES = (START, "epoch", "end")
 """When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
+RANDOM_BASIS = "random"
+BALANCE_BASES = ("balanced", RANDOM_BASIS)
+"""In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
+BASIS_HELP = "Control: random, as far from the model's own."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 AVERAGES = ("ema", "swa")
 """How weights are averaged; `alignattn.training.averaging` does it."""
@@ -117,6 +121,7 @@ class TrainingOptions(TransformersOptions):
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, rare=True)
+    balance_basis: str = option(BALANCE_BASES[0], BASIS_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_BASES, rare=True)
     alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
     slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
     alignment_warmup_ratio: float = option(

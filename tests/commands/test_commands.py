@@ -50,6 +50,10 @@ MISTAKES = f"""
 {RUN} --task mrpc --balance start --attention qvi
 {RUN} --task mrpc --balance epoch --score additive
 {RUN} --task mrpc --balance end --lora_r 2
+{RUN} --task mrpc --balance epoch --balance_basis random
+{RUN} --task mrpc --balance end --balance_basis random
+{RUN} --task mrpc --balance start --balance_basis random --balance_centre true
+balance --model x --task mrpc --output_dir o --centre true --random_seed 1
 {RUN} --task mrpc --gradient_scope basis --lora_r 2
 {RUN} --task mrpc --gradient_scope basis --balance end
 {RUN} --task mrpc --gradient_scope basis --normalizer local --normalizer_options kind=predictive

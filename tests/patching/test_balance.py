@@ -133,6 +133,38 @@ def test_centre_makes_the_means_alone_equal():
         torch.testing.assert_close(query.mean(dim=1), key.mean(dim=1), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("has_key_bias", [True, False])
+def test_the_control_keeps_the_function_in_a_random_basis_of_the_same_condition(has_key_bias):
+    reports, models = {}, {}
+    for seed in (None, 1, 1, 2):
+        model = own_encoder()
+        for layer in model.layers:
+            layer.attention.key_projection.bias = layer.attention.key_projection.bias if has_key_bias else None
+        sharp(model)
+        expected = logits_of(model, HELD_BACK)
+        reports[seed] = alignattn.balance(model, batches(), held_back=[HELD_BACK], random_seed=seed)
+        assert (logits_of(model, HELD_BACK) - expected).abs().max() <= 1e-10 * expected.std()
+        weights = torch.cat([parameter.flatten() for parameter in balanced_parameters(model)])
+        torch.testing.assert_close(models.setdefault(seed, weights), weights, rtol=0, atol=0)
+    balanced_report, control = reports[None], reports[1]
+    torch.testing.assert_close(torch.tensor(control.condition), torch.tensor(balanced_report.condition))
+    assert (control.form, control.tokens) == ("random", balanced_report.tokens)
+    assert balanced_report.means()["after"] < control.means()["after"]
+    assert (models[1] - models[2]).abs().max() > 0.1 < (models[1] - models[None]).abs().max()
+    assert any("a control" in note for note in control.notes)
+
+
+def test_the_control_of_equal_means_makes_means_equal_and_covariances_not():
+    model = sharp(tiny_model("bert"))
+    alignattn.balance(model, batches(), held_back=[HELD_BACK], random_seed=3)
+    for query, key in recorded(model, batches()):
+        torch.testing.assert_close(query.mean(dim=1), key.mean(dim=1), rtol=1e-7, atol=1e-7)
+        covariances = [torch.stack([torch.cov(points.T) for points in cloud]) for cloud in (query, key)]
+        assert (covariances[0] - covariances[1]).norm() > 0.1 * covariances[0].norm()
+    with pytest.raises(AlignAttnError, match="leave centre or random_seed out"):
+        alignattn.balance(model, batches(), centre=True, random_seed=3)
+
+
 def test_nothing_else_of_the_model_changes(tmp_path):
     model = sharp(tiny_model("bert"), torch.float32).train()
     model.bert.encoder.layer[1].eval()

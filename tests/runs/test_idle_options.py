@@ -31,6 +31,7 @@ IDLE = """
 --attention aa-ct --slot_learning_rate 1e-2
 --attention sparsemax --slot_learning_rate 1e-2
 --balance_centre true
+--balance_basis random
 --lora_alpha 8
 --doc_stride 64
 --n_best_size 3
@@ -83,6 +84,7 @@ USED = """
 --attention aa-ot --alignment_warmup_ratio 0.1 --head_reduction mean
 --attention aa-ot --gradient_scope basis --alignment_learning_rate 1e-2 --balance start --balance_centre true
 --attention bilinear --slot_learning_rate 1e-2
+--balance start --balance_basis random
 --normalizer entmax --normalizer_options learned=true --slot_learning_rate 1e-2
 --task squad --doc_stride 64 --n_best_size 3 --max_answer_length 3
 --max_train_samples 5 --take first

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.support.command import Command
-from alignattn.support.option import REQUIRED, option
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
 from alignattn.tasks.task import TEXT_FILE
@@ -33,10 +34,15 @@ class BalanceOptions(Options):
     max_length: int | None = option(None, "Most tokens of a row (default: the run's own, or 128).", low=1)
     batch_size: int = option(16, "Rows of a forward pass.", low=1)
     centre: bool = option(False, "Make the means equal alone: one bias changes.")
+    random_seed: int | None = option(
+        None, "Instead, as a control: a random A of the same condition.", low=0, high=LARGEST_SEED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_text_source(self, "train_file", "balance on")
+        if self.centre and self.random_seed is not None:
+            raise AlignAttnError("--random_seed draws A, and --centre has none: leave one of them out")
 
 
 COMMAND = Command(

@@ -54,6 +54,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
         input_batches(task, split, tokenizer, moments, arguments.batch_size),
         held_back=input_batches(task, split, tokenizer, measured, arguments.batch_size),
         centre=arguments.centre,
+        random_seed=arguments.random_seed,
     )
     data = publishable(arguments.task or arguments.train_file)
     with unfinished(folder):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NUM_SEEDS, MOST_SEEDS = 5, 1000
 
+SEEDS_HELP = f"Instead: the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
 OTHERS_HELP = "Options of the commands that fill the table."
 
 
@@ -27,7 +28,7 @@ class ReproduceOptions(Options):
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
     seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=LARGEST_SEED, distinct="seed")
-    num_seeds: int | None = option(None, f"Instead: the seeds 1 to N (default: {NUM_SEEDS}).", low=1, high=MOST_SEEDS)
+    num_seeds: int | None = option(None, SEEDS_HELP, low=1, high=MOST_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
@@ -80,7 +81,7 @@ class ReproduceOptions(Options):
     @property
     def cell_seeds(self) -> Sequence[int]:
         """The seeds of the runs of each cell."""
-        return self.seeds or range(1, (self.num_seeds or NUM_SEEDS) + 1)
+        return self.seeds or range(1, (self.num_seeds or self.asked_table.seeds or NUM_SEEDS) + 1)
 
 
 COMMAND = Command(

@@ -46,12 +46,14 @@ class Measure(Definition):
         path: keys joined by dots, to the number in what a run measured; `{attention}` stands for the row's.
         unit: what it is printed in.
         is_better: which values are better; None where neither is.
+        primary: whether it is what the primary rows were named for.
     """
 
     label: str
     path: str
     unit: UnitName = "percent"
     is_better: Better | None = "higher"
+    primary: bool = False
 
     @property
     def heading(self) -> str:
@@ -67,11 +69,13 @@ class Column(Definition):
         label: as printed.
         options: of its runs.
         measures: the numbers below it.
+        seeds: most that its cells have; None for all.
     """
 
     label: str
     options: Mapping[str, Any] = Field(default_factory=dict)
     measures: Sequence[Measure] = Field(min_length=1)
+    seeds: int | None = Field(None, ge=1)
 
     @property
     def name(self) -> str:
@@ -87,11 +91,17 @@ class Row(Definition):
         label: as printed; where empty, the options that tell it from the others.
         ensemble: whether it is the deep ensemble of the runs of its options: the mean of what they predicted.
         published: by column and measure, as the paper prints it; None where it does not.
+        against: label of the row that it is compared with; where empty, the plain row that differs least.
+        primary: whether it was named before the runs were made: what it is compared by is corrected apart.
+        seeds: most that its cells have; None for all.
     """
 
     options: Mapping[str, Any]
     label: str = ""
     ensemble: bool = False
+    against: str = ""
+    primary: bool = False
+    seeds: int | None = Field(None, ge=1)
     published: Sequence[Sequence[str | None]] = ()
 
 
@@ -125,6 +135,11 @@ class Cell:
     values: Sequence[float | None] = ()
     comparison: "Comparison | None" = None
     is_one_answer: bool = False
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether its comparison was named before the runs were made."""
+        return self.row.primary and self.measure.primary
 
     @property
     def path(self) -> list[str]:

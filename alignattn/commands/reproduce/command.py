@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from alignattn.commands.reproduce import ReproduceOptions
-from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.experiment import SEED_OPTION, Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text, write_table
 from alignattn.commands.reproduce.launchers.local import LocalLauncher
@@ -134,6 +134,8 @@ def _kinds(experiment: Experiment) -> list[tuple[str, ...]]:
     """What makes two runs alike in time, the most like first."""
     whole = experiment.all_options
     parts = [str(whole.get(name)) for name in ("model", "pair", "task", "recipes", "attention")]
+    # What else it is given may take forwards of its own, as R-Drop does.
+    parts.append(str(sorted((name, value) for name, value in whole.items() if name != SEED_OPTION)))
     return [(experiment.command, *parts[:count]) for count in range(len(parts), 0, -1)]
 
 

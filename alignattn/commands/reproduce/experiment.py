@@ -17,7 +17,18 @@ DIGEST_CHARACTERS = 16
 
 MODEL_OPTION, MODEL_DIGEST_OPTION, SEED_OPTION = "model", "model_sha256", "seed"
 
-SYMBOLS: Mapping[str, str] = {"alignment_weight": "λ ", SEED_OPTION: "seed "}
+SYMBOLS: Mapping[str, str] = {
+    "alignment_weight": "λ ",
+    "balance": "balance ",
+    "balance_basis": "basis ",
+    "label_smoothing_factor": "label smoothing ",
+    "r_drop_weight": "R-Drop ",
+    "freelb_steps": "FreeLB ",
+    "weight_averaging": "average ",
+    "mc_dropout_passes": "MC dropout ",
+    "lora_r": "LoRA ",
+    SEED_OPTION: "seed ",
+}
 """What stands before the value of an option that would not be known by it."""
 
 TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)

@@ -174,8 +174,14 @@ class RunFolder:
 
 
 def folders_of(results: Path, cells: Iterable[Cell]) -> dict[str, RunFolder]:
-    """Return the folders of the runs that fill cells, by digest."""
-    return {run.digest: RunFolder(results, run) for cell in cells for run in cell.runs}
+    """Return the folders of the runs that fill cells, by digest, in the order in which they are to be made.
+
+    First what was named before the runs were made, and of all rows one seed before the next: what is broken off is
+    paired.
+    """
+    places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
+    runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]
+    return {one.digest: RunFolder(results, one) for run in runs for one in (run, run.needs) if one is not None}
 
 
 def record_failure(path: Path, reason: str) -> None:

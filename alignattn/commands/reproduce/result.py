@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -17,6 +18,7 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.models.packaged import seen_before
 from alignattn.runs.curves import training_curves_svg
+from alignattn.runs.examples import NotKeptError
 from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, compare_unpaired, correct
 from alignattn.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWER_MARK, WORSE_MARK
@@ -93,6 +95,11 @@ class TableResult:
         """The cells that were compared with plain attention."""
         return [cell for cell in self.cells if cell.comparison is not None]
 
+    @property
+    def primary(self) -> list[Cell]:
+        """Those of them that were named before the runs were made."""
+        return [cell for cell in self.compared if cell.is_primary]
+
     @cached_property
     def failures(self) -> Mapping[str, int]:
         """The reasons of failed cells, numbered from 1 in the order of the table."""
@@ -116,9 +123,17 @@ class TableResult:
             lines.append(
                 f"{published}: published numbers, of the model and data named above, not of those measured here."
             )
+        family = "its family" if self.primary else "this table"
         survives = (
-            f"the paired difference survives correction for all comparisons of this table (p < {SIGNIFICANCE_LEVEL})"
+            f"the paired difference survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
         )
+        if self.primary:
+            others = len(self.compared) - len(self.primary)
+            named = dict.fromkeys(f"{cell.row.label} on {cell.heading}" for cell in self.primary)
+            lines.append(
+                f"Primary, named before the runs were made: {listing(list(named))}, a family of {len(self.primary)} "
+                f"comparisons; the other {others} are exploratory, and another family."
+            )
         if "better" in verdicts:
             lines.append(f"{better}: better than soft, and {survives}.")
         elif self.compared:
@@ -264,18 +279,23 @@ def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tup
     """The cells with their corrected comparisons, and why some could not be made."""
     by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
     plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
-    family_size = sum(plain is not None for plain in plain_cells)
+    family_sizes = Counter(cell.is_primary for cell, plain in zip(cells, plain_cells, strict=True) if plain is not None)
     comparisons: list[Comparison | None] = []
     problems = []
     for cell, plain in zip(cells, plain_cells, strict=True):
         comparison = None
         try:
             if plain is not None:
-                comparison = _compare(cell, plain, folders, family_size)
+                comparison = _compare(cell, plain, folders, family_sizes[cell.is_primary])
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
-    corrected = correct(comparisons)
+    # What was named beforehand is a family of its own.
+    families = [
+        correct([one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)])
+        for own in (True, False)
+    ]
+    corrected = [first or second for first, second in zip(*families, strict=True)]
     return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
 
 
@@ -330,6 +350,8 @@ def _paired_scores(
 def _examples(folder: RunFolder, path: Sequence[str]) -> ExampleScores | None:
     try:
         return folder.filler.examples(folder.output, path)
+    except NotKeptError:
+        return None
     except UNREADABLE as error:
         raise AlignAttnError(f"what {folder.output} holds cannot be read: {one_line(error)}; move it away") from error
 

@@ -5,16 +5,22 @@
     notes: sentences below the table
     command: the command of `alignattn` whose runs fill the table
     default_tasks: the columns where a user names none; all where left out
+    seeds: how many of a cell's runs where a user names none; 5 where left out
     options: of every run
     rows:      a list of
       options: of the runs of the row
       label: as printed; where left out, the options that tell the row from the others
       ensemble: true for the mean of what the runs of another row of the same options predicted: it costs no run
+      against: label of the row that it is compared with; where left out, the plain row that differs least
+      primary: true for a row that was named before the runs were made: with the measures that were, too, it is run
+        first and corrected apart from all others, which are exploratory
+      seeds: most of a cell of it; of few seeds the first
       published: for each column a number, or a list of as many as it has measures; null or left out where unknown
     columns:   a list of
       label: as printed
       config: a file of configs/ without its ending, whose options come first; may be left out
       options: of the runs of the column
+      seeds: most of a cell of it
       measures: a list of what `Measure` holds
 
 A cell is where a row and a measure of a column meet: its runs have the options of the table, the config, the column and
@@ -74,6 +80,7 @@ class Table(Definition):
     notes: Sequence[str] = ()
     command: str
     default_tasks: Sequence[str] | None = None
+    seeds: int | None = Field(None, ge=1)
     options: Mapping[str, Any] = Field(default_factory=dict)
     rows: Sequence[Row] = Field(min_length=1)
     columns: Sequence[Column] = Field(min_length=1)
@@ -85,6 +92,9 @@ class Table(Definition):
         for options in parts:
             for name in options.keys() - {ATTENTION_OPTION}:
                 option_for(self.command, name).checked(options[name])
+        labels = {row.label for row in self.rows}
+        if strange := next((row.against for row in self.rows if row.against not in labels | {""}), None):
+            raise ValueError(f"a row is compared with {strange!r}, and no row has that label")
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
@@ -166,7 +176,7 @@ class Table(Definition):
                     options[MODEL_DIGEST_OPTION] = model_digest(start)
                 if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
-                experiments = experiments_of(self.command, options, seeds)
+                experiments = experiments_of(self.command, options, seeds[: _fewest(row.seeds, column.seeds)])
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]
@@ -179,12 +189,14 @@ class Table(Definition):
         return row.label or (f"{label}, ensemble" if row.ensemble else label)
 
     def baseline(self, row: Row) -> Row | None:
-        """Return the row of plain attention that a row is compared with: the one that differs least.
+        """Return the row that a row is compared with: the one it names, or of plain attention that differs least.
 
         That row may lack options that the other has, as those of an alignment, or of what is tried in its place
         (`soft` with label smoothing is compared with `soft`), and differs in nothing else. None for a plain row that
         has nothing more than another, and where there is no such row.
         """
+        if row.against:
+            return next((other for other in self.rows if other.label == row.against), None)
         if not self.traits(row).has_attention:
             return None
         is_plain = attention_of(row) == PLAIN_ATTENTION
@@ -248,6 +260,10 @@ def parse_table(name: str, text: str) -> Table:
 def attention_of(row: Row) -> str:
     """Return the attention of the runs of a row; that of a model without layers of attention is the model's own."""
     return str(row.options.get(ATTENTION_OPTION, row.options.get(MODEL_OPTION, PLAIN_ATTENTION)))
+
+
+def _fewest(*numbers: int | None) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def _as_printed(entry: Any) -> list[str | None]:

@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from alignattn.attention.basis import Basis, Form, balancing_basis
+from alignattn.attention.basis import Basis, Form, balancing_basis, random_basis
 from alignattn.attention.distance import halves, spread_distance
 from alignattn.patching.attach import attach, declared_layers, unpatch
 from alignattn.patching.balance.forwards import (
@@ -39,11 +39,19 @@ LARGEST_CHANGE = 1e-3
 LARGEST_ERROR = 1.5
 """Mean error of the outputs against float64 in half precision, over that of the model before."""
 
+RANDOM = "random"
+"""The form of the control."""
+
 logger = logging.getLogger(__name__)
 
 
 def balance(
-    model: nn.Module, batches: Iterable[Batch], *, held_back: Iterable[Batch] | None = None, centre: bool = False
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    held_back: Iterable[Batch] | None = None,
+    centre: bool = False,
+    random_seed: int | None = None,
 ) -> BalanceReport:
     """Make means and covariances of the queries and of the keys of every head equal, in place, the function untouched.
 
@@ -65,6 +73,8 @@ def balance(
         held_back: batches on which distances and the change of the outputs are measured. None: the first of `batches`,
             which does not enter the moments then, unless it is the only one.
         centre: c alone, A = I: the means.
+        random_seed: None, or of a draw of A: the control, in which A has the eigenvalues that balance, in a random
+            basis. Means are equal then, covariances are not.
 
     Returns:
         Distances before and after, and the largest change of an output.
@@ -77,7 +87,7 @@ def balance(
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
     with _slots_of(model), evaluating(model):
-        report = _balance(model, batches, held_back, centre=centre)
+        report = _balance(model, batches, held_back, centre=centre, random_seed=random_seed)
         forget_basis(model)
     return report
 
@@ -103,9 +113,16 @@ def balance_obstacle(model: nn.Module) -> str | None:
 
 
 def _balance(
-    model: nn.Module, batches: Iterable[Batch], held_back: Iterable[Batch] | None, *, centre: bool
+    model: nn.Module,
+    batches: Iterable[Batch],
+    held_back: Iterable[Batch] | None,
+    *,
+    centre: bool,
+    random_seed: int | None,
 ) -> BalanceReport:
     with together(model):
+        if centre and random_seed is not None:
+            raise AlignAttnError("centre leaves A = I, which has no basis to draw: leave centre or random_seed out")
         heads = balanced_heads(model)
         form = _form(heads, centre=centre)
         batches, checked = _parted(batches, held_back)
@@ -116,14 +133,25 @@ def _balance(
         exact = _in_float64(model, checked) if _is_half(heads) else None
         if not _joined(outputs).isfinite().all():
             raise AlignAttnError(f"the outputs of {type(model).__name__} on held-back batches are not finite")
-    bases = [balancing_basis(query, key, form) for query, key in moments]
+    bases = _bases(moments, form, random_seed)
     with _as_before_if_refused(heads):
         with together(model):
             for part, basis in zip(heads, bases, strict=True):
                 part.change(basis)
             clouds_after, outputs_after = clouds_and_outputs(model, heads, checked)
         change, rounding = _checked_change(model, outputs, outputs_after, exact)
-    return _report(form, heads, bases, moments, (clouds, clouds_after), change, rounding)
+    name = form if random_seed is None else RANDOM
+    return _report(name, heads, bases, moments, (clouds, clouds_after), change, rounding)
+
+
+def _bases(moments: Sequence[Moment], form: Form, random_seed: int | None) -> list[Basis]:
+    bases = [balancing_basis(query, key, form) for query, key in moments]
+    if random_seed is None:
+        return bases
+    generator = torch.Generator().manual_seed(random_seed)
+    return [
+        random_basis(basis, query, key, form, generator) for basis, (query, key) in zip(bases, moments, strict=True)
+    ]
 
 
 @contextmanager
@@ -233,7 +261,7 @@ def _joined(outputs: Sequence[dict[str, Tensor]]) -> Tensor:
 
 
 def _report(
-    form: Form,
+    form: str,
     heads: Sequence[BalancedHeads],
     bases: Sequence[Basis],
     moments: Sequence[Moment],
@@ -268,8 +296,10 @@ def _report(
     )
 
 
-def _notes(form: Form, heads: Sequence[BalancedHeads], bases: Sequence[Basis], moments: Sequence[Moment]) -> list[str]:
+def _notes(form: str, heads: Sequence[BalancedHeads], bases: Sequence[Basis], moments: Sequence[Moment]) -> list[str]:
     notes = []
+    if form == RANDOM:
+        notes.append("a control: A is random, with the eigenvalues of the one that balances: covariances stay unequal")
     if form == "uncentred":
         notes.append("without a bias of the keys: uncentred second moments are equal, not means and covariances")
     few = [part for part, (query, _) in zip(heads, moments, strict=True) if query.count < part.slots.head_dim]

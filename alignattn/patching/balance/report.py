@@ -19,7 +19,8 @@ class BalanceReport:
     layers share (ALBERT) has several. What is said of A is by attention module.
 
     Attributes:
-        form: what was made equal: `full`, means and covariances; `centre`, means; `uncentred`, second moments.
+        form: what was made equal: `full`, means and covariances; `centre`, means; `uncentred`, second moments;
+            `random`, the control, with a random A.
         layers: the path of each call's module.
         before: distance of queries and keys.
         after: likewise.

@@ -130,3 +130,19 @@ def test_in_a_training_in_half_precision_the_weights_are_balanced_in_their_own(
     for entry in balances(folder):
         assert entry["balance_largest_change"] < 1e-4 * entry["balance_spread"]
     assert "balanced after step 5 by 32 training rows" in capsys.readouterr().out
+
+
+def test_the_control_begins_in_a_random_basis_drawn_by_the_seed(tmp_path, tiny_checkpoint, rows_file):
+    # So small a rate that what differs is the draw.
+    words = ["--balance", "start", "--balance_basis", "random", "--learning_rate", "1e-9"]
+    runs = [
+        finetune(tmp_path / name, tiny_checkpoint, rows_file, *words, "--seed", seed)
+        for name, seed in (("one", "1"), ("again", "1"), ("two", "2"))
+    ]
+    for folder in runs:
+        (entry,) = balances(folder)
+        assert entry["balance_largest_change"] <= 1e-3 * entry["balance_spread"]
+    one, again, two = (load_file(folder / "model.safetensors") for folder in runs)
+    assert all(torch.equal(one[name], values) for name, values in again.items())
+    name = next(name for name in one if name.endswith("layer.0.attention.self.query.weight"))
+    assert (one[name] - two[name]).abs().max() > 1e-3 * one[name].abs().max()

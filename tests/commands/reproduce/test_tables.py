@@ -434,6 +434,7 @@ def changed(part, **values):
             "--atention is no option of finetune: did you mean 'attention'?",
         ),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
+        (changed("rows", against="softly"), "compared with 'softly', and no row has that label"),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", measures=[]), "columns.0.measures"),
         (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),

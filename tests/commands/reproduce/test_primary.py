@@ -1,0 +1,132 @@
+"""A table whose primary rows were named beforehand, filled from the small files of finished runs alone."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy.stats import permutation_test
+
+from alignattn.cli import main
+from alignattn.commands.reproduce.folder import folders_of
+from alignattn.commands.reproduce.table import load_table
+from alignattn.runs.options import CONFIG_FILE
+from alignattn.runs.results import RESULTS_FILE, RunResult
+from alignattn.statistics.comparison import holm
+from alignattn.support.files import write_json, write_text
+
+SEEDS, FEW = 9, 7
+PRIMARY = {"ct": 0.02, "moments": 0.005, "balanced": 0.001}
+OTHERS = {"smoothed": 0.004, "random": 0.0005}
+MEASURES = [
+    {"label": "accuracy", "path": "metrics.validation.accuracy", "primary": True},
+    {"label": "F1", "path": "metrics.validation.f1"},
+]
+TABLE = {
+    "title": "t",
+    "command": "finetune",
+    "seeds": SEEDS,
+    "options": {"model": "minilm"},
+    "rows": [
+        {"label": "soft", "primary": True, "options": {"attention": "soft"}},
+        {"label": "smoothed", "seeds": FEW, "options": {"attention": "soft", "label_smoothing_factor": 0.1}},
+        {"label": "ct", "primary": True, "options": {"attention": "aa-ct"}},
+        {"label": "moments", "primary": True, "options": {"attention": "aa-moments"}},
+        {"label": "balanced", "primary": True, "options": {"attention": "soft", "balance": "start"}},
+        {
+            "label": "random",
+            "seeds": FEW,
+            "options": {"attention": "soft", "balance": "start", "balance_basis": "random"},
+        },
+        {"label": "ensemble", "seeds": FEW, "ensemble": True, "options": {"attention": "soft"}},
+    ],
+    "columns": [{"label": "MRPC", "options": {"task": "mrpc"}, "measures": MEASURES}],
+}
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(TABLE))
+    return path
+
+
+def result_of(task, seed, accuracy):
+    scores = {"validation": {"accuracy": accuracy, "f1": accuracy / 2}}
+    counts = {"validation": 408}
+    return RunResult(
+        task, "minilm", "soft", {}, seed, scores, {}, 2000, counts, counts, {}, {}, 1.0, 1.0, {}, {"total": 1}, None,
+        {"alignattn": "0.1.0"}, "CPU",
+    )  # fmt: skip
+
+
+def write_small_files(path, results):
+    """What of finished runs is small enough to be passed on: what they are, their options and their results."""
+    noise, values = np.random.default_rng(0), {}
+    table = load_table(str(path))
+    for cell in table.cells(range(1, SEEDS + 1)):
+        gain = (PRIMARY | OTHERS).get(cell.row.label, 0.0)
+        for folder in folders_of(results, [cell]).values():
+            seed = folder.experiment.options["seed"]
+            if folder.path.exists():
+                continue
+            value = 0.7 + 0.01 * seed + gain + 0.004 * noise.standard_normal()
+            values[cell.row.label, seed] = value
+            folder.prepare()
+            write_text(folder.output / CONFIG_FILE, folder.options.to_yaml())
+            write_json(folder.output / RESULTS_FILE, result_of("mrpc", seed, value).to_dict())
+    return values
+
+
+def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_apart(mine, tmp_path, capsys):
+    values = write_small_files(mine, tmp_path / "results")
+    before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.*")}
+    assert main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")]) == 0
+    assert f"{len(values)} of {len(values)} runs are done" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    ensemble = table.loc[("ensemble", "accuracy")]
+    assert (ensemble["state"], ensemble["seeds"]) == ("failed", 0)
+    assert "what a run predicted is not there" in ensemble["reason"]
+
+    def p_value(row):
+        seeds = range(1, (SEEDS if row in PRIMARY else FEW) + 1)
+        assert table.loc[(row, "accuracy"), "seeds"] == len(seeds)
+        differences = [values[row, seed] - values["soft", seed] for seed in seeds]
+        statistic = permutation_test([differences], np.mean, permutation_type="samples", n_resamples=np.inf)
+        return statistic.pvalue
+
+    primary = holm([p_value(row) for row in PRIMARY])
+    found = [table.loc[(row, "accuracy"), "corrected_p_value"] for row in PRIMARY]
+    assert found == pytest.approx(primary)
+    # All that is left is one family: the others' accuracy, which no seven seeds can carry, and every F1.
+    rest = [(row, measure) for row, measure in table.index if row != "soft" and (row, measure) not in
+            set(itertools.product(PRIMARY, ["accuracy"]))]  # fmt: skip
+    tested = table.loc[rest].dropna(subset="p_value")
+    assert tested["corrected_p_value"].tolist() == pytest.approx(holm(tested["p_value"].tolist()))
+    text = (tmp_path / "results/mine/mine.md").read_text()
+    assert "Primary, named before the runs were made: ct on MRPC accuracy" in text
+    assert "a family of 3 comparisons" in text
+
+
+def test_the_primary_runs_come_first_and_of_all_rows_a_seed_before_the_next(mine, tmp_path):
+    cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
+    runs = [folder.experiment.options for folder in folders_of(tmp_path, cells).values()]
+    rows = [(run["seed"], run["attention"], run.get("balance"), run.get("balance_basis")) for run in runs]
+    named = [("soft", None), ("aa-ct", None), ("aa-moments", None), ("soft", "start")]
+    first = [(seed, *row, None) for seed in range(1, SEEDS + 1) for row in named]
+    assert rows[: len(first)] == first
+    assert [row[0] for row in rows[len(first) :]] == sorted([*range(1, FEW + 1), *range(1, FEW + 1)])
+
+
+def test_the_small_study_is_the_one_that_was_named_beforehand():
+    table = load_table("study-small")
+    cells = list(table.cells(range(1, table.seeds + 1)))
+    primary = {cell.row.label: len(cell.experiments) for cell in cells if cell.is_primary}
+    assert primary == {"soft": 30, "aa-ct, λ 1": 30, "aa-moments": 30, "balance start": 30}
+    assert {len(cell.experiments) for cell in cells if not cell.is_primary} == {10}
+    assert {cell.column.label for cell in cells if cell.is_primary} == {"MRPC"}
+    # So few that 10 seeds can carry one of them.
+    exploratory = [cell for cell in cells if not cell.is_primary and cell.baseline is not None]
+    assert 2 / 2**10 * len(exploratory) < 0.05
