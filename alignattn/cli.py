@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from alignattn import __version__
-from alignattn.commands import COMMANDS, get_command
-from alignattn.support.errors import AlignAttnError, reason_of
+from alignattn.commands import COMMANDS, get_command, takers_of
+from alignattn.support.errors import AlignAttnError, listing, reason_of
+from alignattn.support.meant_options import UnknownOptionError
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # What it still holds is written here, and not after the last chance to say that it cannot be.
             sys.stdout.flush()
     except AlignAttnError as error:
-        print(f"alignattn: {error}", file=sys.stderr)
+        print(f"alignattn: {error}{_found_elsewhere(error)}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
@@ -68,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("alignattn: stopped; what is written stays", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
     return 0
+
+
+def _found_elsewhere(error: AlignAttnError) -> str:
+    """Which commands take the options that another was given and has nothing like."""
+    if not isinstance(error, UnknownOptionError):
+        return ""
+    takers = {name: takers_of(name) for name in error.names}
+    return "".join(f"; --{name} is an option of {listing(there)}" for name, there in takers.items() if there)
 
 
 def _is_unread() -> bool:

@@ -90,7 +90,7 @@ def run(
     """Attack the toy rows on the checkpoint in `folder`; kill this very process at swap `kill_at` (-1: never)."""
     attack = toy_attack(folder)
     attack.transformation.kill_at = kill_at
-    return attack_rows(attack, AttackJob(toy_rows(attack), path, settings, shard), show_progress=False)
+    return attack_rows(attack, AttackJob(toy_rows(attack), path, settings, shard))
 
 
 def run_shards(folder: Path, out: Path, count: int) -> list[AttackRun]:

@@ -1,10 +1,11 @@
 """The commands, one room each: adding one is its room and its line here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from alignattn.support.command import Command
 from alignattn.support.errors import AlignAttnError, did_you_mean
+from alignattn.support.options import options_of
 
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
@@ -32,3 +33,21 @@ def get_command(name: str) -> Command:
         raise AlignAttnError(f"unknown command {name!r}{hint}")
     command: Command = import_module(COMMANDS[name]).COMMAND
     return command
+
+
+def all_commands() -> Iterator[Command]:
+    """Yield every command, each before those that go with it."""
+    for name in COMMANDS:
+        command = get_command(name)
+        yield command
+        yield from command.subcommands.values()
+
+
+def takers_of(option: str) -> list[str]:
+    """Return the names of the commands that take an option by its name."""
+    return [command.name for command in all_commands() if _takes(command, option)]
+
+
+def _takes(command: Command, option: str) -> bool:
+    known = options_of(command.options)
+    return option in known and not known[option].positional

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
+from alignattn.support.progress import progress
 
 Vector = NDArray[np.float32]
 
@@ -105,9 +105,9 @@ Report = Callable[[int, str], None]
 def _read_text(path: Path, words: Collection[str] | None, report: Report) -> tuple[dict[str, Vector], int]:
     dim = _text_dim(path)
     vectors: dict[str, Vector] = {}
-    with tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name, disable=None) as progress:
+    with progress(path.name, path.stat().st_size, "byte", scaled=True) as bar:
         for number, line in enumerate(_lines(path), 1):
-            progress.update(len(line))
+            bar.update(len(line))
             if number == 1 and _header_dim(line) is not None:
                 continue
             try:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipe_names import Outcome
@@ -26,6 +25,7 @@ from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, 
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import write_text
 from alignattn.support.folder_lock import holder_of, note_holder
+from alignattn.support.progress import progress
 from alignattn.support.shard import WHOLE, Shard
 
 ROWS_SCORED_AT_ONCE = 256
@@ -126,7 +126,7 @@ class AttackJob:
             )
 
 
-def attack_rows(attack: Any, job: AttackJob, *, show_progress: bool = True) -> AttackRun:
+def attack_rows(attack: Any, job: AttackJob) -> AttackRun:
     """Attack rows in their order until `num_examples` were attacked, and write each record as it comes.
 
     Rows that the model gets wrong are skipped and do not count. Which rows these are is asked first, so that every
@@ -139,7 +139,6 @@ def attack_rows(attack: Any, job: AttackJob, *, show_progress: bool = True) -> A
     Args:
         attack: a `textattack.Attack` whose goal asks a `TaskModelWrapper`, which is left to cut batches itself.
         job: the rows, and where their records go.
-        show_progress: draw a bar on stderr, with the share of failed attacks.
 
     Returns:
         The header and all records of the file.
@@ -147,19 +146,17 @@ def attack_rows(attack: Any, job: AttackJob, *, show_progress: bool = True) -> A
     hand_over_whole_steps(attack)
     with _sole_writer(job.records_path):
         header, done = _begin(attack, job)
-        _attack_all(attack, job, header.rows, done, show_progress)
+        _attack_all(attack, job, header.rows, done)
     return read_run(job.records_path)
 
 
-def _attack_all(
-    attack: Any, job: AttackJob, rows_walked: int, done: Sequence[AttackRecord], show_progress: bool
-) -> None:
+def _attack_all(attack: Any, job: AttackJob, rows_walked: int, done: Sequence[AttackRecord]) -> None:
     """Attack the rows behind those that are done, and append their records."""
     rows = job.shard.deal(job.rows[:rows_walked])
     counts = Counter(record.outcome for record in done)
     with (
         job.records_path.open("ab") as file,
-        tqdm(total=len(rows), initial=len(done), disable=not show_progress, desc=_describe(job.settings)) as bar,
+        progress(_describe(job.settings), len(rows), "row", initial=len(done)) as bar,
     ):
         for row in rows[len(done) :]:
             record = attack_row(attack, row, job.settings)

@@ -8,6 +8,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from alignattn.runs.results import score_text
+from alignattn.support.progress import in_terminal, terminal_bar
 
 LOSSES = ("loss", "task_loss", "align_loss")
 """What of a log is shown."""
@@ -33,21 +34,14 @@ class Progress(TrainerCallback):
     @classmethod
     def suiting(cls, disable_tqdm: bool | None) -> "Progress":
         """Return the one that suits where standard error goes, unless the option of a run says otherwise."""
-        return cls(in_a_bar=sys.stderr.isatty() if disable_tqdm is None else not disable_tqdm)
+        return cls(in_a_bar=in_terminal() if disable_tqdm is None else not disable_tqdm)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Draw the bar, of a resumed run from where it is."""
         if self.in_a_bar and state.is_world_process_zero:
-            self.bar = tqdm(
-                disable=False,
-                total=state.max_steps,
-                initial=state.global_step,
-                desc="train",
-                unit="step",
-                dynamic_ncols=True,
-            )
+            self.bar = terminal_bar("train", state.max_steps, "step", initial=state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Count the step."""

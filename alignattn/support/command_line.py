@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.meant_options import meant_option, plain_option
+from alignattn.support.meant_options import UnknownOptionError, meant_option, plain_option
 from alignattn.support.option import BOOLEANS, PLACEHOLDERS, REQUIRED, Option
 from alignattn.support.options import Options, options_of, read_options_file
 
@@ -130,8 +130,12 @@ class OneLineErrorParser(argparse.ArgumentParser):
     """A parser whose mistakes are one line, not a page of usage.
 
     Arguments without a name are in its help; of words they are left over, as all that it does not know.
+
+    Attributes:
+        known: the options that a word may mean, by name.
     """
 
+    known: dict[str, Option]
     _is_reading = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -145,12 +149,14 @@ class OneLineErrorParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong."""
         unknown = [word for word in self._words if word.startswith("--") and not self.knows(word)]
+        hints: dict[str, str] = {}
         if unknown and message.startswith("unrecognized arguments"):
-            hints = (f"{word}{meant_option(word, self._names())}" for word in unknown)
-            message = f"unrecognized arguments: {'; '.join(hints)}"
+            hints = {word: meant_option(word, self.known, self._names()) for word in unknown}
+            message = f"unrecognized arguments: {'; '.join(f'{word}{hint}' for word, hint in hints.items())}"
         whole = self._option_string_actions.get(HELP_ALL)
         flag = "--help" if whole is None or whole.help == argparse.SUPPRESS else HELP_ALL
-        raise AlignAttnError(f"{message} (see {self.prog} {flag})")
+        without_hint = [plain_option(word) for word, hint in hints.items() if not hint]
+        raise UnknownOptionError(f"{message} (see {self.prog} {flag})", without_hint)
 
     def _names(self) -> list[str]:
         actions = self._option_string_actions.items()
@@ -218,6 +224,7 @@ def build_parser(
         add_help=False,
         allow_abbrev=False,
     )
+    parser.known = dict(options_of(options))
     groups: dict[str, Any] = {}
     for option in [*known, CONFIG]:
         if option.group not in groups:

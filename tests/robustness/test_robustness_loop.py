@@ -17,6 +17,7 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_at
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path
 from alignattn.robustness.records import AttackRecord, AttackRun
+from alignattn.support import progress
 from alignattn.support.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
@@ -91,7 +92,7 @@ def test_nothing_to_attack_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> 
 def test_pairs_keep_their_columns(tiny_checkpoint: Path, tmp_path: Path) -> None:
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack, ("sentence1", "sentence2"))
-    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     assert {record.outcome for record in records} == {"failed", "succeeded", "skipped"}
     for record, row in zip(records, rows, strict=False):
         assert record.original == row.texts
@@ -103,8 +104,13 @@ def test_pairs_keep_their_columns(tiny_checkpoint: Path, tmp_path: Path) -> None
 
 
 def test_the_bar_shows_the_running_rate(
-    whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: AttackRun,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(progress, "in_terminal", lambda: True)
     attack = toy_attack(tiny_checkpoint)
     attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
     printed = capsys.readouterr()
@@ -127,7 +133,7 @@ def test_of_candidates_that_are_one_input_the_first_is_taken(tiny_checkpoint: Pa
     rows = toy_rows(attack)
     search = textattack.search_methods.GreedyWordSwapWIR("delete")  # the recipes'
     attack = textattack.Attack(attack.goal_function, attack.pre_transformation_constraints, Unknown(), search)
-    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     new = [set(record.perturbed["sentence"].split()) - set(WORDS) for record in records if record.perturbed]
     assert len(new) == NUM_EXAMPLES
     assert set().union(*new) == {"gnu"}  # TextAttack sorts the texts of a step
@@ -139,7 +145,7 @@ def test_goals_hand_over_all_texts_at_once(tiny_checkpoint: Path, tmp_path: Path
     calls: list[int] = []
     score = attack.goal_function.model._score
     attack.goal_function.model._score = lambda inputs, rows: (calls.append(len(rows)), score(inputs, rows))[1]
-    attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS), show_progress=False)
+    attack_rows(attack, AttackJob(toy_rows(attack), tmp_path / "toy.jsonl", SETTINGS))
     # The first call asks which rows to walk; a step of the search asks for all its candidates.
     assert calls[0] == NUM_ROWS
     assert max(calls[2:]) > 4

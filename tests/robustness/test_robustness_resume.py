@@ -87,7 +87,7 @@ def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_chec
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(AlignAttnError, match="another process writes"):
-            attack_rows(attack, AttackJob(toy_rows(attack), path, SETTINGS), show_progress=False)
+            attack_rows(attack, AttackJob(toy_rows(attack), path, SETTINGS))
         other.kill()
     assert run(tiny_checkpoint, path).records == whole.records
 
@@ -120,10 +120,10 @@ def test_another_shard_other_rows_and_foreign_files_are_refused(
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     with pytest.raises(AlignAttnError, match=f"rows available {NUM_ROWS} and {NUM_ROWS - 1}"):
-        attack_rows(attack, AttackJob(rows[:-1], path, SETTINGS), show_progress=False)
+        attack_rows(attack, AttackJob(rows[:-1], path, SETTINGS))
     rows[2] = replace(rows[2], texts={"sentence": "a cat"})
     with pytest.raises(AlignAttnError, match="SHA-256 of the rows"):
-        attack_rows(attack, AttackJob(rows, path, SETTINGS), show_progress=False)
+        attack_rows(attack, AttackJob(rows, path, SETTINGS))
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(AlignAttnError, match=r"line 1 is no attacked example \(index: Field required\)"):
         run(tiny_checkpoint, path)

@@ -22,7 +22,7 @@ def test_strange_rows_are_counted(tiny_checkpoint: Path, tmp_path: Path) -> None
     labels[-1] = 5
     rows = sentence_rows(texts, labels)
     path = tmp_path / "toy.jsonl"
-    records = attack_rows(attack, AttackJob(rows, path, SETTINGS), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, path, SETTINGS)).records
     assert [record.index for record in records] == list(range(len(rows)))
     assert [record.original["sentence"] for record in records] == texts
     # Nothing can be swapped in these: the model withstands, and no error is at work.
@@ -39,7 +39,7 @@ def test_a_text_that_the_tokenizer_breaks_on_is_counted(tiny_checkpoint: Path, t
     attack = toy_attack(tiny_checkpoint)
     rows = toy_rows(attack)
     rows[2] = replace(rows[2], texts={"sentence": "half a pair: \ud83d"})
-    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     assert records[2].outcome == "skipped"
     assert records[2].error is not None
     assert sum(record.outcome != "skipped" for record in records) == NUM_EXAMPLES
@@ -69,7 +69,7 @@ def _breaking(folder: Path, error: Exception) -> tuple[Any, list[AttackRow]]:
 @pytest.mark.parametrize("error", [IndexError("list\nindex"), ZeroDivisionError("by zero"), KeyError("x")])
 def test_an_attack_that_breaks_off_is_counted_as_skipped(tiny_checkpoint: Path, tmp_path: Path, error) -> None:
     attack, rows = _breaking(tiny_checkpoint, error)
-    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / "toy.jsonl", SETTINGS)).records
     assert [record.outcome == "skipped" for record in records] == [False, True, False]
     assert records[1].error is not None
     assert records[1].error.startswith(type(error).__name__ + ": ")
@@ -89,5 +89,5 @@ def test_what_would_befall_every_row_stops_the_run(tiny_checkpoint: Path, tmp_pa
     attack, rows = _breaking(tiny_checkpoint, error)
     path = tmp_path / "toy.jsonl"
     with pytest.raises(raised):
-        attack_rows(attack, AttackJob(rows, path, SETTINGS), show_progress=False)
+        attack_rows(attack, AttackJob(rows, path, SETTINGS))
     assert [record.index for record in read_run(path).records] == [0]

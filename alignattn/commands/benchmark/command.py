@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
@@ -39,6 +38,7 @@ from alignattn.models.packaged import model_source
 from alignattn.patching.checkpoints import load_checkpoint, loading
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished
+from alignattn.support.progress import progress
 from alignattn.support.publishing import publishable
 
 INTERMEDIATE_FACTOR = 4
@@ -81,10 +81,10 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     subjects = [Subject(name, model, setting) for name in arguments.measured_attentions()]
     measurements: list[Measurement] = []
     costs: list[StepCost] = []
-    bar = tqdm(total=len(shapes) * len(PHASES) * arguments.repeats, unit="repeat", disable=None)
-    with unfinished(folder), bar as progress:
+    repeats = len(shapes) * len(PHASES) * arguments.repeats
+    with unfinished(folder), progress("benchmark", repeats, "repeat") as bar:
         for shape in shapes:
-            for measurement in _measure_shape(subjects, shape, arguments, progress):
+            for measurement in _measure_shape(subjects, shape, arguments, bar):
                 measurements.append(measurement)
                 costs += costs_of(measurement)
             write_costs(folder, costs, measurements, conditions)
@@ -94,7 +94,7 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
 
 
 def _measure_shape(
-    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, progress: Any
+    subjects: Sequence[Subject], shape: Shape, arguments: BenchmarkOptions, bar: Any
 ) -> Iterable[Measurement]:
     config = subjects[0].model.config
     # A model without a padding token takes any: the mask alone tells what is padding.
@@ -102,7 +102,7 @@ def _measure_shape(
     batch = make_batch(shape, config.vocab_size, padding, NUM_LABELS, arguments.seed)
     batch = {name: tensor.to(arguments.device) for name, tensor in batch.items()}
     for phase in PHASES:
-        progress.set_description(f"{shape} {phase}")
+        bar.set_description(f"{shape} {phase}")
         yield measure(
             subjects,
             shape,
@@ -110,7 +110,7 @@ def _measure_shape(
             batch,
             repeats=arguments.repeats,
             warmup=arguments.warmup,
-            on_repeat=progress.update,
+            on_repeat=bar.update,
         )
 
 

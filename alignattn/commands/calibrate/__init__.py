@@ -9,6 +9,8 @@ from alignattn.support.places import input_file_like, output_folder
 
 CALIBRATION_FILE = "calibration.json"
 
+ASKED_FILES = "said without a name: give the predictions.parquet of a run as it is"
+
 MOST_BINS, MOST_RESAMPLES = 1000, 100_000
 """More take minutes, and tell nothing more."""
 
@@ -23,7 +25,7 @@ class CalibrateOptions(Options):
         positional=True,
         metavar="PREDICTIONS",
         place=input_file_like("predictions*.parquet"),
-        asked_as=dict.fromkeys(("run", "file"), "said without a name: give the predictions.parquet of a run as it is"),
+        asked_as=dict.fromkeys(("run", "runs", "file"), ASKED_FILES),
     )
     output_dir: str = option(
         "calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR", place=output_folder

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 import alignattn
 from alignattn.calibration import (
@@ -28,6 +27,7 @@ from alignattn.plots import draw_reliability, write_figure
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished, write_json
+from alignattn.support.progress import counted
 from alignattn.support.publishing import published_names
 from alignattn.support.text_tables import render_table
 
@@ -96,7 +96,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     _check_pictures(parts)
     check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
     domains = _domains(parts, arguments.in_domain)
-    reports = [(part, _summary(part, arguments)) for part in tqdm(parts, unit="split", desc="bootstrap", disable=None)]
+    reports = [(part, _summary(part, arguments)) for part in counted(parts, "bootstrap", len(parts), "split")]
     shifts = {part.name: _shift(domains[part.name], part, arguments) for part in parts if part.name in domains}
     with unfinished(folder):
         for part in parts:

@@ -6,7 +6,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import DataCollatorWithPadding
 
 from alignattn.commands.inspect import InspectOptions
@@ -28,6 +27,7 @@ from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
 from alignattn.runs.texts import file_texts
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished
+from alignattn.support.progress import progress
 from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.kinds import kind_of
@@ -98,7 +98,7 @@ def study_model(
 def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
     collate = DataCollatorWithPadding(loaded.tokenizer)
     special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
-    with tqdm(total=len(encoded), unit="text", desc=Path(loaded.name).name, disable=None) as progress:
+    with progress(Path(loaded.name).name, len(encoded), "text") as bar:
         for rows in encoded.iter(batch_size):
             texts = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
             batch = dict(collate(texts))
@@ -112,7 +112,7 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
                     separators=torch.isin(ids, special_ids),
                     rare=torch.isin(ids, rare_ids),
                 )
-                progress.update()
+                bar.update()
 
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:

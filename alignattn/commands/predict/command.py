@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.folder import check_record, folder_jobs, pending, writing
 from alignattn.commands.predict.inputs import JSON_LINES, Source, file_source, stdin_source, text_source
@@ -18,6 +16,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import OWN_PREFIX, replacing
 from alignattn.support.folder_lock import sole_writer
 from alignattn.support.json_records import read_json
+from alignattn.support.progress import progress
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.cut_rows import CutRows
 
@@ -63,7 +62,7 @@ def _predict_rows(
         from alignattn.commands.predict.explanation import draw_explanation
 
         picture = draw_explanation(prediction.predictor, next(source.parts(1)).inputs, options)
-    with _progress(source.num_rows) as bar, _writer(target, source) as write:
+    with progress("predict", source.num_rows, "row") as bar, _writer(target, source) as write:
         for table in prediction.tables(source, bar.update):
             write(table)
     _say_cut(prediction.cut_rows)
@@ -87,7 +86,7 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
         elif left:
             from alignattn.commands.predict.rows import load_prediction
 
-            with _progress(sum(source.num_rows for source in left.values())) as bar:
+            with progress("predict", sum(source.num_rows for source in left.values()), "row") as bar:
                 prediction = load_prediction(run, temperature, options)
                 for job, source in left.items():
                     prediction.write(source, job.target, bar.update)
@@ -99,13 +98,6 @@ def _say_cut(cut: CutRows | None) -> None:
     """Say on standard error, as predictions may be on the other, which rows the model saw the beginning of alone."""
     if cut is not None:
         print(f"{cut} (it is the run's)", file=sys.stderr)
-
-
-@contextmanager
-def _progress(rows: int) -> Iterator[tqdm]:
-    """Yield a progress bar of rows, which only a terminal shows."""
-    with tqdm(total=rows, unit="row", desc="predict", disable=None) as bar:
-        yield bar
 
 
 def _source(options: PredictOptions, run: FinishedRun) -> Source:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.folder import Job
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import values_of
+from alignattn.support.progress import counted
 from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
 from alignattn.tasks.cut_rows import CutRows, cut_of
 
@@ -84,7 +84,7 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
             **wanted,
         )
         try:
-            for row in tqdm(done.iter_rows(), total=len(jobs), unit="file", desc="predict", disable=None):
+            for row in counted(done.iter_rows(), "predict", len(jobs), "file"):
                 if row["problem"]:
                     raise AlignAttnError(str(row["problem"]))
                 told = json.loads(str(row["lengths"]))

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm  # type: ignore[import-untyped]
-
 from alignattn.commands.reproduce import ReproduceOptions
 from alignattn.commands.reproduce.experiment import SEED_OPTION, Experiment
 from alignattn.commands.reproduce.folder import LOG_FILE, RunFolder, folders_of
@@ -19,6 +17,7 @@ from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.progress import progress
 from alignattn.support.text_tables import render_table
 
 SETTLED = frozenset({"done", "unfit"})
@@ -66,7 +65,7 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
     missing = {folder.path: folder for folder in folders if folder.status().state not in SETTLED}
     for folder in missing.values():
         folder.prepare()
-    with tqdm(total=len(missing), unit="run", desc="runs", disable=None) as progress:
+    with progress("reproduce", len(missing), "run") as bar:
         while missing:
             busy = {}
             for path, code in launcher.launch(list(missing)):
@@ -75,8 +74,8 @@ def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFold
                     continue
                 status = missing[path].status()
                 reason = f" ({status.reason or f'exit code {code}, see {path / LOG_FILE}'})" if code else ""
-                progress.write(f"{status.state}: {missing[path].experiment.title}{reason}", file=sys.stderr)
-                progress.update()
+                bar.write(f"{status.state}: {missing[path].experiment.title}{reason}", file=sys.stderr)
+                bar.update()
             missing = busy
             _wait_for_one(busy.values())
 

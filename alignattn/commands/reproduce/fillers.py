@@ -61,7 +61,9 @@ def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
     commands = [name for name in (use_of(command).needs, command) if name is not None]
     groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    return read_words(options, words, build_parser(options, get_command(commands[0]).prog))
+    parser = build_parser(options, get_command(commands[0]).prog)
+    parser.known |= options_of(get_command("reproduce").options)
+    return read_words(options, words, parser)
 
 
 def in_digests(option: Option, value: Any) -> Any:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import datasets
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import (
     AutoModelForMaskedLM,
     BatchEncoding,
@@ -42,6 +41,7 @@ from alignattn.runs.training_arguments import check_full_batch, training_argumen
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_free, unfinished, write_json
 from alignattn.support.network import say_reports
+from alignattn.support.progress import counted
 from alignattn.training import AlignmentTrainer
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.saved_state import SavedState
@@ -180,7 +180,7 @@ def masked_accuracy(model: PreTrainedModel, batches: Sequence[BatchEncoding], de
     model.eval()
     right = masked = 0
     with torch.inference_mode(), masked_tokens_alone(model):
-        for batch in tqdm(batches, unit="batch", desc=f"masked accuracy {description}", disable=None):
+        for batch in counted(batches, f"masked accuracy {description}", len(batches), "batch"):
             labels = batch["labels"][masked_positions(batch)]
             inputs = {name: values.to(model.device) for name, values in batch.items()}
             right += int((model(**inputs).logits[0].argmax(-1).cpu() == labels).sum())

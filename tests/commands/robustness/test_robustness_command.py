@@ -147,7 +147,7 @@ def test_every_recipe_counts_strange_rows(recipe, run_folder, resources, tmp_pat
     settings = AttackSettings(
         "run", "12ab", "sst2", "validation", "soft", recipe, ("sentence",), 16, 1, len(rows), "float32", made_of
     )
-    records = attack_rows(attack, AttackJob(rows, tmp_path / f"{recipe}.jsonl", settings), show_progress=False).records
+    records = attack_rows(attack, AttackJob(rows, tmp_path / f"{recipe}.jsonl", settings)).records
     assert [record.error for record in records[:-1]] == [None] * len(STRANGE_TEXTS)
     assert [record.outcome for record in records[1:3]] == ["failed"] * 2  # nothing in them can be changed
     assert {record.outcome for record in records[:-1]} <= {"failed", "succeeded"}
