@@ -16,6 +16,7 @@ from alignattn.calibration.measures import (
     reliability,
 )
 from alignattn.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
+from alignattn.calibration.scaling import SCALINGS, IsotonicScaling, VectorScaling, fit_isotonic, fit_vector
 from alignattn.calibration.selective import (
     RiskCoverage,
     area_under_risk_coverage,
@@ -30,11 +31,14 @@ __all__ = [
     "ECE_BINS",
     "FIGURES",
     "PROBABILITY_FLOOR",
+    "SCALINGS",
     "SUM_TOLERANCE",
     "Estimate",
     "EstimatesByState",
+    "IsotonicScaling",
     "Reliability",
     "RiskCoverage",
+    "VectorScaling",
     "adaptive_calibration_error",
     "apply_temperature",
     "area_under_risk_coverage",
@@ -42,7 +46,9 @@ __all__ = [
     "classwise_calibration_error",
     "expected_calibration_error",
     "find_bad_rows",
+    "fit_isotonic",
     "fit_temperature",
+    "fit_vector",
     "log_probabilities",
     "maximum_calibration_error",
     "negative_log_likelihood",

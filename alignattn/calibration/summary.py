@@ -80,7 +80,7 @@ class Estimate:
 
 
 EstimatesByState = Mapping[str, Mapping[str, Estimate]]
-"""By `before` and `after` temperature scaling, by name in `FIGURES`."""
+"""By what was done to the probabilities, `before`, `after` temperature scaling or a name in `SCALINGS`; by figure."""
 
 
 def summarise(

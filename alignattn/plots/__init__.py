@@ -8,12 +8,14 @@ from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps
 from alignattn.plots.overview import draw_overview
 from alignattn.plots.points import PointPanel, draw_points
 from alignattn.plots.reliability import ReliabilityPanel, draw_reliability
+from alignattn.plots.risk_coverage import CoveragePanel, draw_risk_coverage
 from alignattn.plots.token_maps import TokenMapPanel, draw_token_maps
 
 __all__ = [
     "COLOURS",
     "MARKERS",
     "BarPanel",
+    "CoveragePanel",
     "CurvePanel",
     "HeatMapPanel",
     "LinePanel",
@@ -28,6 +30,7 @@ __all__ = [
     "draw_overview",
     "draw_points",
     "draw_reliability",
+    "draw_risk_coverage",
     "draw_token_maps",
     "svg_text",
     "write_figure",

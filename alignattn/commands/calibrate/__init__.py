@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from alignattn.support.command import Command
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import input_file_like, output_folder
@@ -10,6 +11,10 @@ from alignattn.support.places import input_file_like, output_folder
 CALIBRATION_FILE = "calibration.json"
 
 ASKED_FILES = "said without a name: give the predictions.parquet of a run as it is"
+
+SCALING_NAMES = ("vector", "isotonic")
+"""Those of `alignattn.calibration.SCALINGS`, which needs SciPy."""
+ALSO_HELP = "Beside the temperature, on the same half: vector, isotonic."
 
 MOST_BINS, MOST_RESAMPLES = 1000, 100_000
 """More take minutes, and tell nothing more."""
@@ -33,6 +38,7 @@ class CalibrateOptions(Options):
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
+    also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="one")
     in_domain: str | None = option(
         None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
     )
@@ -41,6 +47,11 @@ class CalibrateOptions(Options):
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.also_fit and self.fit_on is None:
+            raise AlignAttnError("--also_fit is fitted where a temperature is: give --fit_on as well, as validation")
 
 
 COMMAND = Command(

@@ -19,11 +19,11 @@ from alignattn.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.calibration.diagrams import reliability_panels
+from alignattn.calibration.diagrams import coverage_panel, reliability_panels
 from alignattn.calibration.held_out import Temperature, fit_temperatures
 from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
 from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
-from alignattn.plots import draw_reliability, write_figure
+from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished, write_json
@@ -40,7 +40,8 @@ class ReportedSplit:
         name: of the split, after that of the file where there are several.
         file: that it is from.
         split: its name in the file.
-        probabilities: `[N, C]`, by what was done to them: `before`, and `after` temperature scaling where fitted.
+        probabilities: `[N, C]`, by what was done to them: `before`, and `after` temperature scaling where fitted, and
+            by the names of what else was.
         labels: `[N]`.
         temperature: that of `after`.
     """
@@ -61,8 +62,16 @@ class ReportedSplit:
     @property
     def picture(self) -> str:
         """The file name of its reliability diagram."""
-        in_file_names = re.sub(r"[^\w.]+", "-", self.name)
-        return f"reliability-{in_file_names}.png"
+        return f"reliability-{self._in_file_names}.png"
+
+    @property
+    def curves(self) -> str:
+        """The file name of its risk-coverage curves."""
+        return f"risk-coverage-{self._in_file_names}.png"
+
+    @property
+    def _in_file_names(self) -> str:
+        return re.sub(r"[^\w.]+", "-", self.name)
 
 
 CalibrationReport = tuple[ReportedSplit, EstimatesByState]
@@ -86,7 +95,7 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
         for path in _distinct_paths(arguments.files)
     ]
     _check_splits(files, arguments.split)
-    temperatures = fit_temperatures(files, arguments.fit_on, arguments.seed)
+    temperatures = fit_temperatures(files, arguments.fit_on, arguments.seed, arguments.also_fit)
     parts = [
         part
         for file, name, temperature in zip(files, _short_names(files), temperatures, strict=True)
@@ -94,13 +103,13 @@ def calibrate(arguments: CalibrateOptions) -> list[CalibrationReport]:
     ]
     folder = Path(arguments.output_dir)
     _check_pictures(parts)
-    check_free(folder, [CALIBRATION_FILE, *(part.picture for part in parts)])
+    check_free(folder, [CALIBRATION_FILE, *(name for part in parts for name in (part.picture, part.curves))])
     domains = _domains(parts, arguments.in_domain)
     reports = [(part, _summary(part, arguments)) for part in counted(parts, "bootstrap", len(parts), "split")]
     shifts = {part.name: _shift(domains[part.name], part, arguments) for part in parts if part.name in domains}
     with unfinished(folder):
-        for part in parts:
-            draw_split(folder / part.picture, part, arguments.num_bins)
+        for part, summary in reports:
+            draw_split(folder, part, summary, arguments.num_bins)
         write_json(folder / CALIBRATION_FILE, _content(files, temperatures, reports, shifts, arguments))
     print(
         "\n".join(
@@ -122,8 +131,7 @@ def render_reports(reports: Sequence[CalibrationReport]) -> str:
     lines = []
     for part, summary in reports:
         for state, estimates in summary.items():
-            temperature = part.temperature.value if part.temperature and state == "after" else 1.0
-            start = [part.name, *([f"{temperature:.3f}"] if has_temperature else []), str(len(part.labels))]
+            start = [part.name, *([_scaling(part, state)] if has_temperature else []), str(len(part.labels))]
             lines.append([*start, *(_number(name, estimates[name].value) for name in FIGURES)])
             lines.append([*([""] * len(start)), *(_interval(name, estimates[name]) for name in FIGURES)])
     header = [
@@ -135,11 +143,20 @@ def render_reports(reports: Sequence[CalibrationReport]) -> str:
     return render_table(header, lines)
 
 
-def draw_split(path: Path, part: ReportedSplit, num_bins: int) -> None:
-    """Draw a split's reliability diagram, before and after temperature scaling where there is a temperature."""
+def draw_split(folder: Path, part: ReportedSplit, summary: EstimatesByState, num_bins: int) -> None:
+    """Draw a split's reliability diagram and risk-coverage curves, as saved and by all that was fitted."""
     temperature = part.temperature.value if part.temperature else None
+    title = f"{part.name}, {len(part.labels)} rows"
     panels = reliability_panels(part.probabilities, part.labels, temperature, num_bins)
-    write_figure(draw_reliability(panels, title=f"{part.name}, {len(part.labels)} rows"), path)
+    write_figure(draw_reliability(panels, title=title), folder / part.picture)
+    panel = coverage_panel("risk over coverage", part.probabilities, part.labels, summary, temperature)
+    write_figure(draw_risk_coverage([panel], title=title), folder / part.curves)
+
+
+def _scaling(part: ReportedSplit, state: str) -> str:
+    """What stands below `temperature`: 1 for none, and a name for what is none."""
+    temperature = part.temperature.value if part.temperature else 1.0
+    return {"before": f"{1:.3f}", "after": f"{temperature:.3f}"}.get(state, state)
 
 
 def _distinct_paths(names: Sequence[str]) -> list[Path]:
@@ -176,6 +193,8 @@ def _parts(
             probabilities = {"before": file.probabilities[rows]}
             if temperature:
                 probabilities["after"] = apply_temperature(file.probabilities[rows], temperature.value)
+                for other, scaling in temperature.others.items():
+                    probabilities[other] = scaling.apply(file.probabilities[rows])
             name = split if file_name is None else f"{file_name}: {split}"
             parts.append(ReportedSplit(name, file.path, split, probabilities, file.labels[rows], temperature))
     return parts
@@ -219,11 +238,13 @@ def _domains(parts: Sequence[ReportedSplit], split: str | None) -> dict[str, Rep
 
 def _shift(domain: ReportedSplit, part: ReportedSplit, arguments: CalibrateOptions) -> dict[str, Estimate]:
     estimates = {}
-    for state in domain.probabilities.keys() & part.probabilities.keys():
+    for state in domain.probabilities:
+        if state not in part.probabilities:
+            continue
         sides = domain.probabilities[state], part.probabilities[state]
         interval = shift_auroc_interval(*sides, resamples=arguments.resamples, seed=arguments.seed)
         estimates[state] = Estimate(shift_auroc(*sides), interval)
-    return dict(sorted(estimates.items(), reverse=True))
+    return estimates
 
 
 def _told_shifts(shifts: ShiftsByName, arguments: CalibrateOptions) -> list[str]:
@@ -280,7 +301,14 @@ def _split_content(part: ReportedSplit, summary: EstimatesByState, shift: Mappin
         state: {name: asdict(estimate) for name, estimate in estimates.items()} for state, estimates in summary.items()
     }
     told = {"shift_auroc": {state: asdict(estimate) for state, estimate in shift.items()}} if shift else {}
-    return {"rows": len(part.labels), "is_other_half": part.is_other_half, "picture": part.picture, **figures, **told}
+    return {
+        "rows": len(part.labels),
+        "is_other_half": part.is_other_half,
+        "picture": part.picture,
+        "curves": part.curves,
+        **figures,
+        **told,
+    }
 
 
 def _caption(

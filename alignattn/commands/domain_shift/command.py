@@ -7,6 +7,7 @@ half of the in-domain task a temperature is fitted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from alignattn.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.calibration.diagrams import reliability_panels
+from alignattn.calibration.diagrams import coverage_panel, reliability_panels
 from alignattn.calibration.held_out import FEWEST_TO_HALVE
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.pair import names_of_pair
@@ -38,7 +39,7 @@ from alignattn.commands.domain_shift.report import (
     write_seed_table,
 )
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.plots import draw_reliability, write_figure
+from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.runs.model import check_before_rows
 from alignattn.runs.options import CONFIG_FILE, RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult, device_name, package_versions
@@ -56,6 +57,8 @@ from alignattn.tasks.cut_rows import CutRows
 from alignattn.tasks.cutting import cut_rows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, max_samples
+
+COVERAGE_PICTURE = "risk-coverage.png"
 
 DEVELOPMENT, HELD_OUT = "development", "held-out"
 HALVING_SEED = 42
@@ -292,7 +295,19 @@ def _write(options: RunOptions, judged: Sequence[JudgedSide], result: DomainShif
         panels = reliability_panels(states, labels, result.temperature, result.num_bins)
         title = f"{side.task.name} ({side.side}), {len(labels)} rows"
         write_figure(draw_reliability(panels, title=title), folder / f"reliability-{side.side}.png")
+    write_figure(_coverage(judged, result), folder / COVERAGE_PICTURE)
     write_json(folder / RESULTS_FILE, asdict(result))
+
+
+def _coverage(judged: Sequence[JudgedSide], result: DomainShiftResult) -> Any:
+    """The risk-coverage curves of the held-out rows of both sides."""
+    panels = []
+    for one in judged:
+        name, (probabilities, labels) = one.development_set.side, one.half(HELD_OUT)
+        states = _states(probabilities, result.temperature)
+        title = f"{one.development_set.task.name} ({name}), {len(labels)} rows"
+        panels.append(coverage_panel(title, states, labels, result.sides[name].figures, result.temperature))
+    return draw_risk_coverage(panels, title="Risk over coverage")
 
 
 def _prediction_table(judged: JudgedSide) -> pa.Table:

@@ -21,13 +21,16 @@ from alignattn.calibration import (
     maximum_calibration_error,
     negative_log_likelihood,
     reliability,
+    risk_coverage,
     shift_auroc,
+    summarise,
 )
+from alignattn.calibration.diagrams import coverage_panel
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.calibrate import CalibrateOptions
 from alignattn.commands.calibrate.command import calibrate
-from alignattn.plots import ReliabilityPanel, draw_reliability
+from alignattn.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
 from alignattn.statistics.intervals import RESAMPLES, SEED
 
 PNG_SIGNATURE = b"\x89PNG"
@@ -103,7 +106,8 @@ def test_each_split_has_its_figures(tmp_path: Path, capsys: pytest.CaptureFixtur
         place = lines.index([split, str(NUM_ROWS // 2), *cells])
         interval = report["before"]["accuracy"]["interval"]
         assert lines[place + 1][0] == f"{100 * interval['low']:.1f}–{100 * interval['high']:.1f}"
-        assert (folder / f"reliability-{split}.png").read_bytes().startswith(PNG_SIGNATURE)
+        for kind in ("reliability", "risk-coverage"):
+            assert (folder / f"{kind}-{split}.png").read_bytes().startswith(PNG_SIGNATURE)
 
 
 def test_the_temperature_is_fitted_on_one_half_and_judged_on_the_other(
@@ -167,7 +171,9 @@ def test_files_of_several_models_have_a_temperature_each(tmp_path: Path, capsys:
     assert "soft: far" in output
     assert "aa-ct: far" in output
     pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
-    assert pictures == {"reliability-soft-far.png", "reliability-aa-ct-far.png"}
+    assert pictures == {
+        f"{kind}-{name}-far.png" for kind in ("reliability", "risk-coverage") for name in ("soft", "aa-ct")
+    }
 
 
 def test_files_without_splits_are_one_each_and_share_a_temperature(tmp_path: Path) -> None:
@@ -292,6 +298,8 @@ def test_called_from_python(tmp_path: Path) -> None:
         ("{good} --split near middle", "--split: there is no split 'middle': choose among near, far"),
         ("{good} --fit_on middle", "--fit_on: there is no split 'middle': choose one of near, far"),
         ("{good} --fit_on lone", "has one row"),
+        ("{good} --also_fit vector", "give --fit_on as well"),
+        ("{good} --fit_on near --also_fit platt", "--also_fit"),
         ("{root}/alike.parquet", "would both be drawn in reliability-a-b.png"),
         ("{good} {root}/other.parquet {root}/third.parquet --fit_on far", "third.parquet has no split 'far'"),
         ("{good} --num_bins 0", "--num_bins 0 must be at least 1"),
@@ -328,6 +336,37 @@ def test_a_mistake_is_one_line(words: str, message: str, tmp_path: Path, capsys:
     assert error.startswith("alignattn: ")
     assert message.format(**places) in error
     assert not folder.exists()
+
+
+def test_what_else_is_fitted_is_judged_beside_the_temperature(tmp_path, capsys):
+    table = columns(400)
+    words = ["--fit_on", "near", "--also_fit", "vector", "isotonic", "--in_domain", "near"]
+    content = run(save(tmp_path / "p.parquet", table), *words, folder=tmp_path / "out")
+    (file,) = content["files"]
+    assert file["temperature"]["others"] == ["isotonic", "vector"]
+    states = ["before", "after", "vector", "isotonic"]
+    for split in ("near", "far"):
+        errors = {state: values(file["splits"][split][state])["expected_calibration_error"] for state in states}
+        assert max(errors["after"], errors["vector"], errors["isotonic"]) < errors["before"]
+    assert list(file["splits"]["far"]["shift_auroc"]) == states
+    output = capsys.readouterr().out
+    assert [line.split()[1] for line in output.splitlines() if line.startswith("far ")][2:] == ["vector", "isotonic"]
+    assert "On the same rows: vector, isotonic." in output
+
+
+def test_the_risk_coverage_picture_has_the_curves_and_their_areas():
+    table = columns(200)
+    rows, labels = np.array(table["probabilities"]), np.array(table["label"])
+    curve, summary = risk_coverage(rows, labels), summarise(rows, labels, resamples=20)
+    panel = coverage_panel("near", {"before": rows}, labels, {"before": summary}, None)
+    area = summary["area_under_risk_coverage"]
+    ends = f"({100 * area.interval.low:.1f}–{100 * area.interval.high:.1f})"
+    assert panel.title == f"near\nAURC {100 * area.value:.1f} % {ends} as saved"
+    figure = draw_risk_coverage([panel, panel], title="two")
+    drawn, whole = figure.axes[0].lines
+    np.testing.assert_allclose(drawn.get_xydata(), np.stack([curve.coverage, curve.risk], axis=1))
+    assert set(whole.get_ydata()) == {curve.risk[-1]}
+    assert curve.risk[-1] == pytest.approx(1 - (rows.argmax(axis=1) == labels).mean())
 
 
 @pytest.mark.parametrize("present", ["calibration.json", "reliability-far.png"])

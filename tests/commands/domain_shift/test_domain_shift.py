@@ -28,6 +28,7 @@ SNLI_ROWS, UNLABELLED = 31, 2
 MNLI_ROWS = 24
 SIDES = ("in-domain", "out-of-domain")
 FILES = {"config.yaml", "results.json", "predictions.parquet", "run", *(f"reliability-{side}.png" for side in SIDES)}
+FILES.add("risk-coverage.png")
 PNG_SIGNATURE = b"\x89PNG"
 
 Options = dict[str, Any]
