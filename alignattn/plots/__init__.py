@@ -2,6 +2,7 @@
 
 from alignattn.plots.bars import BarPanel, Spread, draw_bars
 from alignattn.plots.curves import CurvePanel, draw_curves
+from alignattn.plots.differences import DifferenceLine, DifferencePanel, draw_differences
 from alignattn.plots.drawing import COLOURS, MARKERS, svg_text, write_figure
 from alignattn.plots.growth import LinePanel, draw_lines
 from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps
@@ -17,6 +18,8 @@ __all__ = [
     "BarPanel",
     "CoveragePanel",
     "CurvePanel",
+    "DifferenceLine",
+    "DifferencePanel",
     "HeatMapPanel",
     "LinePanel",
     "PointPanel",
@@ -25,6 +28,7 @@ __all__ = [
     "TokenMapPanel",
     "draw_bars",
     "draw_curves",
+    "draw_differences",
     "draw_heat_maps",
     "draw_lines",
     "draw_overview",

@@ -114,6 +114,15 @@ class TaskKind(ABC, Generic[T]):
         """Return the good rows that have a label."""
         return dataset
 
+    def part(self, task: T, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
+        """Return the rows that are the task's among those of its files, as indices, and which they are; None for all.
+
+        Args:
+            task: that has them.
+            dataset: good and labelled rows of a split.
+        """
+        return None
+
     def strata(self, task: T, dataset: datasets.Dataset) -> NDArray[Any] | None:
         """Return what rows are alike in that are drawn class by class, a value or a line of them a row; or None."""
         return None

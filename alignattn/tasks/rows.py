@@ -111,7 +111,7 @@ def load_rows(
         rows,
         train=rest if need_train else None,
         evaluation={VALIDATION: tenth} | rows.evaluation,
-        derived={VALIDATION: how},
+        derived=rows.derived | {VALIDATION: how},
     )
 
 
@@ -309,6 +309,7 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
     dropped: dict[str, int] = {}
     bad_rows: dict[str, list[BadRow]] = {}
     left_out: dict[str, frozenset[int]] = {}
+    derived: dict[str, str] = {}
     selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
     first = next(iter(raw))
     task = kind.resolve(task, selected[first], raw[first].origin)
@@ -322,10 +323,12 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
             bad_rows[name] = bad
             dataset = dataset.select([index for index in numbers if index not in problems])
         labelled = kind.labelled(task, dataset, split.origin)
+        dropped[name] = len(dataset) - len(labelled)
+        if (part := kind.part(task, labelled)) is not None:
+            labelled, derived[name] = labelled.select(part[0]), part[1]
         left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
         splits[name] = labelled.remove_columns(NUMBER)
-        dropped[name] = len(dataset) - len(labelled)
-    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, left_out=left_out)
+    return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, derived, left_out)
 
 
 def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:

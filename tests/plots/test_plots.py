@@ -5,11 +5,14 @@ import pytest
 from alignattn.plots import (
     BarPanel,
     CurvePanel,
+    DifferenceLine,
+    DifferencePanel,
     LinePanel,
     PointPanel,
     Spread,
     draw_bars,
     draw_curves,
+    draw_differences,
     draw_lines,
     draw_overview,
     draw_points,
@@ -42,6 +45,17 @@ def test_an_overview_has_bars_with_one_digit_above_clouds():
     assert [text.get_text() for text in figure.axes[0].texts] == ["78.7", "5.0"]
     assert [text.get_text() for text in figure.axes[2].get_legend().get_texts()] == ["queries", "keys"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+
+
+def test_differences_stand_in_their_rows_with_their_intervals():
+    lines = [DifferenceLine(0, 1.0, (-0.5, 2.5), survives=False), DifferenceLine(2, 3.0, None, survives=True)]
+    panel = DifferencePanel("MRPC", "points", lines)
+    figure = draw_differences([panel, panel], rows=["aa-ct", "aa-ot", "soft + $x$"], title="all")
+    axes = figure.axes[0]
+    drawn = [(list(line.get_xdata()), list(line.get_ydata()), line.get_marker()) for line in axes.lines[1:]]
+    assert drawn == [([-0.5, 2.5], [0, 0], "None"), ([1.0], [0], "o"), ([3.0], [2], "D")]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["aa-ct", "aa-ot", "soft + $x$"]
+    assert axes.get_ylim() == (2.5, -0.5)
 
 
 def test_growth_is_drawn_without_what_is_negligible():

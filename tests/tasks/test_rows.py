@@ -36,6 +36,8 @@ COUNTS = {
     "twitterppdb": (None, {"test": 9324}),
     "agnews": (26218, {"validation": 2913, "test": 7600}),
     "amazonelectronics": (6385, {"validation": 800, "test": 800}),
+    "amazonshort": (2128, {"validation": 266, "test": 266}),
+    "amazonlong": (2128, {"validation": 266, "test": 266}),
 }
 TOY = TextClassification(
     name="toy",
@@ -45,6 +47,20 @@ TOY = TextClassification(
     sources=Sources(config="default", folder="toy"),
 )
 GOOD = {"a": ["x y", "z", "w"], "b": ["p", "q", "r"], "label": [0, 1, 1]}
+
+
+def test_a_task_may_be_the_third_with_the_fewest_or_the_most_words(toy_dir, cache_dir):
+    lengths = [3, 1, 2, 5, 2, 9, 4]
+    rows = {"a": [" ".join("w" * length) for length in lengths], "b": ["x"] * 7, "label": [0, 1, 0, 1, 0, 1, 0]}
+    data_dir = toy_dir(train=rows, validation={name: values[:4] for name, values in rows.items()})
+    found = {}
+    for third in ("shortest", "longest"):
+        loaded = load_rows(replace(TOY, length_third=third), data_dir=data_dir, cache_dir=cache_dir)
+        found[third] = [len(text.split()) for text in loaded.train["a"]]
+        assert loaded.derived["train"] == f"the 2 rows of 7 with the {third} texts"
+        assert [number for number, _ in loaded.numbered("validation")] == [{"shortest": 1, "longest": 3}[third]]
+        assert loaded.dropped == {"train": 0, "validation": 0}
+    assert found == {"shortest": [1, 2], "longest": [5, 9]}
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,13 @@ from typing import Any
 from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
+from alignattn.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
 from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
 from alignattn.support.files import write_text
 from alignattn.support.text_tables import markdown_escaped, markdown_table, render_table
+
+PICTURE = ".png"
+"""Ending of the picture of the differences."""
 
 IN_BRACKETS = "In brackets"
 
@@ -149,14 +153,41 @@ def to_latex(table: TableResult) -> str:
 
 
 def write_table(folder: Path, table: TableResult) -> list[Path]:
-    """Write the table in all forms into `folder`, each file in one step; return where they are."""
+    """Write the table in all forms into `folder`, each file in one step; return where they are.
+
+    With a picture of the differences, where there are any.
+    """
     forms = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex, ".html": to_html}
     paths = []
     for suffix, form in forms.items():
         path = folder / f"{table.name}{suffix}"
         write_text(path, form(table))
         paths.append(path)
+    if table.compared:
+        paths.append(folder / f"{table.name}{PICTURE}")
+        write_figure(differences_figure(table), paths[-1])
     return paths
+
+
+def differences_figure(table: TableResult) -> Any:
+    """Return the `matplotlib` figure of the differences: a row a method, a panel a measure of a column."""
+    rows = list(dict.fromkeys(cell.row.label for cell in table.compared))
+    panels = []
+    for heading in dict.fromkeys(cell.heading for cell in table.compared):
+        cells = [cell for cell in table.compared if cell.heading == heading]
+        lines = [_difference_line(rows.index(cell.row.label), cell) for cell in cells]
+        panels.append(DifferencePanel(heading, f"difference to soft, {cells[0].unit.difference_symbol}", lines))
+    return draw_differences(
+        panels, rows=rows, title=f"{table.title}: differences to soft, 95 % intervals; diamonds: survive correction"
+    )
+
+
+def _difference_line(row: int, cell: Cell) -> DifferenceLine:
+    comparison, factor = cell.comparison, cell.unit.factor
+    assert comparison is not None
+    ends = comparison.interval
+    interval = None if ends is None else (factor * ends.low, factor * ends.high)
+    return DifferenceLine(row, factor * comparison.difference, interval, comparison.survives)
 
 
 def _header(table: TableResult) -> list[str]:

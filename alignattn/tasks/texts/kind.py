@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import datasets
+import numpy as np
+from numpy.typing import NDArray
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -16,6 +18,8 @@ from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.texts.task import TextClassification
 
+LENGTH_THIRD = 3
+
 
 class TextClassificationKind(LabelledKind[TextClassification]):
     """One sequence a row: the text, or the pair as the tokenizer joins pairs."""
@@ -27,6 +31,16 @@ class TextClassificationKind(LabelledKind[TextClassification]):
     ) -> dict[int, str]:
         """Return the rows whose text is missing."""
         return text_problems(dataset, task.text_columns, may_be_empty=may_be_empty)
+
+    def part(self, task: TextClassification, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
+        """Return the third with the fewest or the most words; of equally long ones those that stand first are fewer."""
+        if not task.length_third:
+            return None
+        words = np.sum([[len(text.split()) for text in dataset[column][:]] for column in task.text_columns], axis=0)
+        count = max(1, len(dataset) // LENGTH_THIRD)
+        order = np.argsort(words, kind="stable")
+        chosen = order[:count] if task.length_third == "shortest" else order[-count:]
+        return np.sort(chosen), f"the {count} rows of {len(dataset)} with the {task.length_third} texts"
 
     def configure(self, task: TextClassification, config: PreTrainedConfig) -> None:
         """Set the number of outputs, and the names of the classes."""

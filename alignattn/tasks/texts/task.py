@@ -1,6 +1,7 @@
 """The record of a task of texts."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from alignattn.tasks.task import MOST_TEXTS, LabelledTask
 
@@ -11,12 +12,14 @@ class TextClassification(LabelledTask):
 
     Attributes:
         text_columns: The one or two columns of text, in the order in which the model reads them.
+        length_third: Of each split the third of the rows that is taken, by the words of its texts; empty for all.
     """
 
     kind = "text-classification"
     implementation = "alignattn.tasks.texts.kind:TextClassificationKind"
 
     text_columns: tuple[str, ...]
+    length_third: Literal["", "shortest", "longest"] = ""
 
     @property
     def input_columns(self) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ def test_the_table_holds_what_its_runs_measured(measured, words):
     assert pd.isna(table["difference"][0])
     assert table["difference"][1] == pytest.approx(table["mean"][1] - table["mean"][0])
     written = {path.suffix: path for path in (results / "table1").iterdir()}
+    assert written.pop(".png").read_bytes().startswith(b"\x89PNG")
     assert written.keys() == {".md", ".csv", ".tex", ".html"}
     texts = {suffix: path.read_text() for suffix, path in written.items()}
     assert all(folder.experiment.digest in texts[".html"] for folder in folders)

@@ -254,7 +254,7 @@ def test_the_terminal_marks_with_a_star() -> None:
 def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
     (tmp_path / "table1.md").write_text("old")
     paths = write_table(tmp_path, measured_table())
-    assert [path.name for path in paths] == ["table1.md", "table1.csv", "table1.tex", "table1.html"]
+    assert [path.name for path in paths] == [f"table1{suffix}" for suffix in (".md", ".csv", ".tex", ".html", ".png")]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert paths[0].read_text(encoding="utf-8") == to_markdown(measured_table())
     assert paths[2].read_text(encoding="utf-8") == to_latex(measured_table())
