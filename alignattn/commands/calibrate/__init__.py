@@ -38,7 +38,7 @@ class CalibrateOptions(Options):
     num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
-    also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="one")
+    also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="method")
     in_domain: str | None = option(
         None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
     )
