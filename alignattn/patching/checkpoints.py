@@ -139,7 +139,7 @@ def load_checkpoint(
             _load_slots(model, source, hub, kwargs.get("variant"))
     _check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
-    _say_odd(name, new, left)
+    _say_odd(name, new, {weight for weight in left if not _is_of_other_head(weight, model)})
     return model
 
 
@@ -272,6 +272,12 @@ def _say_odd(name: str, new: set[str], left: set[str]) -> None:
     parts = [f"{len(names)} weight(s) {what} (such as {min(names)})" for what, names in said.items() if names]
     if parts:
         logger.warning("%s: %s", name, "; ".join(parts))
+
+
+def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
+    """Whether a weight that is left is of a head, of which whoever loads an encoder alone asks for none."""
+    part = weight.partition(".")[0]
+    return model.base_model is model and part != model.base_model_prefix and not hasattr(model, part)
 
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:

@@ -28,10 +28,10 @@ class CutRows:
 
     def __str__(self) -> str:
         """Return it in words."""
-        enough = f"{self.length_of_99_percent} would hold 99 % of them whole"
+        enough = f"; {self.length_of_99_percent} would hold 99 % of them whole"
         if self.length_of_99_percent <= self.max_length:
-            enough = "which holds 99 % of them whole"
-        return f"{100 * self.share:.1f} % of the rows are cut at --max_length {self.max_length}; {enough}"
+            enough = ", which holds 99 % of them whole"
+        return f"{100 * self.share:.1f} % of the rows are cut at --max_length {self.max_length}{enough}"
 
 
 def cut_of(counts: Mapping[int, int], max_length: int) -> CutRows | None:

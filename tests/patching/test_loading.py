@@ -162,9 +162,10 @@ def test_what_is_new_and_what_is_left_is_one_line(folder, caplog):
     assert torch.equal(model.get_input_embeddings().weight, saved)
 
 
-def test_a_whole_checkpoint_is_loaded_without_a_word(tmp_path, caplog):
+@pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForSequenceClassification])
+def test_a_whole_checkpoint_is_loaded_without_a_word(auto_class, tmp_path, caplog):
     tiny_model("bert").save_pretrained(tmp_path)
-    alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    alignattn.from_pretrained(tmp_path, auto_class)
     assert not said_of_weights(caplog)
 
 

@@ -140,3 +140,10 @@ def test_accelerate_that_starts_one_process_of_two_is_told_of(
     done = launched(["accelerate.commands.launch", "--cpu", "--num_processes", "2"], words)
     assert done.returncode == 0, done.stderr
     assert "accelerate launch started one process" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("enough", "words"), [(40, "32; 40 would hold 99 % of them whole"), (32, "32, which holds 99 % of them whole")]
+)
+def test_the_length_that_would_do_is_told_in_a_sentence(enough: int, words: str) -> None:
+    assert str(CutRows(1, 0.005, 32, enough)) == f"0.5 % of the rows are cut at --max_length {words}"
