@@ -5,7 +5,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
-from alignattn.patching.heads import balanced_heads
+from alignattn.patching.heads import balanced_heads, check_in_memory
 from alignattn.patching.slots import Patch
 from alignattn.support.errors import AlignAttnError
 
@@ -33,6 +33,7 @@ def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:
     if not learns_basis(model):
         raise AlignAttnError(f"this {type(model).__name__} learns no basis: patch it with gradient_scope='basis'")
     heads = balanced_heads(model)
+    check_in_memory(heads)
     learned = {module.collector: module.alignments for module in model.modules() if isinstance(module, Patch)}
     if dist.is_available() and dist.is_initialized():
         # Each process has means of its own rows.

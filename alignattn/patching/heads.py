@@ -122,14 +122,26 @@ def check_plain(path: str, projection: nn.Module) -> None:
             "it is quantised or wrapped"
         )
     weight: Any = projection.weight
-    is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
+    is_plain = type(weight) is nn.Parameter and weight.is_floating_point()
     if not is_plain or weight.shape != (projection.out_features, projection.in_features):
         raise AlignAttnError(
-            f"the weights of {path} are quantised, sharded or not in memory ({type(weight).__name__}, {weight.dtype}, "
+            f"the weights of {path} are quantised or sharded ({type(weight).__name__}, {weight.dtype}, "
             f"{list(weight.shape)}): balance the whole model before"
         )
-    if not all(part.isfinite().all() for part in projection.parameters()):
+    # What fits a model is asked of its outline, too, before its weights are in memory.
+    if not weight.is_meta and not all(part.isfinite().all() for part in projection.parameters()):
         raise AlignAttnError(f"{path} holds weights that are not finite: there is nothing to balance")
+
+
+def check_in_memory(heads: list[BalancedHeads]) -> None:
+    """Refuse heads whose weights are not in memory.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    for part in heads:
+        if any(parameter.is_meta for parameter in part.parameters()):
+            raise AlignAttnError(f"the weights of {part.path} are not in memory: load the model without a device map")
 
 
 def _check_own(model: nn.Module, found: list[BalancedHeads]) -> None:

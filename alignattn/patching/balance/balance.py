@@ -28,7 +28,7 @@ from alignattn.patching.balance.forwards import (
 )
 from alignattn.patching.balance.report import BalanceReport, ByHead
 from alignattn.patching.folding import forget_basis
-from alignattn.patching.heads import BalancedHeads, balanced_heads
+from alignattn.patching.heads import BalancedHeads, balanced_heads, check_in_memory
 from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
 from alignattn.patching.slots import LayerSlots
@@ -124,6 +124,7 @@ def _balance(
         if centre and random_seed is not None:
             raise AlignAttnError("centre leaves A = I, which has no basis to draw: leave centre or random_seed out")
         heads = balanced_heads(model)
+        check_in_memory(heads)
         form = _form(heads, centre=centre)
         batches, checked = _parted(batches, held_back)
         moments = moments_of(model, heads, batches)

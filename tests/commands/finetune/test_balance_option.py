@@ -27,9 +27,9 @@ def rows_file(tmp_path_factory):
     return path
 
 
-def finetune(folder, tiny_checkpoint, rows_file, *words):
+def finetune(folder, tiny_checkpoint, rows_file, *words, attention="aa-ot"):
     options = f"--per_device_train_batch_size 8 --learning_rate 1e-3 --num_train_epochs {EPOCHS} --use_cpu true"
-    options += " --max_length 32 --disable_tqdm true --save_total_limit 9 --attention aa-ot --text_columns text"
+    options += f" --max_length 32 --disable_tqdm true --save_total_limit 9 --attention {attention} --text_columns text"
     files = ["--train_file", str(rows_file), "--validation_file", str(rows_file)]
     given = ["--model", str(tiny_checkpoint), "--output_dir", str(folder)]
     assert main(["finetune", *given, *files, *options.split(), *words]) == 0
@@ -146,3 +146,19 @@ def test_the_control_begins_in_a_random_basis_drawn_by_the_seed(tmp_path, tiny_c
     assert all(torch.equal(one[name], values) for name, values in again.items())
     name = next(name for name in one if name.endswith("layer.0.attention.self.query.weight"))
     assert (one[name] - two[name]).abs().max() > 1e-3 * one[name].abs().max()
+
+
+def test_a_run_in_a_basis_of_its_own_is_the_plain_run(tmp_path, tiny_checkpoint, rows_file):
+    """The scope `basis`, as a user types it: another basis of queries and keys, and the model that `soft` gives."""
+    words = ["--gradient_scope", "basis", "--alignment_weight", "1"]
+    soft = finetune(tmp_path / "soft", tiny_checkpoint, rows_file, attention="soft")
+    learned = finetune(tmp_path / "basis", tiny_checkpoint, rows_file, *words, attention="aa-ct")
+    assert json.loads((learned / "results.json").read_text())["training"]["basis_condition"] > 1
+    of_soft, of_learned = (load_file(folder / "model.safetensors") for folder in (soft, learned))
+    moved = {name for name, values in of_soft.items() if not torch.equal(values, of_learned[name])}
+    assert moved == {name for name in of_soft if "attention.self.query" in name or "attention.self.key" in name}
+    batch = AutoTokenizer.from_pretrained(soft)(list(pd.read_csv(rows_file)["text"]), padding=True, return_tensors="pt")
+    models = [AutoModelForSequenceClassification.from_pretrained(folder).eval() for folder in (soft, learned)]
+    with torch.no_grad():
+        expected, found = (model(**batch).logits for model in models)
+    torch.testing.assert_close(found, expected)
