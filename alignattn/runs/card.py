@@ -66,6 +66,7 @@ SETTINGS = (
     "freelb_steps",
     "weight_averaging",
     "mc_dropout_passes",
+    "laplace",
     "bf16",
     "fp16",
     "max_length",

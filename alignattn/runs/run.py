@@ -129,6 +129,9 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     trained = adapt(loaded.model, options.model)
     parameters = _count_parameters(trained)
     trainer = _build_trainer(replace(loaded, model=trained), task, data, args, options.training)
+    if options.training.laplace:
+        # What cannot be is said before the training, not after.
+        trainer.head_for(data.train.encoded)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
         for remark in _remarks(task, options, cut):
@@ -157,6 +160,10 @@ def _check_suits(task: Task, args: RunArguments) -> None:
     """Refuse what of the arguments the predictions of a task have no place for."""
     if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
+    if args.laplace and (not kind_of(task).averages(task) or not kind_of(task).smooths_labels(task)):
+        raise AlignAttnError(f"--laplace: task {task.name!r} has no class a row to be confident in: leave it out")
+    if args.laplace and args.world_size > 1:
+        raise AlignAttnError("--laplace: each process sees a part of the rows, and the posterior is of all: use one")
     if args.mc_dropout_passes is not None and not kind_of(task).averages(task):
         raise AlignAttnError(
             f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "

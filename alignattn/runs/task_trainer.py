@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi
+from torch import nn
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
 from transformers.trainer_utils import HubStrategy, PredictionOutput
 from transformers.utils.hub import PushInProgress
 
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
+from alignattn.support.errors import AlignAttnError
 from alignattn.support.network import say_push
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds import kind_of
 from alignattn.training import AlignmentTrainer
+from alignattn.training.laplace import LastLayerLaplace, linear_head
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
@@ -43,6 +46,7 @@ class TaskTrainer(AlignmentTrainer):
             compute_metrics=next(iter(self.scorers.values()), None),
             **kwargs,
         )
+        self.posterior: LastLayerLaplace | None = None
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
             self.remove_callback(shown)
@@ -80,7 +84,10 @@ class TaskTrainer(AlignmentTrainer):
         scorer, self.compute_metrics = self.compute_metrics, None
         kind, passes = kind_of(self.task), getattr(self.args, "mc_dropout_passes", None)
         try:
-            outputs = self.predict(split.encoded) if passes is None else self._predict_dropping(split, passes)
+            if getattr(self.args, "laplace", False):
+                outputs = self._predict_by_posterior(split)
+            else:
+                outputs = self.predict(split.encoded) if passes is None else self._predict_dropping(split, passes)
         finally:
             self.compute_metrics = scorer
         return kind.evaluate(self.task, split, outputs.predictions, outputs.label_ids)
@@ -103,6 +110,44 @@ class TaskTrainer(AlignmentTrainer):
             model.eval()
         mean = kind_of(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
         return outputs[0]._replace(predictions=mean)
+
+    def head_for(self, rows: Any) -> nn.Linear:
+        """Return the linear layer that gives the model's logits; random numbers of others stay as they are.
+
+        Args:
+            rows: encoded.
+
+        Raises:
+            AlignAttnError: if there is none.
+        """
+        model: Any = self.model
+        with torch.random.fork_rng([]):
+            batch = self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
+        head = linear_head(model, batch)
+        if head is None:
+            raise AlignAttnError(
+                f"--laplace: the logits of {type(model).__name__} for task {self.task.name!r} come from no linear "
+                "layer, one a row: leave it out"
+            )
+        return head
+
+    def _predict_by_posterior(self, split: EncodedSplit) -> PredictionOutput:
+        """Predict by last-layer Laplace; the posterior is of the rows that the model was trained on."""
+        head = self.head_for(split.encoded)
+        if self.posterior is None:
+            self.posterior = LastLayerLaplace.fit(head, self._with_features(head, self.train_dataset)[1])
+        outputs, features = self._with_features(head, split.encoded)
+        logits = self.posterior.moderated(torch.as_tensor(outputs.predictions), features)
+        return outputs._replace(predictions=logits.numpy())
+
+    def _with_features(self, head: nn.Linear, rows: Any) -> tuple[PredictionOutput, torch.Tensor]:
+        """What is predicted of rows, and `[N, D]`, what the head was given of them."""
+        kept: list[torch.Tensor] = []
+        hook = head.register_forward_pre_hook(lambda module, args: kept.append(args[0].detach().float().cpu()))
+        try:
+            return self.predict(rows), torch.cat(kept)
+        finally:
+            hook.remove()
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""

@@ -29,6 +29,8 @@ class RunArguments(AlignmentTrainingArguments):
         default=None, metadata={"help": "Passes with dropout, whose mean is what the model predicts."}
     )
 
+    laplace: bool = field(default=False, metadata={"help": "Predict by the posterior of the last layer."})
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""
         return dict(publishable(vars(self) | {UNWRITTEN_OPTION: None}))

@@ -38,6 +38,7 @@ BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 AVERAGES = ("ema", "swa")
 """How weights are averaged; `alignattn.training.averaging` does it."""
 AVERAGING_HELP = "Of the model: ema or swa, over its steps, not its last weights."
+LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
 PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
@@ -139,6 +140,7 @@ class TrainingOptions(TransformersOptions):
     weight_averaging: str | None = option(None, AVERAGING_HELP, group=BASELINES, choices=AVERAGES, rare=True)
     ema_decay: float = option(0.999, "Most that a step leaves of it.", group=BASELINES, low=0, below=1, rare=True)
     swa_start: float = option(0.75, "Share of the steps before it.", group=BASELINES, low=0, below=1, rare=True)
+    laplace: bool = option(False, LAPLACE_HELP, group=BASELINES, rare=True)
     mc_dropout_passes: int | None = option(None, PASSES_HELP, group=BASELINES, low=1, rare=True)
 
     def __post_init__(self) -> None:

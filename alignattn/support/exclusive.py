@@ -28,6 +28,7 @@ EXCLUSIONS = (
         ("weight_averaging", "load_best_model_at_end"),
         "the best checkpoint, as early stopping chooses it, is of weights that train, and not of their average",
     ),
+    Exclusion(("laplace", "mc_dropout_passes"), "each says by itself how confident predictions are"),
     Exclusion(
         ("weight_averaging", "balance"),
         "after each epoch the weights are of another basis, and their average of none",

@@ -26,6 +26,7 @@ SYMBOLS: Mapping[str, str] = {
     "freelb_steps": "FreeLB ",
     "weight_averaging": "average ",
     "mc_dropout_passes": "MC dropout ",
+    "laplace": "Laplace ",
     "lora_r": "LoRA ",
     SEED_OPTION: "seed ",
 }

@@ -89,10 +89,23 @@ def test_passes_with_dropout_are_a_mean_of_others(tmp_path, tiny_checkpoint, row
     assert np.abs(second - first).max() > 1e-3
 
 
+def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes(tmp_path, tiny_checkpoint, rows_file):
+    plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file)
+    laplace = finetune(tmp_path / "laplace", tiny_checkpoint, rows_file, "--laplace", "true")
+    weights = [load_file(run / "model.safetensors") for run in (plain, laplace)]
+    assert all(np.array_equal(one, weights[1][name]) for name, one in weights[0].items())
+    assert results(laplace)["metrics"] == results(plain)["metrics"]
+    before, after = probabilities(plain), probabilities(laplace)
+    assert np.all(after.max(axis=1) < before.max(axis=1))
+    assert np.array_equal(after.argmax(axis=1), before.argmax(axis=1))
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ("--mc_dropout_passes 0", "mc_dropout_passes 0"),
+        ("--laplace true --mc_dropout_passes 2", "laplace does not go with mc_dropout_passes"),
+        ("--laplace true --label_column score", "has no class a row to be confident in"),
         ("--freelb_steps 0", "freelb_steps 0"),
         ("--r_drop_weight -1", "r_drop_weight -1"),
         ("--r_drop_weight 1 --freelb_steps 2", "r_drop_weight does not go with freelb_steps"),
@@ -106,3 +119,23 @@ def test_mistakes_are_one_line(words, reason, tmp_path, tiny_checkpoint, rows_fi
     finetune(tmp_path / "run", tiny_checkpoint, rows_file, *words.split(), code=2)
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert reason in error
+
+
+def test_laplace_needs_a_linear_layer_that_gives_the_logits(tmp_path, tiny_checkpoint, capsys):
+    """Multiple choice scores each ending by itself: what is compared of a row is of no layer."""
+    rows = {
+        "ctx": ["the cat"] * 8,
+        "endings": [["sat down", "ran", "is", "was"]] * 8,
+        "label": ["0", "1", "2", "3"] * 2,
+    }
+    folder = tmp_path / "data" / "hellaswag"
+    folder.mkdir(parents=True)
+    for split in ("train", "validation"):
+        pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
+    words = (
+        f"finetune --model {tiny_checkpoint} --task hellaswag --data_dir {tmp_path}/data --laplace true --use_cpu true"
+    )
+    assert main([*words.split(), "--output_dir", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("alignattn: --laplace: ")
+    assert not (tmp_path / "run" / "model.safetensors").exists()

@@ -1,0 +1,125 @@
+"""Last-layer Laplace: the posterior of a classifier's linear head, from which its confidence in new rows follows.
+
+Daxberger et al. 2021, "Laplace Redux – Effortless Bayesian Deep Learning", sections 2 and 3, with their defaults: the
+Gauss-Newton matrix of the head in Kronecker factors (Ritter et al. 2018), a prior precision by the marginal likelihood,
+and the probit approximation of the predictive distribution (MacKay 1992).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+PRIOR_PRECISIONS = (1e-4, 1e4)
+"""Where the precision is looked for."""
+
+
+@dataclass(frozen=True)
+class LastLayerLaplace:
+    """The Gaussian posterior of a head's weights and bias, about what training found; in float64, on the CPU.
+
+    The Gauss-Newton matrix of N rows is (Σ φ φᵀ) ⊗ (Σ Λ) / N, of inputs φ with a 1 for the bias, and of
+    Λ = diag(p) - p pᵀ of the predicted probabilities p.
+
+    Attributes:
+        inputs: eigenvalues `[D]` and eigenvectors `[D, D]` of Σ φ φᵀ.
+        outputs: eigenvalues `[C]` and eigenvectors `[C, C]` of Σ Λ / N.
+        prior_precision: δ of the prior, a Gaussian of covariance I / δ.
+        has_bias: whether φ has a 1 for it.
+    """
+
+    inputs: tuple[Tensor, Tensor]
+    outputs: tuple[Tensor, Tensor]
+    prior_precision: float
+    has_bias: bool
+
+    @classmethod
+    def fit(cls, head: nn.Linear, features: Tensor) -> "LastLayerLaplace":
+        """Return that of a trained head.
+
+        Args:
+            head: D features to C logits.
+            features: `[N, D]`, what it was given of the training rows.
+        """
+        weight, bias = (None if one is None else one.detach().cpu().double() for one in (head.weight, head.bias))
+        assert weight is not None
+        rows = features.detach().cpu().double()
+        probabilities = (rows @ weight.T + (0 if bias is None else bias)).softmax(dim=1)
+        spread = torch.diag(probabilities.sum(dim=0)) - probabilities.T @ probabilities
+        points = _points(rows, has_bias=bias is not None)
+        inputs, outputs = _eigen(points.T @ points), _eigen(spread / len(rows))
+        square = float(weight.square().sum() + (0 if bias is None else bias.square().sum()))
+        precision = _best_precision(inputs[0][:, None] * outputs[0], square)
+        return cls(inputs, outputs, precision, bias is not None)
+
+    def variances(self, features: Tensor) -> Tensor:
+        """Return the posterior variance of each logit of rows `[N, D]`, `[N, C]`."""
+        points = _points(features.detach().cpu().double(), has_bias=self.has_bias)
+        (input_values, input_vectors), (output_values, output_vectors) = self.inputs, self.outputs
+        inverse = 1 / (input_values[:, None] * output_values + self.prior_precision)
+        return (points @ input_vectors).square() @ inverse @ output_vectors.square().T
+
+    def moderated(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Return logits of the predictive distribution, f / sqrt(1 + π σ² / 8), `[N, C]`.
+
+        Args:
+            logits: f, `[N, C]`.
+            features: `[N, D]`.
+        """
+        return logits.detach().cpu().double() / (1 + math.pi / 8 * self.variances(features)).sqrt()
+
+
+def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
+    """Return the linear layer whose output is a model's logits `[B, C]`; None where there is none.
+
+    Args:
+        model: that gives `logits`.
+        batch: what it takes by name.
+    """
+    given: list[tuple[Tensor, nn.Linear]] = []
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        assert isinstance(module, nn.Linear)
+        given.append((output, module))
+
+    hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, nn.Linear)]
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            logits = model.eval()(**batch)["logits"]
+        return next((module for output, module in given if output is logits), None) if logits.dim() == 2 else None
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+
+
+def _points(features: Tensor, *, has_bias: bool) -> Tensor:
+    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if has_bias else features
+
+
+def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a positive matrix; rounding may leave an eigenvalue of a singular one just below 0."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return values.clamp_min(0), vectors
+
+
+def _best_precision(curvatures: Tensor, square: float) -> float:
+    """The prior precision of the largest marginal likelihood (Daxberger et al. 2021, eq. 6).
+
+    Args:
+        curvatures: eigenvalues of the Gauss-Newton matrix.
+        square: sum of the squares of the parameters.
+    """
+
+    def loss(log_precision: float) -> float:
+        precision = math.exp(log_precision)
+        volume = float((curvatures + precision).log().sum()) - curvatures.numel() * log_precision
+        return (precision * square + volume) / 2
+
+    low, high = map(math.log, PRIOR_PRECISIONS)
+    return math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded").x)
