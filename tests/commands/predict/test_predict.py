@@ -39,6 +39,7 @@ TASK_OF = {
     "sure-answers": "squad",
 }
 ATTENTION_OF = {"pair": "aa-ct+sparsemax+qvi", "score": "soft", "choice": "bilinear", "tags": "entmax15"}
+TIE = 1e-4
 LABELS = {"label", "ner_tags", "answers", "id"}
 
 Train = Callable[..., Path]
@@ -113,8 +114,13 @@ def test_rows_without_labels_are_predicted_as_in_the_runs_own_evaluation(kind: s
     for found, row in zip(answers_of(predictor, rows), own, strict=True):
         # Of spans that tie the order hangs on the last bits.
         names = {"prediction", "probabilities", "no_answer_score"} & row.keys()
-        assert close({name: found[name] for name in names}["prediction"], row["prediction"])
-        assert all(close(found[name], row[name]) for name in names)
+        assert all(close(found[name], row[name]) for name in names if name != "prediction" or not is_tied(row))
+
+
+def is_tied(row: dict[str, Any]) -> bool:
+    """Whether the best class of a row hangs on the last bits of its probabilities."""
+    *_, second, best = sorted(row.get("probabilities") or (0.0, 1.0))
+    return best - second < TIE
 
 
 def predict(*words: object) -> int:
