@@ -23,6 +23,10 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alignattn.attention.edges import Edges
+from alignattn.attention.normalizers.softmax import Softmax
+from alignattn.attention.scores import ScaledDot, Score
+from alignattn.attention.variant import attend_by
 from alignattn.support.errors import AlignAttnError
 
 CHILD_NAME = "alignattn"
@@ -37,8 +41,10 @@ class AttentionLayer(Protocol):
 
     Attributes:
         num_heads: heads H.
-        query_projection: to the queries of all heads side by side, `[B, n, H · d]`.
+        query_projection: to the queries of all heads side by side, `[B, n, H · d]`; along edges `[n, H · d]`.
         key_projection: to the keys, likewise.
+
+    One that attends by another score than the scaled dot product has it as a module, `own_score`.
     """
 
     num_heads: int
@@ -46,17 +52,35 @@ class AttentionLayer(Protocol):
     key_projection: nn.Linear
 
 
+@runtime_checkable
+class SharedAttentionLayer(Protocol):
+    """What a module names in place of that whose queries and keys are made of one projection, as in graph attention.
+
+    Attributes:
+        num_heads: heads H.
+        shared_projection: to what both are made of, `[B, n, H · d]`; along edges `[n, H · d]`.
+    """
+
+    num_heads: int
+    shared_projection: nn.Linear
+
+    def queries_and_keys(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys of what the projection gave, each of its shape, and different ones."""
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None = None,
+    mask: Tensor | Edges | None = None,
     *,
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Attend by the slots of `module`; without slots, by scaled dot-product attention (Vaswani et al. 2017, eq. 1).
+    """Attend by the slots of `module`; without slots, by the softmax of its own score, or of the scaled dot product.
+
+    Vaswani et al. 2017, eq. 1.
 
     Args:
         module: the attention module that calls.
@@ -65,6 +89,7 @@ def attend(
         value: `[B, H, n, d]`.
         mask: bool, `[B, n]`, True = a real token; or `[B, 1, n, n]`, True where a query may attend, with a diagonal
             that is True for real tokens. None = all tokens are real, and attend everywhere. Each row needs a real one.
+            Or the edges of a graph of n nodes, B = 1.
         dropout: probability with which a weight is dropped in training.
         scale: factor of the dot products; 1/sqrt(d) if None.
 
@@ -74,14 +99,21 @@ def attend(
     Raises:
         AlignAttnError: if the mask is none of these.
     """
-    pairs = None if mask is None else _pair_mask(mask, query, key)
+    pairs = mask if mask is None or isinstance(mask, Edges) else _pair_mask(mask, query, key)
     dropout = dropout if module.training else 0.0
+    own_score: Score | None = getattr(module, "own_score", None)
 
-    def plain() -> tuple[Tensor, None]:
-        return F.scaled_dot_product_attention(query, key, value, pairs, dropout, scale=scale), None
+    def plain() -> tuple[Tensor, Tensor | None]:
+        if own_score is None and not isinstance(pairs, Edges):
+            return F.scaled_dot_product_attention(query, key, value, pairs, dropout, scale=scale), None
+        sizes = query.shape[-1], query.shape[1]
+        score = own_score or ScaledDot(*sizes)
+        return attend_by(score, Softmax(*sizes), query, key, value, pairs, scale=scale, dropout=dropout)
 
     slots: Any = getattr(module, CHILD_NAME, None)
-    attended, _ = plain() if slots is None else slots(query, key, value, pairs, plain, scale=scale, dropout=dropout)
+    if slots is None:
+        return plain()[0]
+    attended: Tensor = slots(query, key, value, pairs, plain, scale=scale, dropout=dropout, own_score=own_score)[0]
     return attended
 
 

@@ -16,16 +16,19 @@ def _option(name: str, kind: type[Any], **limits: Any) -> Option:
 
 _INIT = (_option("init", str, choices=("pretrained", "paper")),)
 _BOUND = (_option("bound", float, above=0, high=1),)
+_SLOPE = (_option("negative_slope", float, low=0, below=1),)
 _WEIGHT = (_option("weight", float, above=0),)
 _ENTMAX = (_option("alpha", float, above=1), _option("learned", bool))
 _LOCAL = (_option("kind", str, choices=("monotonic", "predictive")), _option("window", int, low=1))
-_GAN = (_option("hidden_dim", int, low=1),)
+_DRAWN = (_option("points", int, low=1),)
+_GAN = (_option("hidden_dim", int, low=1), *_DRAWN)
 _CT = (*_GAN, _option("feature_dim", int, low=1))
 _OT = (
     _option("cost", str, choices=("cosine", "squared_euclidean")),
     _option("epsilon", float, above=0),
     _option("iterations", int, low=1),
     _option("anneal_from", float, above=0),
+    *_DRAWN,
 )
 _POINTS = (_option("points", int, low=2),)
 _SLICED = (*_POINTS, _option("directions", int, low=1))
@@ -42,6 +45,10 @@ SCORES = _slot(
         "dot": Entry(".scores:Dot", "q · k", "luong2015effective", "eq. 8"),
         "bilinear": Entry(".scores:Bilinear", "q W k / √d, a W for each head", "luong2015effective", "eq. 8"),
         "additive": Entry(".scores:Additive", "v · tanh(W₁ k + W₂ q)", "bahdanau2015neural", "appendix A.1.2"),
+        "gat": Entry(
+            ".graph_scores:GAT", "LeakyReLU(1 · q + 1 · k), a's halves in q, k", "velickovic2018graph", "eq. 3", _SLOPE
+        ),
+        "gatv2": Entry(".graph_scores:GATv2", "a · LeakyReLU(q + k)", "brody2022attentive", "eq. 7", _SLOPE),
     },
 )
 """S: how a query meets a key."""
@@ -106,7 +113,10 @@ ALIGNMENTS = _slot(
 )
 """A: the distance between the key and query distributions."""
 
-LEARNED = frozenset({"bilinear", "additive", "interaction", "sum", "qvi", "gan", "ct"})
+OF_EDGES = ("softmax", "sparsemax", "entmax15")
+"""The normalizers that have a form for the edges of a graph."""
+
+LEARNED = frozenset({"bilinear", "additive", "gatv2", "interaction", "sum", "qvi", "gan", "ct"})
 """Choices with parameters of their own; beside them `entmax` has some, where its α is learned."""
 
 SLOTS: Mapping[str, Registry] = {slots.kind: slots for slots in (SCORES, NORMALIZERS, VALUES, ALIGNMENTS)}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from alignattn.attention.edges import Edges, pairwise
 from alignattn.attention.slot import Slot
 
 ADDITIVE_CHUNK_ELEMENTS = 2**22
@@ -82,6 +83,10 @@ class Score(Slot, ABC):
 
         `scale` is the model's own factor of a dot product, 1/sqrt(d) if None.
         """
+
+    def of_edges(self, query: Tensor, key: Tensor, edges: Edges, scale: float | None = None) -> Tensor:
+        """Return the scores `[E, H]` of edges, of queries and keys `[n, H, d]`: those of `forward`, pair by pair."""
+        return pairwise(lambda first, second: self(first, second, scale), query, key, edges)
 
 
 class DotProduct(Score):

@@ -6,12 +6,16 @@ none. Each choice is a function on tensors and a module that holds its parameter
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alignattn.attention.edges import Edges, attend_edges, pairwise
+from alignattn.attention.normalizers.softmax import Softmax
+from alignattn.attention.scores import scaled_dot
 from alignattn.attention.slot import Slot
 from alignattn.support.errors import AlignAttnError
 
@@ -22,21 +26,25 @@ GATE_STD = 1e-5
 INITIAL_GATE = 0.5
 
 
-def attended_query(query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+def attended_query(query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
     """Return Q̂ = softmax(V Qᵀ / √d) Q: for each value the mean of the queries that it is near (eq. 7).
 
     Args:
         query: `[B, H, n, d]`.
         value: `[B, H, m, d]`.
-        mask: bool, broadcastable to `[B, H, m, n]`, True where a value may meet a query; None = everywhere.
+        mask: bool, broadcastable to `[B, H, m, n]`, True where a value may meet a query; None = everywhere; or the
+            edges of a graph along which they meet.
 
     Returns:
         `[B, H, m, d]`.
     """
+    if isinstance(mask, Edges):
+        normalizer = Softmax(query.shape[-1], query.shape[1])
+        return attend_edges(value, query, query, mask, partial(pairwise, scaled_dot), normalizer.of_edges)[0]
     return F.scaled_dot_product_attention(value, query, query, attn_mask=mask)
 
 
-def interaction(query: Tensor, value: Tensor, weight: Tensor, mask: Tensor | None = None) -> Tensor:
+def interaction(query: Tensor, value: Tensor, weight: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
     """Return Q̂ ∗ W V, element by element (eq. 8).
 
     Args:
@@ -74,14 +82,14 @@ class Value(Slot, ABC):
     """Maps queries and values of one layer to the vectors that attention averages; arguments as for `Slot`."""
 
     @abstractmethod
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return `[B, H, m, d]` of queries `[B, H, n, d]` and values `[B, H, m, d]`; `mask` as for `attended_query`."""
 
 
 class Identity(Value):
     """The values as they are."""
 
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return `value`."""
         return value
 
@@ -98,7 +106,7 @@ class _Interacting(Value):
         weight = head_dim**-0.5 * torch.randn(num_heads, head_dim, head_dim)
         self.weight = nn.Parameter(torch.zeros_like(weight) if init == "pretrained" else weight)
 
-    def _interaction(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def _interaction(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None) -> Tensor:
         return interaction(query, value, self.weight.to(value.dtype), mask)
 
     def extra_repr(self) -> str:
@@ -112,7 +120,7 @@ class Interaction(_Interacting):
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__(head_dim, num_heads, "paper")
 
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
         return self._interaction(query, value, mask)
 
@@ -132,7 +140,7 @@ class Sum(_Interacting):
     def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
         super().__init__(head_dim, num_heads, init)
 
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
         return self._interaction(query, value, mask) + value
 
@@ -158,7 +166,7 @@ class QVI(_Interacting):
         self.gate = nn.Parameter(gate_std * torch.randn(num_heads, head_dim))
         self.divisor = INITIAL_GATE if is_pretrained else 1.0
 
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return the values, as `Value.forward`."""
         mix, gate = self.mix.to(value.dtype), self.gate.to(value.dtype)
         return gated(self._interaction(query, value, mask), value, mix, gate) / self.divisor

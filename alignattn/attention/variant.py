@@ -1,11 +1,14 @@
 """The module that holds one choice a slot of one attention layer, and attends with them."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import PLAIN, AttentionConfig
+from alignattn.attention.edges import Edges, attend_edges
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.scores import DotProduct, Score
 from alignattn.attention.values import Identity, Value
@@ -18,12 +21,15 @@ class AttentionVariant(nn.Module):
         config: the choices.
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
+        keeps_score: whether the layer brings a score of its own, which serves where the config chooses no other.
     """
 
-    def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int) -> None:
+    def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int, *, keeps_score: bool = False) -> None:
         super().__init__()
         # No name of a child is one that adapters target (`value`) or save (`score`).
-        self.score_slot: Score = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
+        self.score_slot: Score | None = None
+        if not (keeps_score and config.score == PLAIN.score):
+            self.score_slot = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
         build_normalizer = NORMALIZERS.load(config.normalizer)
         self.normalizer_slot: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
         self.value_slot: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
@@ -34,12 +40,13 @@ class AttentionVariant(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None = None,
+        mask: Tensor | Edges | None = None,
         *,
         bias: Tensor | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
+        own_score: Score | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by the slots' choices.
 
@@ -47,30 +54,30 @@ class AttentionVariant(nn.Module):
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`.
             value: `[B, H, n, d]`.
-            mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere.
+            mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere; or the edges of a graph, which
+                is one sample.
             bias: what the model adds to scores of any kind, its part of relative positions, `[B, H, n, n]` in the
                 queries' type.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the weights are wanted; without them a fused kernel may serve.
+            own_score: of the layer, where it keeps one.
 
         Returns:
-            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]` or None.
+            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]`, along edges `[1, H, E]`, or None.
         """
         values_may_meet = None
         # Plain values meet no query: for them the mask would be made for nothing.
         if mask is not None and not isinstance(self.value_slot, Identity):
             values_may_meet = values_mask(mask)
         values = self.value_slot(query, value, values_may_meet)
-        if self.uses_softmax and isinstance(self.score_slot, DotProduct) and not wants_weights:
-            mapped, factor = self.score_slot.map_query(query), self.score_slot.factor(scale)
+        score: Score | None = own_score if self.score_slot is None else self.score_slot
+        assert score is not None
+        if self.uses_softmax and isinstance(score, DotProduct) and not isinstance(mask, Edges) and not wants_weights:
+            mapped, factor = score.map_query(query), score.factor(scale)
             mask = mask if bias is None else masked_bias(bias, mask)
             return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None
-        scores = self.score_slot(query, key, scale)
-        scores = scores if bias is None else scores + bias
-        weights = self.normalizer_slot(scores, mask, query).to(values.dtype)
-        weights = F.dropout(weights, p=dropout, training=dropout > 0)
-        return weights @ values, weights
+        return attend_by(score, self.normalizer_slot, query, key, values, mask, bias=bias, scale=scale, dropout=dropout)
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
@@ -78,18 +85,43 @@ def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
     return bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
-def values_mask(mask: Tensor) -> Tensor:
+def attend_by(
+    score: Score,
+    normalizer: Normalizer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | Edges | None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return N(S(Q, K)) · V and the weights N(S(Q, K)); arguments and shapes as of `AttentionVariant.attend`."""
+    if isinstance(mask, Edges):
+        score_edges = partial(score.of_edges, scale=scale)
+        return attend_edges(query, key, value, mask, score_edges, normalizer.of_edges, dropout)
+    scores = score(query, key, scale)
+    scores = scores if bias is None else scores + bias
+    weights = normalizer(scores, mask, query).to(value.dtype)
+    weights = F.dropout(weights, p=dropout, training=dropout > 0)
+    return weights @ value, weights
+
+
+def values_mask(mask: Tensor | Edges) -> Tensor | Edges:
     """Return which queries a value may meet, from which keys a query may attend.
 
     The transpose, without the queries at padding, which attend real keys like any other. Values at padding weigh
     nothing afterwards: they meet everything, because not every kernel is finite on an empty row.
 
     Args:
-        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real.
+        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real. Or edges.
 
     Returns:
-        `[B, 1, n, n]` bool.
+        `[B, 1, n, n]` bool, or edges.
     """
+    if isinstance(mask, Edges):
+        return mask.transposed
     real = mask.diagonal(dim1=-2, dim2=-1)
     return mask.transpose(-2, -1) & real[:, :, None] | ~real[:, :, :, None]
 

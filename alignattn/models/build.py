@@ -15,7 +15,7 @@ from alignattn.models.words import build_tokenizer, embedding_matrix, read_embed
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.tasks import Task
 
-FIELDS_OF_THE_DATA = ("num_labels", "pad_token_id", "vocab_size")
+FIELDS_OF_THE_DATA = ("num_features", "num_labels", "pad_token_id", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,8 @@ def build_word_model(
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `Material`.
     """
-    _register(model_class)
     fields = dict(config_fields or {})
-    _check_fields(fields, model_class.config_class)
+    check_fields(fields, model_class.config_class)
     tokenizer = build_tokenizer(texts)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
@@ -109,7 +108,7 @@ def build_word_model(
             f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
-    model = _build_model(model_class, fields, seed)
+    model = build_model(model_class, fields, seed)
     if read is None:
         return BuiltModel(model, tokenizer, EmbeddingsReport(None, len(words), 0))
     model.embedding.weight.data.copy_(embedding_matrix(tokenizer, read.vectors, seed))
@@ -140,7 +139,8 @@ def _register(model_class: type[Any]) -> None:
     model_class.auto_class.register(config_class, model_class, exist_ok=True)
 
 
-def _check_fields(fields: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
+def check_fields(fields: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
+    """Refuse fields of a model's config that a user gave, if they follow from the data or are none of it."""
     known = config_class()
     for name in fields:
         if name in FIELDS_OF_THE_DATA:
@@ -149,7 +149,15 @@ def _check_fields(fields: Mapping[str, Any], config_class: type[PreTrainedConfig
             raise AlignAttnError(f"{config_class.__name__} has no field {name!r}")
 
 
-def _build_model(model_class: type[Any], fields: dict[str, Any], seed: int) -> Any:
+def build_model(model_class: type[Any], fields: Mapping[str, Any], seed: int) -> Any:
+    """Return an untrained model in evaluation mode; from then on the `Auto…` classes load what is saved of it.
+
+    Args:
+        model_class: of it.
+        fields: of its config.
+        seed: of its weights; the global generator is left as it was.
+    """
+    _register(model_class)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:

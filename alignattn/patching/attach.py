@@ -12,13 +12,13 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from alignattn.attention.attend import CHILD_NAME, AttentionLayer
+from alignattn.attention.attend import CHILD_NAME, AttentionLayer, SharedAttentionLayer
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.patching.families import give_slotted_forward, take_slotted_forward
 from alignattn.patching.folding import check_foldable
 from alignattn.patching.heads import check_plain
 from alignattn.patching.owned_configs import own_configs, return_configs
-from alignattn.patching.projections import DECLARED, AttentionModule, features_of, names_of
+from alignattn.patching.projections import DECLARED, DECLARED_SHARED, AttentionModule, features_of, names_of
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
@@ -92,9 +92,10 @@ def unpatch(model: M) -> M:
 def declared_layers(model: nn.Module) -> list[AttentionModule]:
     """Return the modules of a model that are `AttentionLayer`s, in its order."""
     return [
-        AttentionModule(module, DECLARED, DECLARED.of(module) or {}, module.num_heads)
+        AttentionModule(module, names, names.of(module) or {}, module.num_heads)
         for module in model.modules()
-        if isinstance(module, AttentionLayer)
+        if isinstance(module, (AttentionLayer, SharedAttentionLayer))
+        for names in (DECLARED if isinstance(module, AttentionLayer) else DECLARED_SHARED,)
     ]
 
 
@@ -193,7 +194,8 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
                     f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
                     "encoders)"
                 )
-            if any(hasattr(module, projection) for projection in DECLARED.roles.values()):
+            names = (*DECLARED.roles.values(), *DECLARED_SHARED.roles.values())
+            if any(hasattr(module, projection) for projection in names):
                 raise AlignAttnError(f"{name} is half an attention module: {advice}")
             continue
         if module is model:
@@ -204,10 +206,23 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
             raise AlignAttnError(
                 f"{name} projects to {sizes} features, which are no {layer.num_heads} heads of one size for both"
             )
-        if any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items()):
+        of_one = any(role_of.setdefault(id(child), role) != role for role, child in layer.projections.items())
+        if of_one or _makes_one_cloud(layer):
             raise AlignAttnError(f"{name} projects to queries and keys by one layer: nothing is left to align")
     if not layers:
         raise AlignAttnError(f"{type(model).__name__} has no attention: {advice}")
+
+
+def _makes_one_cloud(layer: AttentionModule) -> bool:
+    """Tell whether a module makes the same of its one projection for queries and for keys."""
+    if not isinstance(layer.module, SharedAttentionLayer):
+        return False
+    weight = next(layer.module.parameters())
+    if weight.is_meta:
+        return False
+    with torch.no_grad():
+        query, key = layer.module.queries_and_keys(weight.new_ones(1, layer.num_heads * layer.head_dim))
+    return torch.equal(query, key)
 
 
 def _is_of_transformers(model: nn.Module) -> bool:

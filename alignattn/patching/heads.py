@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
+from alignattn.attention.scores import Dot, ScaledDot
 from alignattn.patching.projections import FUSED
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.patching.taps import TappedLinear
@@ -73,6 +74,12 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
         if DISENTANGLED in kind:
             raise AlignAttnError(
                 f"{name} scores positions by its queries and keys, too ({type(module).__name__}): it cannot be balanced"
+            )
+        own_score = getattr(module, "own_score", None)
+        if own_score is not None and not isinstance(own_score, (Dot, ScaledDot)):
+            raise AlignAttnError(
+                f"{name} attends by a score of its own ({type(own_score).__name__}), which is no dot product of "
+                "queries and keys: balancing would change what it computes"
             )
         if isinstance(module, Patch) and (obstacle := module.config.unbalanced_by()) is not None:
             raise AlignAttnError(f"{obstacle}, so balancing would change what {name} computes: it is for dot products")

@@ -51,6 +51,9 @@ def names_of(module: nn.Module) -> list[ProjectionNames]:
 DECLARED = ProjectionNames({"query": "query_projection", "key": "key_projection"})
 """The names of `alignattn.attention.attend.AttentionLayer`."""
 
+DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"})
+"""Those of `alignattn.attention.attend.SharedAttentionLayer`, whose parts the module itself makes."""
+
 
 @dataclass(frozen=True)
 class AttentionModule:

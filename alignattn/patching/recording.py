@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
+from alignattn.attention.edges import Edges
 from alignattn.support.errors import AlignAttnError
 
 
@@ -29,7 +30,7 @@ class LayerRecord:
         diagnostics: detached scalars by name, such as the discriminator's accuracy.
         query: `[B, H, n, d]` as the attention received it.
         key: `[B, H, n, d]`.
-        weights: `[B, H, n, n]`, the attention weights.
+        weights: `[B, H, n, n]`, the attention weights; along the edges of a graph `[1, H, E]`.
         mask: `[B, n]` bool, True = a real token; None where nothing is padded.
     """
 
@@ -277,12 +278,12 @@ def _real_tokens_once(mask: Tensor | None, known: list[tuple[Tensor | None, Tens
     return real
 
 
-def real_tokens(mask: Tensor | None) -> Tensor | None:
-    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`.
+def real_tokens(mask: Tensor | Edges | None) -> Tensor | None:
+    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`; None where all are, as a graph's nodes.
 
     A token may attend to itself if and only if it is real; off the diagonal a sliding window masks real pairs, too.
     """
-    if mask is None:
+    if mask is None or isinstance(mask, Edges):
         return None
     diagonal = mask[:, 0].diagonal(dim1=-2, dim2=-1)
     return diagonal if diagonal.dtype == torch.bool else diagonal == 0

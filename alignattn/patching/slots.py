@@ -15,6 +15,8 @@ from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.attention.edges import Edges
+from alignattn.attention.scores import Score
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
 from alignattn.patching.projections import FUSED, AttentionModule, check_direct
@@ -126,13 +128,15 @@ class LayerSlots(AttentionVariant):
     """
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
-        super().__init__(state.config, layer.head_dim, layer.num_heads)
+        keeps_score = getattr(layer.module, "own_score", None) is not None
+        super().__init__(state.config, layer.head_dim, layer.num_heads, keeps_score=keeps_score)
         self.collector = state.collector
         self.changes_function = state.config.changes_function
         self.aligns = state.config.alignment is not None
         self.head_dim = layer.head_dim
         self.num_heads = layer.num_heads
         self.names = layer.names
+        self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
         self.is_direct = state.config.gradient_scope != BASIS
@@ -143,13 +147,14 @@ class LayerSlots(AttentionVariant):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Edges | None,
         plain: Callable[[], tuple[Tensor, Tensor | None]] | None,
         *,
         bias: Tensor | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
+        own_score: Score | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by the slots, and record the call if a recording is under way; arguments as for `attend`.
 
@@ -157,24 +162,37 @@ class LayerSlots(AttentionVariant):
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`.
             value: `[B, H, n, d]`.
-            mask: `[B, 1, n, n]`: bool, or in transformers' eager attention floats that are added to the scores.
+            mask: `[B, 1, n, n]`: bool, or in transformers' eager attention floats that are added to the scores; or the
+                edges of a graph.
             plain: attends as the model does without slots, and gives the weights if it has them; None where the slots
                 attend, whatever they are.
             bias: as for `attend`; the mask is bool then.
             scale: factor of the dot products.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
+            own_score: of the layer, if it has one; its `plain` then gives the weights, as it does along edges.
 
         Returns:
-            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]` or None.
+            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]`, along edges `[1, H, E]`, or None.
         """
         recording = self.collector.recording
         wants_weights = wants_weights or recording is not None
         if self.changes_function:
             attended, weights = self.attend(
-                query, key, value, mask, bias=bias, scale=scale, dropout=dropout, wants_weights=wants_weights
+                query,
+                key,
+                value,
+                mask,
+                bias=bias,
+                scale=scale,
+                dropout=dropout,
+                wants_weights=wants_weights,
+                own_score=own_score,
             )
+        elif plain is not None and (own_score is not None or isinstance(mask, Edges)):
+            attended, weights = plain()
         elif wants_weights or plain is None:
+            assert not isinstance(mask, Edges)
             added = mask if bias is None else masked_bias(bias, mask)
             attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
         else:
@@ -185,7 +203,7 @@ class LayerSlots(AttentionVariant):
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
         return attended, weights
 
-    def _recorded(self, query: Tensor, key: Tensor, mask: Tensor | None) -> RecordedCall | None:
+    def _recorded(self, query: Tensor, key: Tensor, mask: Tensor | Edges | None) -> RecordedCall | None:
         """Return the call for the alignment, if it wants one."""
         if not self.records_calls:
             return self._projected_call(mask) if self.aligns and self.collector.recording is not None else None
@@ -211,15 +229,17 @@ class LayerSlots(AttentionVariant):
         """Whether each call is recorded for the alignment of a step."""
         return self.aligns and self.training
 
-    def record_call(self, mask: Tensor | None) -> RecordedCall | None:
+    def record_call(self, mask: Tensor | Edges | None) -> RecordedCall | None:
         """Record a call of a training forward for the alignment of the step; None where the taps were closed."""
         call = self._projected_call(mask) if self.collector.is_tapped(self.training) else None
         self.collector.add(call)
         return call
 
-    def _projected_call(self, mask: Tensor | None) -> RecordedCall:
+    def _projected_call(self, mask: Tensor | Edges | None) -> RecordedCall:
         projected = self.collector.take_projected()
-        if FUSED in projected:
+        if FUSED in projected and self.queries_and_keys is not None:
+            query, key = self.queries_and_keys(projected[FUSED])
+        elif FUSED in projected:
             query, key = projected[FUSED].chunk(self.names.parts, dim=-1)[:2]
         elif len(projected) == 2:
             query, key = projected["query"], projected["key"]
@@ -228,6 +248,9 @@ class LayerSlots(AttentionVariant):
                 "attention was computed without queries or keys of its module's own projections: an attention layer "
                 "calls query_projection and key_projection, and then alignattn.attend, once a forward"
             )
+        if isinstance(mask, Edges):
+            # The nodes of a graph are the tokens of one sample, and all of them are real.
+            return RecordedCall(query[None], key[None], None, self)
         return RecordedCall(query, key, mask, self)
 
 
@@ -351,5 +374,6 @@ def function_parameters(model: nn.Module) -> list[nn.Parameter]:
         for slots in model.modules()
         if isinstance(slots, LayerSlots)
         for slot in (slots.score_slot, slots.normalizer_slot, slots.value_slot)
+        if slot is not None
         for parameter in slot.parameters()
     ]

@@ -1,5 +1,6 @@
 """The metric that chooses among a run's checkpoints, and which of them its model is at last."""
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ from alignattn.runs.training_options import TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.task import ERRORS
-from alignattn.training import EarlyStopping
+from alignattn.training import EarlyStopping, JointBest
 from alignattn.training.checkpoints import step_of
 
 OF_THE_TRAINER = "eval_"
 """How transformers' names of metrics begin."""
+AND = "+"
+"""Between metrics that choose together."""
 
 
 def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, splits: Sequence[str]) -> None:
@@ -37,17 +40,43 @@ def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, spli
             "the best checkpoint is chosen on evaluation rows, and there are none: give --validation_file"
         )
     default = task.main_metric if chooses else args.metric_for_best_model
-    name = str(options.metric_for_best_model or default).removeprefix(OF_THE_TRAINER)
-    choices = ("loss", *task.metrics)
+    asked = str(options.metric_for_best_model or default)
+    names = [_measured(name, task, splits) for name in asked.split(AND)]
+    args.metric_for_best_model = AND.join(names)
+    args.greater_is_better = options.greater_is_better
+    if len(names) > 1 and args.greater_is_better is not None:
+        raise AlignAttnError(f"--greater_is_better is for one metric, and {asked!r} names several: leave it out")
+    if args.greater_is_better is None:
+        args.greater_is_better = _is_better_greater(names[0])
+
+
+def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
+    """Return the full name of a metric that is measured."""
+    name, choices = name.removeprefix(OF_THE_TRAINER), ("loss", *task.metrics)
     if len(splits) > 1 and name in choices:
         name = f"{splits[0]}_{name}"
     known = choices if len(splits) == 1 else [f"{split}_{metric}" for split in splits for metric in choices]
     if name not in known:
         raise AlignAttnError(f"--metric_for_best_model {name!r} is not measured: choose one of {', '.join(known)}")
-    args.metric_for_best_model = name
-    args.greater_is_better = options.greater_is_better
-    if args.greater_is_better is None:
-        args.greater_is_better = not name.endswith(("loss", *ERRORS))
+    return name
+
+
+def _is_better_greater(name: str) -> bool:
+    return not name.endswith(("loss", *ERRORS))
+
+
+def stopping(args: RunArguments, patience: int | None) -> EarlyStopping | None:
+    """Return what ends a training early, or chooses its best step by several metrics; None for neither.
+
+    Args:
+        args: whose metric is chosen.
+        patience: evaluations without a better one, or None.
+    """
+    names = str(args.metric_for_best_model).split(AND)
+    if len(names) > 1:
+        metrics = {f"{OF_THE_TRAINER}{name}": _is_better_greater(name) for name in names}
+        return JointBest(math.inf if patience is None else patience, metrics)
+    return None if patience is None else EarlyStopping(patience)
 
 
 def best_model(trainer: TaskTrainer) -> BestModel | None:

@@ -13,7 +13,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from markupsafe import Markup
 
 from alignattn.attention.choices import SLOTS
-from alignattn.attention.config import AttentionConfig
+from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
 from alignattn.runs.data_options import FROM_TEXTS, DataOptions
@@ -60,6 +60,7 @@ SETTINGS = (
     "lr_scheduler_type",
     "warmup_steps",
     "weight_decay",
+    "l2_penalty",
     "max_grad_norm",
     "label_smoothing_factor",
     "r_drop_weight",
@@ -229,6 +230,7 @@ class _Card:
         for slot, symbol in zip(SLOTS, "SNgA", strict=True):
             options = ", ".join(f"{name}={value}" for name, value in getattr(self.attention, f"{slot}_options").items())
             choice = getattr(self.attention, slot) or "none"
+            choice = self.traits.score if slot == "score" and choice == PLAIN.score else choice
             rows[f"{slot} {symbol}"] = _code(choice, f" ({options})" if options else "")
         if self.attention.alignment is not None:
             scope = self.attention.gradient_scope

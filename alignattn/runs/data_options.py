@@ -19,6 +19,7 @@ DATA_GROUP, ANSWER_GROUP = "data", "question answering"
 """In the help."""
 
 TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
+FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the whole graph)."
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
 """Options that go with any file of rows."""
@@ -66,6 +67,7 @@ class DataOptions(Options):
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MOST_PROCESSES, rare=True
     )
+    fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, group=DATA_GROUP, low=-1, rare=True)
     doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
     n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
     max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
@@ -73,6 +75,8 @@ class DataOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_encoding(self.encoding)
+        if 0 in (self.fan_out or ()):
+            raise AlignAttnError("--fan_out 0 draws no neighbours: give at least 1, or -1 for all")
 
     @cached_property
     def source(self) -> str:
@@ -139,4 +143,5 @@ class DataOptions(Options):
             n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length,
             num_proc=self.preprocessing_num_workers,
+            fan_out=self.fan_out,
         )

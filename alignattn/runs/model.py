@@ -24,7 +24,7 @@ from alignattn.patching.checkpoints import (
 )
 from alignattn.patching.sizes import check_counts
 from alignattn.runs.lora import check_targets
-from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
@@ -70,6 +70,8 @@ def check_before_rows(options: RunOptions) -> None:
         options: of the run.
     """
     arguments, asked = options.model, options.data.max_length
+    if problem := misfit(arguments, options.task):
+        raise AlignAttnError(problem)
     if not traits_of(arguments.model).is_pretrained:
         return
     config = _pretrained_config(arguments)

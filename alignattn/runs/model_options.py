@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, SLOTS, VALUES
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, OF_EDGES, SCORES, SLOTS, VALUES
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.names import model_name
@@ -40,7 +40,7 @@ class ModelOptions(Options):
     """The model and its attention."""
 
     model: str = option(
-        REQUIRED, f"Folder or Hub id; or {', '.join([*PACKAGED, *MODELS])}.", group=MODEL_GROUP, place=model_name
+        REQUIRED, f"Folder, id; {', '.join([*PACKAGED, *MODELS])}.", group=MODEL_GROUP, place=model_name
     )
     model_config: tuple[str, ...] | None = option(
         None, "Config fields, as hidden_dropout_prob=0.1.", group=MODEL_GROUP, metavar=NAMED_VALUES
@@ -100,7 +100,10 @@ class ModelOptions(Options):
         attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
-        return AttentionConfig.resolve(attention, **given)
+        config = AttentionConfig.resolve(attention, **given)
+        of_model = traits_of(self.model).alignment_options.get(config.alignment or "", {})
+        options = {**of_model, **config.alignment_options}
+        return dataclasses.replace(config, alignment_options=options) if options else config
 
     @property
     def lora_scale(self) -> float:
@@ -152,6 +155,11 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
             "--layers and what fills its slots"
+        )
+    if traits.attends_edges and attention.normalizer not in OF_EDGES:
+        raise AlignAttnError(
+            f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
+            f"{', '.join(OF_EDGES)}"
         )
     if arguments.embeddings is not None and not traits.reads_embeddings:
         readers = " and ".join(model for model in MODELS if traits_of(model).reads_embeddings)

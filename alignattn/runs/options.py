@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import yaml
 
-from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
 from alignattn.models import traits_of
 from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
@@ -55,13 +55,24 @@ class RunOptions(Options):
         check_fits(self.model, None)
         if self.training.balance is not None:
             self._check_balance()
+        if self.attention.gradient_scope == BASIS and self._own_score is not None:
+            raise AlignAttnError(
+                f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
+            )
         if self.attention.gradient_scope == BASIS and self.model.lora_r is not None:
             raise AlignAttnError(
                 "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
             )
 
+    @property
+    def _own_score(self) -> str | None:
+        """The obstacle to a change of basis that the model's own score is, as `AttentionConfig.unbalanced_by`."""
+        if self.attention.score != PLAIN.score:
+            return None
+        return replace(PLAIN, score=traits_of(self.model.model).score).unbalanced_by()
+
     def _check_balance(self) -> None:
-        given, obstacle = f"--balance {self.training.balance}", self.attention.unbalanced_by()
+        given, obstacle = f"--balance {self.training.balance}", self._own_score or self.attention.unbalanced_by()
         if self.training.balance_basis == RANDOM_BASIS:
             self._check_control(given)
         if not traits_of(self.model.model).has_attention:

@@ -195,7 +195,7 @@ class Predictor:
         """The outputs of all sequences of a split and their labels, as `Trainer.predict` gives them."""
         encoded = split.encoded
         columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
-        collate, device = self._kind.collator(self.processor), self.model.device
+        collate, device = self._kind.batches(self.processor, split), self.model.device
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
         gathered: list[_Gathered] = []
         places: _Gathered | None = None

@@ -55,7 +55,10 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     with loading(name):
         fields = read_config_fields(name)
         own_class = saved_class(fields)
-    if not traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).has_attention:
+    traits = traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
+    if traits.attends_edges:
+        raise AlignAttnError(f"{name!r} attends along the edges of a graph: its heads have no tokens to study")
+    if not traits.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
     model, tokenizer = load_pretrained(
         name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32

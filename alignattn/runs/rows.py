@@ -134,10 +134,10 @@ def input_batches(
     read = getattr(processor, "model_input_names", set(columns).difference(LABEL_COLUMNS))
     inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
-    collate = kind_of(task).collator(processor)
+    collate = kind_of(task).batches(processor, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
-        yield {name: batch[name] for name in inputs}
+        yield {name: values for name, values in batch.items() if name not in LABEL_COLUMNS}
 
 
 def count_cut_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, CutRows]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, set_seed
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
-from alignattn.runs.best_model import best_model, choose_metric, stopped_at
+from alignattn.runs.best_model import best_model, choose_metric, stopped_at, stopping
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.data_files import DATA_FILE, MODEL_OPTION, check_same_data, data_digests, is_same_start
 from alignattn.runs.disk_room import check_disk_room
@@ -56,7 +56,6 @@ from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import FIRST
 from alignattn.training import (
     AlignmentTrainer,
-    EarlyStopping,
     last_whole_checkpoint,
     remove_checkpoints,
     remove_torn_weights,
@@ -291,8 +290,9 @@ def _checkpoint_to_resume(options: RunOptions, args: RunArguments, model: Any) -
 def _build_trainer(
     loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: TrainingOptions
 ) -> TaskTrainer:
-    choose_metric(args, options, task, list(data.evaluation))
-    patience = options.early_stopping_patience
+    watched = kind_of(task).watched(list(data.evaluation))
+    choose_metric(args, options, task, watched)
+    stops = stopping(args, options.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
@@ -300,15 +300,15 @@ def _build_trainer(
     try:
         return TaskTrainer(
             task=task,
-            splits=data.evaluation,
+            splits={split: data.evaluation[split] for split in watched},
             model=loaded.model,
             args=args,
             train_dataset=data.train.encoded,
-            data_collator=kind_of(task).collator(loaded.processor),
+            data_collator=kind_of(task).batches(loaded.processor, data.train, trains=True),
             processing_class=loaded.processor,
             callbacks=[
                 Progress.suiting(options.disable_tqdm),
-                *([] if patience is None else [EarlyStopping(patience)]),
+                *([] if stops is None else [stops]),
             ],
         )
     except (ValueError, TypeError, ImportError) as error:

@@ -19,7 +19,7 @@ from alignattn.support.network import say_push
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds import kind_of
-from alignattn.training import AlignmentTrainer
+from alignattn.training import AlignmentTrainer, JointBest
 from alignattn.training.laplace import LastLayerLaplace, linear_head
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
@@ -40,6 +40,9 @@ class TaskTrainer(AlignmentTrainer):
         if len(evaluation) == 1:
             # A single set without a name keeps the names of metrics short: eval_accuracy.
             evaluation = next(iter(evaluation.values()))
+        self.evaluation_collator = None
+        if splits and not kind_of(task).reads_texts:
+            self.evaluation_collator = kind_of(task).batches(None, next(iter(splits.values())))
         super().__init__(
             *args,
             eval_dataset=evaluation or None,
@@ -64,12 +67,14 @@ class TaskTrainer(AlignmentTrainer):
     @contextmanager
     def _all_rows_in_order(self) -> Iterator[None]:
         """Keep what is chosen for the training rows from the others, as `Trainer` does not."""
-        chosen = {name: getattr(self.args, name) for name in IN_ORDER}
+        chosen, collator = {name: getattr(self.args, name) for name in IN_ORDER}, self.data_collator
         try:
+            self.data_collator = self.evaluation_collator or collator
             for name, value in IN_ORDER.items():
                 setattr(self.args, name, value)
             yield
         finally:
+            self.data_collator = collator
             for name, value in chosen.items():
                 setattr(self.args, name, value)
 
@@ -154,6 +159,16 @@ class TaskTrainer(AlignmentTrainer):
         if isinstance(eval_dataset, str):
             self.compute_metrics = self.scorers[eval_dataset]
         return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Judge as `Trainer` does, by the one metric that it knows, or ask what judges by several."""
+        judge = next((one for one in self.callback_handler.callbacks if isinstance(one, JointBest)), None)
+        if judge is None:
+            return super()._determine_best_metric(metrics, trial)
+        if judge.is_best:
+            self.state.best_metric = metrics[next(iter(judge.metrics))]
+            self.state.best_global_step = self.state.global_step
+        return judge.is_best
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""

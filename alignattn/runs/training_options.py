@@ -42,6 +42,7 @@ LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
 PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
+L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
 """Options that are a share of all steps below 1, and steps above."""
 
@@ -115,6 +116,7 @@ class TrainingOptions(TransformersOptions):
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
     warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, asked_as=ASKED_WARMUP)
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
+    l2_penalty: float = option(0.0, L2_HELP, group=OTHERS, low=0, rare=True)
     early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, rare=True)

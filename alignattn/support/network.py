@@ -33,6 +33,17 @@ def say_hub(what: str) -> None:
 
 
 @cache
+def say_download(what: str, where: str) -> None:
+    """Say, once for each thing, that something is downloaded from elsewhere than the Hub.
+
+    Args:
+        what: such as a graph, and by which package.
+        where: the host that is asked.
+    """
+    print(f"asking {where} for {what}", file=sys.stderr)
+
+
+@cache
 def say_push(what: str, repository: str) -> None:
     """Say, once for each thing, that it is sent to the Hub, unless the Hub is switched off (`HF_HUB_OFFLINE`).
 

@@ -12,6 +12,7 @@ from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
 from alignattn.tasks.multilabel.task import MultiLabelClassification
+from alignattn.tasks.nodes.task import NodeClassification
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
@@ -21,6 +22,7 @@ __all__ = [
     "LabelledTask",
     "MultiLabelClassification",
     "MultipleChoice",
+    "NodeClassification",
     "QuestionAnswering",
     "Sources",
     "Task",

@@ -9,7 +9,8 @@ from typing import Any
 from alignattn.support.errors import AlignAttnError, did_you_mean, unknown
 from alignattn.support.files import read_yaml, write_json
 from alignattn.tasks.kinds import TASK_KINDS
-from alignattn.tasks.task import Task
+from alignattn.tasks.nodes.task import NodeClassification
+from alignattn.tasks.task import NPZ, TRAIN, Sources, Task
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -22,11 +23,13 @@ _PHRASES = {"missing": "is missing", "unexpected_keyword_argument": "is no field
 
 def is_definition(name: str) -> bool:
     """Return whether `name` is that of a user's own file and not of a shipped task."""
-    return Path(name).suffix.lower() in SUFFIXES
+    return Path(name).suffix.lower() in (*SUFFIXES, NPZ)
 
 
 def read_definition(path: Path) -> Task:
-    """Return the task that a file defines; it has the file's name."""
+    """Return the task that a file defines, or that a graph's file poses; it has the file's name."""
+    if path.suffix.lower() == NPZ:
+        return _task_of_graph(path)
     # Not at the top: who asks for the names of the tasks does not pay for what checks their files.
     from pydantic import TypeAdapter, ValidationError
 
@@ -45,6 +48,24 @@ def read_definition(path: Path) -> Task:
         raise AlignAttnError(f"{path}: {problem}")
     files = {split: str(path.resolve().parent / file) for split, file in task.sources.files.items()}
     return replace(task, sources=replace(task.sources, files=files))
+
+
+def _task_of_graph(path: Path) -> Task:
+    # It needs NumPy and PyTorch, which the names of tasks do not.
+    from alignattn.tasks.nodes.graph import read_graph
+
+    graph = read_graph(path)
+    problem = graph.problem
+    if problem is not None:
+        raise AlignAttnError(f"{path}: {problem}; correct the file")
+    file = str(path.resolve())
+    return NodeClassification(
+        name=path.stem,
+        labels=graph.class_names,
+        metrics=("accuracy",),
+        evaluation_splits=tuple(split for split in graph.splits if split != TRAIN),
+        sources=Sources(files=dict.fromkeys(graph.splits, file)),
+    )
 
 
 def write_definition(path: Path, task: Task) -> None:

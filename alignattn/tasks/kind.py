@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError, shown
 from alignattn.tasks.mapping import map_rows
+from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import Task, TaskOptions
 
 T = TypeVar("T", bound=Task)
@@ -64,6 +66,27 @@ class TaskKind(ABC, Generic[T]):
 
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """How the tokenizer of a model must be loaded to serve."""
+
+    def read_split(
+        self, task: T, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return the rows of a split and where they are from, if this kind reads them by itself; None if it does not.
+
+        Args:
+            task: that they are of.
+            name: of the split.
+            data_dir: as for `alignattn.tasks.rows.load_rows`.
+            cache_dir: likewise.
+        """
+        return None
+
+    def read_rows(self, task: T, path: Path, encoding: str | None) -> datasets.Dataset:
+        """Return the rows of a user's file, which need have no label."""
+        return read_file(path, encoding=encoding)
+
+    def watched(self, splits: Sequence[str]) -> Sequence[str]:
+        """Return which of the evaluation splits are evaluated while a model is trained, too: all."""
+        return splits
 
     @abstractmethod
     def columns(self, task: T) -> list[str]:
@@ -169,9 +192,19 @@ class TaskKind(ABC, Generic[T]):
             options: how long a sequence may be, and so on.
         """
 
-    @abstractmethod
     def collator(self, processor: Any) -> Any:
         """Return what makes a batch of encoded rows; `processor` as for `encode`."""
+        raise NotImplementedError
+
+    def batches(self, processor: Any, split: EncodedSplit, *, trains: bool = False) -> Any:
+        """Return what makes a batch of encoded rows, where that takes more than the rows of the batch: a graph.
+
+        Args:
+            processor: as for `encode`.
+            split: that the rows are of.
+            trains: whether a model is trained on them, and may see a part that is drawn.
+        """
+        return self.collator(processor)
 
     @abstractmethod
     def answers(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
@@ -193,6 +226,10 @@ class TaskKind(ABC, Generic[T]):
             most: of what could be the answer so many are told, the best first; where None, what suits the kind.
         """
         return answers
+
+    def nothing(self, task: T, most: int | None) -> pa.Table:
+        """Return what `readable` returns, of no rows, where these are no texts, of which one is soon made up."""
+        raise NotImplementedError
 
     @abstractmethod
     def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:

@@ -65,7 +65,9 @@ class LabelledKind(TaskKind[L]):
 
     def answers(self, task: L, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return the scores of a regression, or the numbers of the classes and the probabilities of all."""
-        logits = np.asarray(outputs)
+        return self._answers_of(task, np.asarray(outputs))
+
+    def _answers_of(self, task: L, logits: NDArray[Any]) -> pa.Table:
         columns = {PREDICTION: pa.array(predict(task, logits))}
         if not task.is_regression:
             columns[PROBABILITIES] = pa.array(list(softmax(logits.astype(np.float64), axis=1)))

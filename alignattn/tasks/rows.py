@@ -296,6 +296,9 @@ def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[s
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
+    own = kind_of(task).read_split(task, name, data_dir, cache_dir)
+    if own is not None:
+        return _RawSplit(*own)
     if data_dir is None and not task.sources.files:
         return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
     path = own_file(task, name) if data_dir is None else split_path(task, name, data_dir)

@@ -28,6 +28,8 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 TEXT_FILE = ".txt"
 TEXT_FILES = (TEXT_FILE, *TABLES)
 """Of texts without labels: a text a line, or a table."""
+NPZ = ".npz"
+"""The ending of a file of a graph."""
 
 DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 """How fewer rows than there are may be taken; before there was a choice, it was the first."""
@@ -179,6 +181,8 @@ class TaskOptions:
         n_best_size: answers to keep for each question.
         max_answer_length: the most tokens of an answer.
         num_proc: processes that tokenize; this one when None.
+        fan_out: of a graph, how many neighbours of a node are drawn at each step away from a batch's nodes; a batch is
+            the whole graph when None.
     """
 
     max_length: int
@@ -186,3 +190,4 @@ class TaskOptions:
     n_best_size: int = 20
     max_answer_length: int = 30
     num_proc: int | None = None
+    fan_out: tuple[int, ...] | None = None

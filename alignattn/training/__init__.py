@@ -2,7 +2,7 @@
 
 from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
 from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
-from alignattn.training.early_stopping import EarlyStopping
+from alignattn.training.early_stopping import EarlyStopping, JointBest
 from alignattn.training.parameter_groups import parameter_groups
 from alignattn.training.saving import remove_torn_weights
 from alignattn.training.sharding import shard_slots
@@ -14,6 +14,7 @@ __all__ = [
     "AlignmentTrainer",
     "AlignmentTrainingArguments",
     "EarlyStopping",
+    "JointBest",
     "last_whole_checkpoint",
     "parameter_groups",
     "remove_checkpoints",

@@ -25,6 +25,7 @@ class Range(NamedTuple):
 _POSITIVE = Range(lambda value: 0 < value < math.inf, "be positive")
 
 BASELINE_RANGES: Mapping[str, Range] = {
+    "l2_penalty": Range(lambda value: 0 <= value < math.inf, "not be negative"),
     "r_drop_weight": Range(lambda value: 0 <= value < math.inf, "not be negative"),
     "freelb_steps": Range(lambda value: value >= 1, "be at least 1"),
     "freelb_step_size": _POSITIVE,
@@ -59,6 +60,10 @@ class AlignmentArguments:
         metadata={"help": "Learning rate of the parameters that scores, normalizers and values add to the model."},
     )
 
+    l2_penalty: float = field(
+        default=0.0,
+        metadata={"help": "Half of it times the squared weights joins the loss, where a weight decays: Adam with L2."},
+    )
     r_drop_weight: float = field(
         default=0.0,
         metadata={"help": "Weight α of R-Drop: two forwards of each batch, and their divergence (Liang et al. 2021)."},
@@ -84,7 +89,7 @@ class AlignmentArguments:
 
     def _check_baselines(self) -> None:
         self.freelb_steps = None if self.freelb_steps is None else int(self.freelb_steps)
-        for name in ("r_drop_weight", "freelb_step_size", "freelb_max_norm", "ema_decay", "swa_start"):
+        for name in ("l2_penalty", "r_drop_weight", "freelb_step_size", "freelb_max_norm", "ema_decay", "swa_start"):
             setattr(self, name, float(getattr(self, name)))
         for name, range_ in BASELINE_RANGES.items():
             value = getattr(self, name)

@@ -1,5 +1,7 @@
 """Early stopping that a killed run goes on with."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
@@ -28,3 +30,51 @@ class EarlyStopping(EarlyStoppingCallback):
     def has_stopped(self) -> bool:
         """Whether it has ended the training."""
         return self.early_stopping_patience_counter >= self.early_stopping_patience
+
+
+class JointBest(EarlyStopping):
+    """Early stopping by several metrics: it waits while any is as good as ever, and the best step has all so.
+
+    So does the code of Veličković et al. 2018, with validation loss and accuracy. It chooses the best step for a
+    trainer that asks it, whether it also ends the training or not.
+
+    Args:
+        early_stopping_patience: evaluations in which no metric is as good as its best, after which training ends.
+        metrics: by name, whether more is better.
+    """
+
+    def __init__(self, early_stopping_patience: float = math.inf, metrics: Mapping[str, bool] | None = None) -> None:
+        super().__init__(early_stopping_patience)  # type: ignore[arg-type]
+        self.metrics = dict(metrics or {})
+        self.best: dict[str, float] = {}
+        self.is_best = False
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Count the evaluations since one of the metrics was at its best."""
+        if not self.metrics.keys() <= metrics.keys():
+            # Of another split.
+            return
+        measured = {name: metrics[name] for name in self.metrics}
+        is_good = [
+            name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])
+            for name, value in measured.items()
+        ]
+        self.is_best = all(is_good)
+        for name, value in measured.items():
+            choose = max if self.metrics[name] else min
+            self.best[name] = choose(value, self.best.get(name, value))
+        self.early_stopping_patience_counter = 0 if any(is_good) else self.early_stopping_patience_counter + 1
+        if self.has_stopped:
+            control.should_training_stop = True
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        counter = self.early_stopping_patience_counter
+        return {"args": {}, "attributes": {"early_stopping_patience_counter": counter, "best": dict(self.best)}}

@@ -1,5 +1,6 @@
 """The optimizer's parameter groups: what a patch adds to a pretrained model learns at rates of its own."""
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -102,3 +103,27 @@ def stack_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any
         }
     groups = [*saved["param_groups"][:-1], saved["param_groups"][-1] | {"params": numbers[: len(own)]}]
     return {"state": state, "param_groups": groups}
+
+
+def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collection[str], model: nn.Module) -> None:
+    """Have an optimizer add to each step's gradient that of an L2 penalty, ½ · penalty · |w|², on a model's weights.
+
+    It is what `torch.optim.Adam` calls weight decay (Kingma & Ba 2015), of which AdamW is another reading.
+
+    Args:
+        optimizer: of the model.
+        penalty: 0 for none.
+        decaying: names of the parameters that it is on, without those of the alignment's own networks.
+        model: that is trained.
+    """
+    if penalty == 0:
+        return
+    own = _ids(alignment_parameters(model))
+    held = [values for name, values in model.named_parameters() if name in decaying and id(values) not in own]
+
+    def add(*_: Any) -> None:
+        for weights in held:
+            if weights.grad is not None:
+                weights.grad.add_(weights.detach(), alpha=penalty)
+
+    optimizer.register_step_pre_hook(add)

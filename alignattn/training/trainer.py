@@ -20,7 +20,12 @@ from alignattn.training.around_forward import Forward, Inputs, around_forward
 from alignattn.training.averaging import weight_average
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
-from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE, stack_optimizer_state, take_own_groups
+from alignattn.training.parameter_groups import (
+    ALIGNMENT_LEARNING_RATE,
+    add_l2,
+    stack_optimizer_state,
+    take_own_groups,
+)
 from alignattn.training.saving import SavingMixin
 from alignattn.training.unused import reach_alignment_from_output
 from alignattn.training.weights import BatchSize, StepSize, weighted
@@ -270,6 +275,8 @@ class AlignmentMixin(SavingMixin):
             slot_rate = getattr(self.args, "slot_learning_rate", None)
             for group in take_own_groups(optimizer.param_groups, model, alignment_rate, slot_rate):
                 optimizer.add_param_group(group)
+            decaying = self.get_decay_parameter_names(model)
+            add_l2(optimizer, getattr(self.args, "l2_penalty", 0.0), decaying, model)
             if alignment_parameters(model):
                 optimizer.register_load_state_dict_pre_hook(stack_optimizer_state)
         return optimizer

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from alignattn.attention import scores
@@ -34,6 +35,10 @@ def one_score(name, module, head, query, key):
         return query @ key / DIM**0.5
     if name == "bilinear":
         return query @ module.weight[head] @ key / DIM**0.5
+    if name == "gat":
+        return F.leaky_relu(query.sum() + key.sum(), 0.2)
+    if name == "gatv2":
+        return module.vector[head] @ F.leaky_relu(query + key, 0.2)
     return module.vector[head] @ torch.tanh(module.key_weight[head] @ key + module.query_weight[head] @ query)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
+from alignattn.attention.alignment.drawn import drawn
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
@@ -72,19 +73,29 @@ class Alignment(nn.Module, ABC):
         head_dim: size d of a head's query and key.
         num_layers: layers L, each with networks of its own, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
+        tokens: of a sample at most so many real ones enter, drawn anew at every step of training; None = all.
 
     Attributes:
+        step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
         by_sample: whether the loss is the mean of what each sample gives alone.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
-        AlignAttnError: if `head_reduction` is neither.
+        AlignAttnError: if `head_reduction` is neither, or `tokens` below 1.
     """
 
+    step: Tensor
     by_sample: ClassVar[bool] = True
     diagnostic: ClassVar[str]
 
-    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        num_layers: int = 1,
+        head_reduction: HeadReduction = "sum",
+        tokens: int | None = None,
+    ) -> None:
         super().__init__()
         if head_reduction not in get_args(HeadReduction):
             raise AlignAttnError(
@@ -93,6 +104,11 @@ class Alignment(nn.Module, ABC):
         self.head_dim = head_dim
         self.num_layers = num_layers
         self.head_reduction = head_reduction
+        self.tokens = tokens
+        if tokens is not None:
+            if tokens < 1:
+                raise AlignAttnError(f"points={tokens!r} must be at least 1")
+            self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def forward(
         self,
@@ -147,6 +163,10 @@ class Alignment(nn.Module, ABC):
             samples: of all calls in the mean; those of `calls` if None.
         """
         samples = samples or sum(len(call.query) for call in calls)
+        if self.tokens is not None:
+            calls = [drawn(call, self.tokens, self.step) for call in calls]
+            if self.training:
+                self.step += 1
         with torch.autocast(calls[0].query.device.type, enabled=False):
             in_blocks: list[Call] = []
             in_groups: list[Call] = []

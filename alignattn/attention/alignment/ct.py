@@ -41,6 +41,7 @@ class CTAlignment(Alignment):
         hidden_dim: size of the hidden layer of the navigator and the critic.
         feature_dim: size of the vectors that they give.
         head_reduction: `sum` or `mean` over the heads.
+        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
     """
 
     diagnostic = "critic_gap"
@@ -53,8 +54,9 @@ class CTAlignment(Alignment):
         hidden_dim: int = HIDDEN_DIM,
         feature_dim: int = FEATURE_DIM,
         head_reduction: HeadReduction = "sum",
+        points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
         self.navigator = Navigator(head_dim, hidden_dim, feature_dim, num_layers)
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim, num_layers)
 

@@ -26,6 +26,7 @@ class GANAlignment(Alignment):
         num_layers: layers L, each with a discriminator of its own.
         hidden_dim: size of the discriminator's hidden layer.
         head_reduction: `sum` or `mean` over the heads.
+        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
     """
 
     diagnostic = "discriminator_accuracy"
@@ -37,8 +38,9 @@ class GANAlignment(Alignment):
         num_layers: int = 1,
         hidden_dim: int = HIDDEN_DIM,
         head_reduction: HeadReduction = "sum",
+        points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ class OTAlignment(Alignment):
         iterations: Sinkhorn iterations, at least 1; `marginal_error` tells whether they suffice.
         anneal_from: ε starts at this share of the largest cost of a head and falls to `epsilon`.
         head_reduction: `sum` or `mean` over the heads.
+        points: of a sample at most so many tokens are matched, drawn anew at every step; None = all.
 
     Raises:
         AlignAttnError: if `cost` is neither, `iterations` is below 1, or `epsilon` or `anneal_from` is not
@@ -55,8 +56,9 @@ class OTAlignment(Alignment):
         iterations: int = ITERATIONS,
         anneal_from: float = ANNEAL_FROM,
         head_reduction: HeadReduction = "sum",
+        points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
         if cost not in get_args(Cost):
             raise AlignAttnError(f"cost={cost!r} is unknown: choose one of {', '.join(get_args(Cost))}")
         for name, value in (("epsilon", epsilon), ("anneal_from", anneal_from)):

@@ -8,6 +8,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from alignattn.attention.choices import OF_EDGES
+from alignattn.attention.edges import Segments
 from alignattn.attention.slot import Slot
 from alignattn.support.errors import AlignAttnError
 
@@ -81,6 +83,29 @@ class Normalizer(Slot, ABC):
         """
         self._check_shapes(scores, query)
         return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query), scores, mask)
+
+    def of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
+        """Return the weights of edges: those of `forward` on each query's own edges, nothing masked.
+
+        Args:
+            scores: `[E, H]`, finite.
+            segments: the edges of each query.
+
+        Returns:
+            `[E, H]`, float64 for float64 scores and else float32.
+
+        Raises:
+            AlignAttnError: if this normalizer has no such form.
+        """
+        with torch.autocast(scores.device.type, enabled=False):
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            return self._weights_of_edges(scores - segments.spread(segments.amax(scores)), segments)
+
+    def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
+        """Return the weights of scores `[E, H]`, the largest of each segment 0."""
+        raise AlignAttnError(
+            f"normalizer {type(self).__name__} is not for edges of a graph: choose one of {', '.join(OF_EDGES)}"
+        )
 
     @abstractmethod
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from alignattn.attention.edges import Segments
 from alignattn.attention.normalizers.base import Normalizer, normalize
 
 
@@ -65,6 +66,10 @@ class Softmax(Normalizer):
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return _softmax(scores, mask)
+
+    def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
+        raised = scores.exp()
+        return raised / segments.total(raised)
 
 
 class Hard(Normalizer):

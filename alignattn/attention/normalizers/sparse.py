@@ -1,16 +1,18 @@
 """The sparse normalizers of the entmax family, on the package `entmax`."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import entmax as entmax_package
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from alignattn.attention.edges import Segments
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
+from alignattn.attention.normalizers.thresholds import ENTMAX15_ALPHA, SPARSEMAX_ALPHA, weights_by_sorting
 
-SPARSEMAX_ALPHA = 2.0
-ENTMAX15_ALPHA = 1.5
 MIN_ALPHA = 1.01
 """Nearer to 1 the weights, powers of 1 / (α - 1), lose float32's digits; the limit at 1 is the softmax."""
 PARTIAL_SORT = 16
@@ -37,12 +39,45 @@ def _keep_for_gradient(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: 
     ctx.save_for_backward(output)
 
 
-def _to_scores(weights: Tensor, alpha: float | Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14)."""
+def _of_row(values: Tensor) -> Tensor:
+    return values.sum(dim=-1, keepdim=True)
+
+
+def _to_scores(
+    weights: Tensor, alpha: float | Tensor, gradient: Tensor, total: Callable[[Tensor], Tensor] = _of_row
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient in the scores, and 1 / g'' at the weights (Peters, Niculae & Martins 2019, eq. 14).
+
+    Args:
+        weights: of rows that sum to 1 each.
+        alpha: of the entmax.
+        gradient: in the weights.
+        total: gives the sum of a row at its place.
+    """
     slope = torch.where(weights > 0, weights ** (2 - alpha), 0)
     passed = gradient * slope
-    mean = passed.sum(dim=-1, keepdim=True) / slope.sum(dim=-1, keepdim=True)
+    mean = total(passed) / total(slope)
     return passed.addcmul(mean, slope, value=-1), slope
+
+
+class _OfSegments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, segments: Segments, alpha: float) -> Tensor:
+        weights = weights_by_sorting(scores, segments, alpha)
+        ctx.segments, ctx.alpha = segments, alpha
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (weights,) = ctx.saved_tensors
+        return _to_scores(weights, ctx.alpha, grad_outputs[0], ctx.segments.total)[0], None, None
+
+
+def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
+    result: Tensor = _OfSegments.apply(scores, segments, alpha)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -156,12 +191,18 @@ class Sparsemax(Normalizer):
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return sparsemax_rule(scores, mask)
 
+    def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
+        return _of_segments(scores, segments, SPARSEMAX_ALPHA)
+
 
 class Entmax15(Normalizer):
     """`entmax15` as a module."""
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return _entmax15(scores, mask)
+
+    def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
+        return _of_segments(scores, segments, ENTMAX15_ALPHA)
 
 
 class Entmax(Normalizer):

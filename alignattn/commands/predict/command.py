@@ -19,6 +19,7 @@ from alignattn.support.json_records import read_json
 from alignattn.support.progress import progress
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.kinds import kind_of
 
 MANY_CLASSES = 100
 """Of more, the probabilities of a row fill a page."""
@@ -168,6 +169,8 @@ def read_calibration(path: Path) -> float:
 def _check_run(options: PredictOptions, run: FinishedRun) -> None:
     if options.explain is not None and not run.has_attention:
         raise AlignAttnError(f"--explain: {run.folder} is a run of {run.options.model.model}, which has no attention")
+    if options.explain is not None and not kind_of(run.task).reads_texts:
+        raise AlignAttnError(f"--explain: {run.folder} reads no texts, whose tokens the picture shows: leave it out")
     task = run.task
     if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
         print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)

@@ -13,6 +13,7 @@ from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.parquet import UNREADABLE, open_parquet
 from alignattn.tasks import Task
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import CONLL
 
@@ -65,7 +66,7 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
     """
     if path.suffix.lower() == PARQUET:
         return _parquet_source(path, task, may_be_empty)
-    rows = read_file(path, encoding=encoding)
+    rows = kind_of(task).read_rows(task, path, encoding)
     return _dataset_source(rows, task, str(path), JSON_LINES if plain_suffix(path) in NESTED else CSV)
 
 

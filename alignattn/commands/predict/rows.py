@@ -18,6 +18,7 @@ from alignattn.support.bad_rows import list_bad_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import replacing
 from alignattn.tasks.cut_rows import CutRows, cut_of
+from alignattn.tasks.kinds import kind_of
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""
@@ -60,6 +61,8 @@ class Prediction:
     def nothing(self) -> pa.Table:
         """The columns of predictions, without a row."""
         task = self.predictor.task
+        if not kind_of(task).reads_texts:
+            return kind_of(task).nothing(task, self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
         return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)

@@ -1,0 +1,230 @@
+"""Graph attention networks: GAT (Veličković et al. 2018) and GATv2 (Brody, Alon & Yahav 2022)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from alignattn.attention.attend import attend
+from alignattn.attention.edges import Edges
+from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE, GATv2
+from alignattn.models import MODEL_TYPE_PREFIX
+from alignattn.models.build import BuiltModel, Material, build_model, check_fields
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import NodeClassification
+from alignattn.tasks.nodes.graph import graph_of
+
+
+class GraphLayer(nn.Module, ABC):
+    """A layer of graph attention: O_i = Σ_j softmax_j(S(q_i, k_j)) v_j over the neighbours j of each node i.
+
+    Args:
+        in_features: of a node.
+        head_dim: size d of a head's query, key and value.
+        num_heads: heads H.
+        joins_heads: whether the heads stand side by side, `[n, H · d]`; their mean, `[n, d]`, otherwise.
+        dropout: probability with which a weight is dropped.
+    """
+
+    def __init__(self, in_features: int, head_dim: int, num_heads: int, *, joins_heads: bool, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.joins_heads = joins_heads
+        self.dropout = dropout
+        self.bias = nn.Parameter(torch.zeros(num_heads * head_dim if joins_heads else head_dim))
+
+    def forward(self, states: Tensor, edges: Edges) -> Tensor:
+        """Return `[n, H · d]` or `[n, d]` of nodes `[n, in_features]`."""
+        query, key, value = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)[None] for part in self.projected(states)
+        )
+        attended = attend(self, query, key, value, edges, dropout=self.dropout)[0].transpose(0, 1)
+        return (attended.flatten(1) if self.joins_heads else attended.mean(dim=1)) + self.bias
+
+    @abstractmethod
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, each `[n, H · d]`, of nodes `[n, in_features]`."""
+
+    @property
+    @abstractmethod
+    def vectors(self) -> Sequence[Tensor]:
+        """The parameters of the score, `[H, d]` each."""
+
+
+class GATLayer(GraphLayer):
+    """A layer of GAT, whose score is LeakyReLU(a · [W h_i ‖ W h_j]) (Veličković et al. 2018, eqs. 1 to 6).
+
+    With a_l and a_r for the halves of a, queries are a_l ⊙ W h and keys a_r ⊙ W h: their features sum to the two terms
+    of the score, and they are what an alignment matches. (W h for both would be one cloud, and any distance 0.)
+
+    Args:
+        *sizes: as of `GraphLayer`.
+        negative_slope: of the LeakyReLU.
+        **options: as of `GraphLayer`.
+    """
+
+    def __init__(self, *sizes: int, negative_slope: float = NEGATIVE_SLOPE, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        in_features, head_dim, num_heads = sizes
+        self.shared_projection = nn.Linear(in_features, num_heads * head_dim, bias=False)
+        self.query_vector = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.key_vector = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.own_score = GAT(head_dim, num_heads, negative_slope=negative_slope)
+
+    def queries_and_keys(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a_l ⊙ W h and a_r ⊙ W h of W h, all `[n, H · d]`."""
+        return projected * self.query_vector.flatten(), projected * self.key_vector.flatten()
+
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, as `GraphLayer.projected`."""
+        projected = self.shared_projection(states)
+        return *self.queries_and_keys(projected), projected
+
+    @property
+    def vectors(self) -> Sequence[Tensor]:
+        """The halves of a."""
+        return self.query_vector, self.key_vector
+
+
+class GATv2Layer(GraphLayer):
+    """A layer of GATv2, whose score is a · LeakyReLU(W_q h_i + W_k h_j) and whose values are its keys.
+
+    Brody, Alon & Yahav 2022, eq. 7; arguments as of `GATLayer`.
+    """
+
+    def __init__(self, *sizes: int, negative_slope: float = NEGATIVE_SLOPE, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        in_features, head_dim, num_heads = sizes
+        self.query_projection = nn.Linear(in_features, num_heads * head_dim)
+        self.key_projection = nn.Linear(in_features, num_heads * head_dim)
+        self.own_score = GATv2(head_dim, num_heads, negative_slope=negative_slope)
+
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, as `GraphLayer.projected`."""
+        key = self.key_projection(states)
+        return self.query_projection(states), key, key
+
+    @property
+    def vectors(self) -> Sequence[Tensor]:
+        """The score's a."""
+        return (self.own_score.vector,)
+
+
+@strict
+class GatConfig(PreTrainedConfig):
+    """The sizes of Veličković et al. 2018, §3.3, for Cora and Citeseer: PubMed has 8 `num_output_heads`."""
+
+    model_type = MODEL_TYPE_PREFIX + "gat"
+
+    num_features: int = 1
+    hidden_dim: int = 8
+    num_attention_heads: int = 8
+    num_output_heads: int = 1
+    num_hidden_layers: int = 2
+    dropout: float = 0.6
+    negative_slope: float = NEGATIVE_SLOPE
+
+
+@strict
+class Gatv2Config(GatConfig):
+    """The same sizes with the score of Brody, Alon & Yahav 2022."""
+
+    model_type = MODEL_TYPE_PREFIX + "gatv2"
+
+
+class GatForNodeClassification(PreTrainedModel):
+    """Layers of graph attention, dropout before and an ELU between them (Veličković et al. 2018, §3.3)."""
+
+    config_class = GatConfig
+    auto_class = AutoModel
+    main_input_name = "node"
+    layer_class: ClassVar[type[GATLayer | GATv2Layer]] = GATLayer
+
+    def __init__(self, config: GatConfig) -> None:
+        super().__init__(config)
+        assert config.num_labels is not None
+        width = config.hidden_dim * config.num_attention_heads
+        shared: dict[str, Any] = {"dropout": config.dropout, "negative_slope": config.negative_slope}
+        sizes = [config.num_features, *[width] * (config.num_hidden_layers - 1)]
+        hidden = [
+            self.layer_class(size, config.hidden_dim, config.num_attention_heads, joins_heads=True, **shared)
+            for size in sizes[:-1]
+        ]
+        output = self.layer_class(sizes[-1], config.num_labels, config.num_output_heads, joins_heads=False, **shared)
+        self.layers = nn.ModuleList([*hidden, output])
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def build(cls, material: Material) -> BuiltModel:
+        """Return an untrained model for the features of the graph that the rows are of."""
+        task = material.task
+        assert isinstance(task, NodeClassification)
+        check_fields(material.config_fields, cls.config_class)
+        of_data = {"num_features": graph_of(material.rows).num_features, "num_labels": task.num_labels}
+        return BuiltModel(build_model(cls, {**material.config_fields, **of_data}, material.seed), None)
+
+    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    def forward(
+        self, node: Tensor, features: Tensor, edges: Tensor, labels: Tensor | None = None
+    ) -> SequenceClassifierOutput:
+        """Classify nodes of a graph.
+
+        Args:
+            node: `[B]`, which of the graph's nodes.
+            features: `[n, num_features]`, dense or sparse by rows (CSR).
+            edges: `[2, E]`: a node that attends, and one that it attends.
+            labels: `[B]`, integers.
+
+        Returns:
+            `logits` `[B, num_labels]`, and `loss`, the cross entropy, where there are labels.
+
+        Raises:
+            AlignAttnError: if the features are of another width than the model reads.
+        """
+        if features.shape[1] != self.config.num_features:
+            raise AlignAttnError(
+                f"the graph has {features.shape[1]} features a node, and the model reads {self.config.num_features}: "
+                "give a graph with those that it was trained on"
+            )
+        states, neighbours = features, Edges(edges[0], edges[1], len(features))
+        for layer in self.layers:
+            states = F.elu(states) if layer is not self.layers[0] else states
+            states = layer(self._dropped(states), neighbours)
+        logits = states.index_select(0, node)
+        loss = None if labels is None else F.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _dropped(self, states: Tensor) -> Tensor:
+        """Drop features; of sparse ones those that are there, for the others are 0 either way."""
+        rate = self.config.dropout
+        if states.layout == torch.strided or not self.training:
+            return F.dropout(states, rate, self.training)
+        values = F.dropout(states.values(), rate)
+        return torch.sparse_csr_tensor(
+            states.crow_indices(), states.col_indices(), values, states.shape, check_invariants=False
+        )
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, GraphLayer):
+            init.zeros_(module.bias)
+            for vector in module.vectors:
+                init.xavier_uniform_(vector)
+
+
+class Gatv2ForNodeClassification(GatForNodeClassification):
+    """The same with layers of GATv2."""
+
+    config_class = Gatv2Config
+    layer_class = GATv2Layer

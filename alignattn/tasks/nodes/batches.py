@@ -1,0 +1,93 @@
+"""Batches of nodes: the whole graph, or what is drawn of it around some nodes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alignattn.tasks.nodes.graph import Graph
+
+ALL = -1
+"""Of a node's neighbours."""
+
+
+class NodeBatches:
+    """Makes a batch of rows that are nodes of one graph.
+
+    Args:
+        graph: of the rows.
+        fan_out: how many neighbours of a node are drawn at each step away from the rows' nodes, as many steps as the
+            model has layers (Hamilton, Ying & Leskovec 2017, algorithm 2); -1: all. None: a batch is the whole graph.
+    """
+
+    def __init__(self, graph: Graph, fan_out: Sequence[int] | None = None) -> None:
+        self.graph = graph
+        self.fan_out = fan_out
+        first, self._keys = graph.edges
+        degrees = torch.bincount(first, minlength=graph.num_nodes)
+        self._starts = degrees.cumsum(0) - degrees
+        self._degrees = degrees
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return `labels` `[B]`, `node` `[B]`, `features` `[n, …]` and `edges` `[2, E]` of rows `node`, `label`."""
+        nodes = torch.tensor([row["node"] for row in rows])
+        # First what tells transformers how many rows a batch has.
+        labels = {"labels": torch.tensor([row["label"] for row in rows])} if "label" in rows[0] else {}
+        if self.fan_out is None:
+            return {**labels, "node": nodes, "features": self.graph.features, "edges": self.graph.edges}
+        reached, edges = self._around(nodes)
+        # A row's node that is asked for twice is one node.
+        places = torch.empty(self.graph.num_nodes, dtype=torch.int64)
+        places[reached] = torch.arange(len(reached))
+        return {
+            **labels,
+            "node": places[nodes],
+            "features": _rows_of(self.graph.features, reached),
+            "edges": places[edges],
+        }
+
+    def _around(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the nodes within reach, and the edges that are drawn, `[2, E]`: those of each node, once."""
+        assert self.fan_out is not None
+        is_reached = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
+        frontier = nodes.unique()
+        is_reached[frontier] = True
+        parts = []
+        for most in self.fan_out:
+            edges = self._drawn(frontier, most)
+            parts.append(edges)
+            found = edges[1].unique()
+            frontier = found[~is_reached[found]]
+            is_reached[frontier] = True
+        return is_reached.nonzero().squeeze(1), torch.cat(parts, dim=1)
+
+    def _drawn(self, nodes: Tensor, most: int) -> Tensor:
+        """Return edges of some nodes, `[2, E]`: to at most so many neighbours, and to themselves."""
+        counts = self._degrees[nodes]
+        owner = torch.arange(len(nodes)).repeat_interleave(counts)
+        offsets = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+        edges = torch.stack([nodes[owner], self._keys[self._starts[nodes][owner] + offsets]])
+        if most == ALL:
+            return edges
+        # By random rank within the node, itself before all others.
+        ranks = torch.rand(len(owner)).masked_fill(edges[0] == edges[1], -1)
+        order = ranks.argsort()
+        order = order[owner[order].argsort(stable=True)]
+        return edges[:, order[offsets <= most]]
+
+
+def _rows_of(features: Tensor, nodes: Tensor) -> Tensor:
+    if features.layout == torch.strided:
+        return features.index_select(0, nodes)
+    starts, counts = features.crow_indices()[nodes], features.crow_indices().diff()[nodes]
+    ends = counts.cumsum(0)
+    owner = torch.arange(len(nodes)).repeat_interleave(counts)
+    places = torch.arange(len(owner)) - (ends - counts)[owner] + starts[owner]
+    return torch.sparse_csr_tensor(
+        torch.cat([ends.new_zeros(1), ends]),
+        features.col_indices()[places],
+        features.values()[places],
+        (len(nodes), features.shape[1]),
+        check_invariants=False,
+    )

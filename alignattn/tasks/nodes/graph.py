@@ -1,0 +1,228 @@
+"""A graph from an `.npz` file: checked, its edges made two-way, its features normalised by rows."""
+
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.files import check_file
+from alignattn.tasks.labels import UNLABELLED
+from alignattn.tasks.nodes.task import GRAPH, TEST
+from alignattn.tasks.task import TRAIN, VALIDATION
+
+SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
+DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"
+SPLITS: Mapping[str, str] = {TRAIN: "train_idx", VALIDATION: "val_idx", TEST: "test_idx"}
+"""The arrays of a file."""
+
+FORM = (
+    f"{', '.join(SPARSE_FEATURES)} (or {DENSE_FEATURES} [nodes, width]), {EDGES} [edges, 2] in one direction, {LABELS} "
+    f"[nodes] ({UNLABELLED}: none), and lists of nodes {', '.join(SPLITS.values())}"
+)
+
+SPARSE_BELOW = 0.1
+"""Share of features that are not 0, below which they are kept by rows: dropout and product then cost as much less."""
+
+GRAPHS_KEPT = 4
+"""Of those that were read, in memory."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as a model reads it.
+
+    Attributes:
+        features: `[n, num_features]` float32, the absolute values of a row summing to 1 unless all are 0; dense, or
+            sparse by rows (CSR).
+        edges: `[2, E]` int64, a node that attends and one that it attends, in the order of the first: each edge of the
+            file both ways, once, and each node to itself.
+        labels: `[n]` int64; -1 = none.
+        label_names: of the classes in the order of their numbers; empty where the file has none.
+        splits: numbers of nodes by the name of the split.
+    """
+
+    features: Tensor
+    edges: Tensor
+    labels: NDArray[np.int64]
+    label_names: tuple[str, ...]
+    splits: Mapping[str, NDArray[np.int64]]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, or their numbers where the file has no names."""
+        return self.label_names or tuple(map(str, range(int(self.labels.max(initial=UNLABELLED)) + 1)))
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps a task from being posed by it, or None."""
+        if len(self.class_names) < 2:
+            return f"{LABELS} holds {len(self.class_names)} class(es), and a task has two at least"
+        if not len(self.splits[TRAIN]):
+            return f"{SPLITS[TRAIN]} lists no node to train on"
+        if len(self.splits) == 1:
+            return f"there is neither {' nor '.join(list(SPLITS.values())[1:])}, and nothing could be evaluated"
+        return None
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are, n."""
+        return len(self.labels)
+
+    @property
+    def num_features(self) -> int:
+        """How many features a node has."""
+        return self.features.shape[1]
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Return the graph that a file holds; it is read once.
+
+    Raises:
+        AlignAttnError: if it cannot be read, or does not hold a graph.
+    """
+    check_file(Path(path), "give an .npz file of a graph")
+    status = Path(path).stat()
+    return _read(str(path), status.st_mtime_ns, status.st_size)
+
+
+def graph_of(rows: datasets.Dataset) -> Graph:
+    """Return the one graph that rows are nodes of.
+
+    Raises:
+        AlignAttnError: if they are of several.
+    """
+    paths = rows.unique(GRAPH)
+    if len(paths) != 1:
+        raise AlignAttnError(f"the rows are nodes of {len(paths)} graphs: give those of one")
+    return read_graph(paths[0])
+
+
+@lru_cache(maxsize=GRAPHS_KEPT)
+def _read(path: str, *_: int) -> Graph:
+    arrays = _arrays(path)
+    reader = _Checked(path, arrays)
+    labels = reader.whole_numbers(LABELS, 1)
+    reader.check_range(LABELS, labels, UNLABELLED, None)
+    features = _features(reader, len(labels))
+    edges = reader.whole_numbers(EDGES, 2)
+    if edges.shape[1] != 2:
+        raise reader.wrong(f"{EDGES} is {list(edges.shape)}: it must be [edges, 2]")
+    reader.check_range(EDGES, edges, 0, len(labels))
+    both_ways = torch.from_numpy(two_way(edges, len(labels)))
+    return Graph(features, both_ways, labels, _names(reader, labels), _splits(reader, len(labels)))
+
+
+def _arrays(path: str) -> dict[str, NDArray[Any]]:
+    try:
+        # Never with pickle: an array of objects runs code when it is read.
+        with np.load(path, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise AlignAttnError(
+            f"{path} cannot be read ({one_line(error)}): give an .npz file with {FORM}; pickled objects are refused"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """The arrays of a file, each checked as it is asked for."""
+
+    path: str
+    arrays: Mapping[str, NDArray[Any]]
+
+    def wrong(self, problem: str) -> AlignAttnError:
+        return AlignAttnError(f"{self.path}: {problem}; correct the file")
+
+    def array(self, name: str, dims: int, kinds: str, what: str) -> NDArray[Any]:
+        if name not in self.arrays:
+            there = ", ".join(self.arrays) or "nothing"
+            raise AlignAttnError(f"{self.path} has no {name!r} (it has {there}): a graph is {FORM}")
+        array = self.arrays[name]
+        if array.ndim != dims or array.dtype.kind not in kinds:
+            raise self.wrong(f"{name} is {array.dtype} {list(array.shape)}: it must be {what}, in {dims} dimension(s)")
+        return array
+
+    def whole_numbers(self, name: str, dims: int) -> NDArray[np.int64]:
+        return self.array(name, dims, "iu", "whole numbers").astype(np.int64)
+
+    def check_range(self, name: str, numbers: NDArray[np.int64], low: int, below: int | None) -> None:
+        outside = (numbers < low) | (numbers >= below if below is not None else False)
+        if outside.any():
+            until = "" if below is None else f" to {below - 1}"
+            raise self.wrong(f"{name} holds {numbers[outside][0]}, and its numbers go from {low}{until}")
+
+
+def _features(reader: _Checked, nodes: int) -> Tensor:
+    if DENSE_FEATURES in reader.arrays:
+        dense = reader.array(DENSE_FEATURES, 2, "fiub", "numbers").astype(np.float32)
+        rows, columns = dense.nonzero()
+        values, shape = dense[rows, columns], dense.shape
+    else:
+        rows, columns = (reader.whole_numbers(name, 1) for name in SPARSE_FEATURES[:2])
+        values = reader.array(SPARSE_FEATURES[2], 1, "fiub", "numbers").astype(np.float32)
+        shape = tuple(reader.whole_numbers(SPARSE_FEATURES[3], 1).tolist())
+        if len(shape) != 2 or not len(rows) == len(columns) == len(values):
+            raise reader.wrong(f"{', '.join(SPARSE_FEATURES)} are of different lengths")
+        reader.check_range(SPARSE_FEATURES[0], rows, 0, shape[0])
+        reader.check_range(SPARSE_FEATURES[1], columns, 0, shape[1])
+    if shape[0] != nodes or shape[1] < 1:
+        raise reader.wrong(f"there are {nodes} labels, and features of {shape[0]} nodes and {shape[1]} columns")
+    if not np.isfinite(values).all():
+        raise reader.wrong("features hold NaN or infinity")
+    with warnings.catch_warnings():
+        # Once, that sparse tensors by rows are in beta.
+        warnings.simplefilter("ignore")
+        return _normalised(np.stack([rows, columns]), torch.from_numpy(values), shape)
+
+
+def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return features whose rows have absolute values that sum to 1, dense or by rows."""
+    # Values that stand twice at a place are summed.
+    whole = torch.sparse_coo_tensor(torch.from_numpy(places), values, shape).coalesce()
+    rows_of, kept = whole.indices()[0], whole.values()
+    sums = torch.zeros(shape[0]).index_add_(0, rows_of, kept.abs())
+    kept = kept / sums[rows_of].clamp_min(torch.finfo(torch.float32).tiny)
+    whole = torch.sparse_coo_tensor(whole.indices(), kept, shape)
+    return whole.to_sparse_csr() if len(kept) < SPARSE_BELOW * shape[0] * shape[1] else whole.to_dense()
+
+
+def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
+    """Return each edge of `[E, 2]` both ways, once, and each node to itself, `[2, E']` in the order of the first."""
+    own = np.repeat(np.arange(nodes), 2).reshape(-1, 2)
+    both = np.concatenate([edges, edges[:, ::-1], own])
+    codes = np.unique(both[:, 0] * nodes + both[:, 1])
+    return np.stack([codes // max(nodes, 1), codes % max(nodes, 1)])
+
+
+def _names(reader: _Checked, labels: NDArray[np.int64]) -> tuple[str, ...]:
+    if LABEL_NAMES not in reader.arrays:
+        return ()
+    names = reader.array(LABEL_NAMES, 1, "U", "texts")
+    reader.check_range(LABELS, labels, UNLABELLED, len(names))
+    return tuple(names.tolist())
+
+
+def _splits(reader: _Checked, nodes: int) -> dict[str, NDArray[np.int64]]:
+    splits: dict[str, NDArray[np.int64]] = {}
+    for split, name in SPLITS.items():
+        if name not in reader.arrays and split != TRAIN:
+            continue
+        numbers = reader.whole_numbers(name, 1)
+        reader.check_range(name, numbers, 0, nodes)
+        for other, theirs in {**splits, split: numbers[:0]}.items():
+            if len(both := np.intersect1d(numbers, theirs)):
+                raise reader.wrong(f"node {both[0]} is in {SPLITS[other]} and in {name}, and splits must not overlap")
+        if len(np.unique(numbers)) < len(numbers):
+            raise reader.wrong(f"{name} lists a node twice")
+        splits[split] = numbers
+    return splits

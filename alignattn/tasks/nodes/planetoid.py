@@ -1,0 +1,62 @@
+"""The citation graphs of torch-geometric's own loader, as files that this package reads."""
+
+from pathlib import Path
+
+import numpy as np
+
+from alignattn.support.errors import AlignAttnError, install_extra, one_line
+from alignattn.support.files import cache_folder, replacing
+from alignattn.support.network import say_download
+from alignattn.tasks.nodes.task import NodeClassification
+from alignattn.tasks.task import NPZ
+
+HOST = "https://github.com/kimiyoung/planetoid"
+"""That torch-geometric asks."""
+
+
+def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
+    """Return the file of a task's graph with the public split, made once of what torch-geometric downloads.
+
+    Its raw files are pickles, which torch-geometric unpickles; nothing of that is done to a user's file.
+
+    Args:
+        task: with a name in that collection.
+        cache_dir: where it is kept; the user's cache if None.
+
+    Raises:
+        AlignAttnError: if the task is not of the collection, torch-geometric is not there, or it cannot download.
+    """
+    folder = Path(cache_dir) if cache_dir is not None else cache_folder()
+    path = folder / "planetoid" / f"{task.name}{NPZ}"
+    if path.is_file():
+        return path
+    advice = f"give --data_dir DIR with {task.sources.folder}/{path.name}, or your own graph as --task FILE{NPZ}"
+    if not task.planetoid:
+        raise AlignAttnError(f"task {task.name!r} has no graph on this machine: {advice}")
+    try:
+        from torch_geometric.datasets import Planetoid
+    except ImportError as error:
+        raise AlignAttnError(
+            f"task {task.name!r} is loaded by torch-geometric, which is not installed: {install_extra('graph')}; or "
+            f"{advice}"
+        ) from error
+    say_download(f"{task.planetoid}, by torch-geometric", HOST)
+    try:
+        data = Planetoid(str(path.parent), task.planetoid)[0]
+    except Exception as error:  # of whichever library it downloads with
+        raise AlignAttnError(f"cannot load {task.planetoid} by torch-geometric: {one_line(error)}; {advice}") from error
+    masks = {"train_idx": data.train_mask, "val_idx": data.val_mask, "test_idx": data.test_mask}
+    row, column = data.x.nonzero().T.numpy()
+    arrays = {
+        "feat_row": row,
+        "feat_col": column,
+        "feat_val": data.x.numpy()[row, column],
+        "feat_shape": np.array(data.x.shape),
+        "edges": data.edge_index.T.numpy(),
+        "labels": data.y.numpy(),
+        **{name: mask.nonzero().flatten().numpy() for name, mask in masks.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
+    return path

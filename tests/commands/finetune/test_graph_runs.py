@@ -1,0 +1,118 @@
+"""A graph's run from file to predictions: folder, card, resuming, and what is refused of it."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from graphs import NODES, WIDTH, graph_arrays, write_graph
+
+import alignattn
+from alignattn.cli import main
+
+SMALL = "--disable_tqdm true --use_cpu true --model_config hidden_dim=4 num_attention_heads=2 dropout=0.1"
+STOPPING = "--metric_for_best_model loss+accuracy --early_stopping_patience 3 --save_strategy best"
+
+
+@pytest.fixture
+def graph(tmp_path):
+    return write_graph(tmp_path / "mine.npz")
+
+
+@pytest.fixture
+def finetune(graph, tmp_path):
+    def run(words="", folder="run", model="gat"):
+        place = ["--task", str(graph), "--output_dir", str(tmp_path / folder), "--model", model]
+        return main(["finetune", *place, *SMALL.split(), *words.split()])
+
+    return run
+
+
+def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypatch, capsys):
+    sizes = "--num_train_epochs 20 --fan_out 3 3 --per_device_train_batch_size 4"
+    assert finetune(f"--attention aa-ct {sizes} {STOPPING}") == 0
+    run = tmp_path / "run"
+    result = json.loads((run / "results.json").read_text())
+    assert set(result["metrics"]) == {"validation", "test"}
+    assert (result["train_rows"], result["labels"]) == (12, ["0", "1", "2"])
+    assert result["training"]["align_loss"] > 0
+    assert result["attention_config"]["alignment_options"] == {"points": 512}
+    card = (run / "README.md").read_text()
+    assert "| score S | `gat` |" in card
+    assert "velickovic2018graph" in card
+    monkeypatch.chdir(tmp_path)
+    loaded = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
+    assert loaded["model"].alignattn.config.name == "aa-ct"
+
+    assert main(["predict", "--run", str(run), "--file", str(graph), "--output_file", str(tmp_path / "out.csv")]) == 0
+    told = pd.read_csv(tmp_path / "out.csv")
+    assert told["node"].tolist() == list(range(NODES))
+    kept = pd.read_parquet(run / "predictions.parquet")
+    for line in kept.itertuples():
+        assert told["prediction"][line.node] == line.prediction
+    predicted = alignattn.load_run(run).predict([{"graph": str(graph), "node": 3}])
+    assert str(told["prediction"][3]) == predicted[0]["prediction"]
+
+    narrow = write_graph(tmp_path / "narrow.npz", feat_shape=None, feat_row=None, features=torch.ones(NODES, 2).numpy())
+    (tmp_path / "texts.jsonl").write_text('{"text": "the cat"}\n')
+    texts = f"--validation_file {tmp_path / 'texts.jsonl'} --text_columns text"
+    refused = [
+        (f"predict --run {run} --file {narrow} --output_file {tmp_path / 'no.csv'}", f"the model reads {WIDTH}"),
+        (f"predict --run {run} --text {graph} 99", "node 99 is none of 0 to 29"),
+        (f"inspect --model {run} {texts} --output_dir {tmp_path / 'no'}", "along the edges of a graph"),
+        (f"predict --run {run} --file {graph} --explain {tmp_path / 'no.png'}", "reads no texts"),
+    ]
+    capsys.readouterr()
+    for words, message in refused:
+        assert main(words.split()) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
+    words = "--attention aa-ct --alignment_options points=6 --num_train_epochs 6 --save_total_limit 10"
+    words += " --keep_checkpoints true"
+    assert finetune(words, "whole") == 0
+    assert finetune(f"{words} --resume_from_checkpoint {tmp_path / 'whole' / 'checkpoint-3'}", "resumed") == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
+    assert weights[0] == weights[1]
+
+
+def test_one_that_stops_by_loss_and_accuracy_says_of_which_step_it_is(finetune, tmp_path):
+    assert finetune(f"--attention soft --num_train_epochs 60 --learning_rate 0.1 {STOPPING}", model="gatv2") == 0
+    result = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert result["best"]["metric"] == "loss+accuracy"
+    assert result["stopped_at"] is not None
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["l2_penalty"] == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--normalizer hard", "--normalizer hard is not for the edges of a graph"),
+        ("--attention soft --balance start", "score 'gat' is no dot product of queries and keys"),
+        ("--gradient_scope basis", "score 'gat' is no dot product of queries and keys"),
+        ("--fan_out 0", "--fan_out 0 draws no neighbours"),
+        (f"{STOPPING} --greater_is_better true --attention soft", "names several"),
+        ("--layers 2", "this model has layers 0 to 1"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, finetune, capsys):
+    assert finetune(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_an_encoder_and_a_graph_do_not_go_together(graph, tmp_path, capsys):
+    place = ["--output_dir", str(tmp_path / "run")]
+    assert main(["finetune", "--model", "bert-base-uncased", "--task", str(graph), *place]) == 2
+    assert "is node-classification" in capsys.readouterr().err
+    assert main(["finetune", "--model", "gat", "--task", "sst2", *place]) == 2
+    assert "--model gat is for node-classification" in capsys.readouterr().err
+    assert graph_arrays()["labels"].min() == -1
