@@ -54,7 +54,7 @@ class JointBest(EarlyStopping):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Mapping[str, float],
+        metrics: Any,
         **kwargs: Any,
     ) -> None:
         """Count the evaluations since one of the metrics was at its best."""

@@ -17,16 +17,25 @@ def drawn(call: Call, points: int, step: Tensor) -> Call:
         points: of a sample, at most; with no more it is returned as it is.
         step: an int64 scalar, which the draw is a function of.
     """
-    length = call.query.shape[1]
-    if length <= points:
+    if call.length <= points:
         return call
-    places = torch.arange(length, device=call.query.device)
-    step = step.to(call.query.device)
-    if call.mask is None:
-        chosen = hashed(step, places).topk(points).indices
-        return replace(call, query=call.query.index_select(1, chosen), key=call.key.index_select(1, chosen))
+    query, query_mask = _drawn_side(call.query, call.query_mask, points, step)
+    key, key_mask = _drawn_side(call.key, call.key_mask, points, step)
+    # Of the same tokens they stay: the same places are drawn, and one mask says so.
+    return replace(
+        call, query=query, key=key, query_mask=query_mask, key_mask=query_mask if call.is_of_same_tokens else key_mask
+    )
+
+
+def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return at most so many rows of each sample, of `[B, n, f]`, and their mask."""
+    if rows.shape[1] <= points:
+        return rows, mask
+    step = step.to(rows.device)
+    if mask is None:
+        chosen = hashed(step, torch.arange(rows.shape[1], device=rows.device)).topk(points).indices
+        return rows.index_select(1, chosen), None
     # Counted by real tokens, so that padding changes no draw.
-    ranks = hashed(step, call.mask.cumsum(dim=-1) - 1).masked_fill(~call.mask, -1)
+    ranks = hashed(step, mask.cumsum(dim=-1) - 1).masked_fill(~mask, -1)
     chosen = ranks.topk(points, dim=-1).indices
-    query, key = (torch.take_along_dim(part, chosen[..., None], dim=1) for part in (call.query, call.key))
-    return replace(call, query=query, key=key, mask=call.mask.gather(1, chosen))
+    return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)
