@@ -49,7 +49,7 @@ class JointBest(EarlyStopping):
         self.best: dict[str, float] = {}
         self.is_best = False
 
-    def on_evaluate(
+    def on_evaluate(  # type: ignore[override]  # EarlyStoppingCallback's own is not that of its base either.
         self,
         args: TrainingArguments,
         state: TrainerState,
