@@ -208,6 +208,12 @@ class TestDraws:
         module, (query, key) = loss_of(name, points=5), features()
         assert module(query, key).item() == module(query, key).item()
 
+    @pytest.mark.parametrize("name", SAMPLED)
+    def test_a_mask_of_real_tokens_alone_draws_what_none_does(self, name):
+        module, (query, key) = loss_of(name, points=7), features()
+        everything = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+        torch.testing.assert_close(module(query, key, everything), module(query, key))
+
     def test_the_mean_over_draws_of_pairs_is_near_the_distance_of_all(self):
         """An energy distance of P of N points is larger on average (a V-statistic); of nearly all it is near."""
         module, (query, key) = loss_of("mmd", points=100).train(), features(batch=20)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.draws import hashed
+from alignattn.attention.alignment.draws import token_ranks
 
 
 def drawn(call: Call, points: int, step: Tensor) -> Call:
@@ -32,10 +32,7 @@ def _drawn_side(rows: Tensor, mask: Tensor | None, points: int, step: Tensor) ->
     if rows.shape[1] <= points:
         return rows, mask
     step = step.to(rows.device)
+    chosen = token_ranks(step, rows.shape[1], mask).topk(points, dim=-1).indices
     if mask is None:
-        chosen = hashed(step, torch.arange(rows.shape[1], device=rows.device)).topk(points).indices
         return rows.index_select(1, chosen), None
-    # Counted by real tokens, so that padding changes no draw.
-    ranks = hashed(step, mask.cumsum(dim=-1) - 1).masked_fill(~mask, -1)
-    chosen = ranks.topk(points, dim=-1).indices
     return torch.take_along_dim(rows, chosen[..., None], dim=1), mask.gather(1, chosen)

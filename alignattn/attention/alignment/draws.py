@@ -31,6 +31,21 @@ def hashed(step: Tensor, places: Tensor) -> Tensor:
     return word ^ (word >> ROUNDS[-1][0])
 
 
+def token_ranks(step: Tensor, size: int, real: Tensor | None) -> Tensor:
+    """Return numbers by whose order tokens are drawn, `[size]` or the mask's shape; -1 at padding.
+
+    That of a real token hangs on its place among the real ones: padding changes no draw.
+
+    Args:
+        step: an int64 scalar.
+        size: how many tokens.
+        real: `[..., size]` bool; None = all are real.
+    """
+    if real is None:
+        return hashed(step, torch.arange(size, device=step.device))
+    return hashed(step, real.cumsum(dim=-1) - 1).masked_fill(~real, -1)
+
+
 def directions(step: Tensor, size: int, count: int) -> Tensor:
     """Return `count` unit vectors, uniform on the sphere, as columns `[size, count]` in float64."""
     places = torch.arange(2 * size * count, device=step.device)

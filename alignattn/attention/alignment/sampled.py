@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.draws import hashed
+from alignattn.attention.alignment.draws import token_ranks
 from alignattn.attention.alignment.pooled import PooledAlignment, uniform_weight
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
@@ -57,12 +57,8 @@ class SampledAlignment(PooledAlignment):
         if size <= self.points:
             return points, uniform_weight(points, real)
         step = self.step.to(points.device)
-        if real is None:
-            ranks = hashed(step, torch.arange(size, device=points.device))[None, None]
-        else:
-            # Counted by real tokens, so that padding changes no draw.
-            ranks = hashed(step, real.cumsum(dim=-1)).masked_fill(~real, -1)
-        chosen = ranks.topk(self.points, dim=-1).indices
+        ranks = token_ranks(step, size, real)
+        chosen = (ranks if real is not None else ranks[None, None]).topk(self.points, dim=-1).indices
         if chosen.shape[:2] == (1, 1):
             drawn = points.index_select(2, chosen[0, 0])
         else:
