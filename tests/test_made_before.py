@@ -242,7 +242,8 @@ def test_the_runs_of_a_shipped_table_keep_their_digests(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*present(SHIPPED[name]["words"]), "--dry_run", "--output_dir", "empty"]) == 0
-    assert list(states(capsys.readouterr().out)) == SHIPPED[name]["digests"]
+    # In another order: a table's runs are now made seed by seed, so that one which is broken off is paired.
+    assert sorted(states(capsys.readouterr().out)) == sorted(SHIPPED[name]["digests"])
 
 
 @pytest.mark.parametrize("name", ["finished", "broken-off"])
