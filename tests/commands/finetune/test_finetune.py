@@ -182,7 +182,7 @@ def test_the_command_line_overrides_the_config(options, tmp_path):
     assert parsed.training.learning_rate == 2e-5  # text in YAML 1.1, a number here
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("albert-*.yaml")), ids=lambda path: path.stem)
 def test_shipped_configs_hold_alberts_published_settings(path):
     parsed = COMMAND.parse(["--config", str(path), "--output_dir", "runs/x"])
     training = parsed.training

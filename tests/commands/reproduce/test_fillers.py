@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.calibration import expected_calibration_error, summarise
+from alignattn.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.cli import main
 from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
 from alignattn.commands.reproduce.fillers import filler_of, read_given
@@ -143,6 +143,8 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
         rows = tables[0 if "in-domain" in path else 1]
         labels = rows["label"].to_numpy()
         probabilities = np.stack(rows["probabilities"].to_numpy())
+        if "after" in path:
+            probabilities = apply_temperature(probabilities, report.numbers["temperature"])
         is_accuracy = "accuracy" in path
         right = (probabilities.argmax(axis=1) == labels).mean()
         expected = right if is_accuracy else expected_calibration_error(probabilities, labels)
