@@ -103,6 +103,9 @@ def test_attacks_on_a_model_that_tells_nothing_apart_are_marked(labels, tmp_path
     assert [cell.is_one_answer for cell in result.cells[:2]] == [len(labels) > 1, False]
 
 
+TEMPERATURE = 1.5
+
+
 def write_domain_shift(folder):
     """The files of a finished domain shift of random probabilities."""
     rng = np.random.default_rng(1)
@@ -110,7 +113,8 @@ def write_domain_shift(folder):
     for side, task in (("in-domain", "snli"), ("out-of-domain", "mnli")):
         probabilities = rng.dirichlet(np.ones(3), size=ROWS)
         labels = rng.integers(0, 3, ROWS)
-        figures = {state: summarise(probabilities, labels) for state in ("before", "after")}
+        states = {"before": probabilities, "after": apply_temperature(probabilities, TEMPERATURE)}
+        figures = {state: summarise(scaled, labels) for state, scaled in states.items()}
         sides[side] = SideResult(task, "validation", ROWS, ROWS, ROWS, {}, {}, {}, figures)
         columns = {
             "split": [f"{side}-held-out"] * ROWS,
@@ -122,7 +126,19 @@ def write_domain_shift(folder):
         tables.append(pa.table(columns))
     versions = {"alignattn": "0"}
     result = DomainShiftResult(
-        "snli-mnli", "mini", "soft", {}, 1, False, 42, 10, 1.5, {"before": 1.0, "after": 0.9}, sides, versions, "cpu"
+        "snli-mnli",
+        "mini",
+        "soft",
+        {},
+        1,
+        False,
+        42,
+        10,
+        TEMPERATURE,
+        {"before": 1.0, "after": 0.9},
+        sides,
+        versions,
+        "cpu",
     )
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(asdict(result)))
