@@ -1,12 +1,13 @@
 """The scores of graph attention: both add a query and a key, and neither is their product."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from alignattn.attention.edges import Edges
-from alignattn.attention.scores import ADDITIVE_CHUNK_ELEMENTS, Score
+from alignattn.attention.scores import Score, of_sums
 
 NEGATIVE_SLOPE = 0.2
 """Of the LeakyReLU, as both papers have it."""
@@ -29,9 +30,7 @@ def gat(query: Tensor, key: Tensor, negative_slope: float = NEGATIVE_SLOPE) -> T
 
 
 def gatv2(query: Tensor, key: Tensor, vector: Tensor, negative_slope: float = NEGATIVE_SLOPE) -> Tensor:
-    """Return a · LeakyReLU(q + k) (Brody, Alon & Yahav 2022, eq. 7).
-
-    Computed for a few queries at a time and again in backward, as `alignattn.attention.scores.additive`.
+    """Return a · LeakyReLU(q + k) (Brody, Alon & Yahav 2022, eq. 7), as `alignattn.attention.scores.of_sums`.
 
     Args:
         query: `[B, H, n, d]`, of a projection of its own.
@@ -42,19 +41,7 @@ def gatv2(query: Tensor, key: Tensor, vector: Tensor, negative_slope: float = NE
     Returns:
         `[B, H, n, m]`.
     """
-    size = max(1, ADDITIVE_CHUNK_ELEMENTS // key.numel())
-    parts = [
-        checkpoint(_chunk, chunk, key, vector, negative_slope, use_reentrant=False, preserve_rng_state=False)
-        if torch.is_grad_enabled()
-        else _chunk(chunk, key, vector, negative_slope)
-        for chunk in query.split(size, dim=2)
-    ]
-    return torch.cat(parts, dim=2)
-
-
-def _chunk(query: Tensor, key: Tensor, vector: Tensor, negative_slope: float) -> Tensor:
-    hidden = F.leaky_relu(query[:, :, :, None] + key[:, :, None], negative_slope)
-    return torch.einsum("bhnmd,hd->bhnm", hidden, vector)
+    return of_sums(query, key, vector, partial(F.leaky_relu, negative_slope=negative_slope))
 
 
 class GAT(Score):

@@ -4,6 +4,7 @@ Each choice is a function on tensors and a module of the same name that holds it
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +44,7 @@ def bilinear(query: Tensor, key: Tensor, weight: Tensor, scale: float | None = N
 
 
 def additive(query: Tensor, key: Tensor, key_weight: Tensor, query_weight: Tensor, vector: Tensor) -> Tensor:
-    """Return v · tanh(W₁ k + W₂ q) (Bahdanau et al. 2015, appendix A.1.2).
-
-    Computed for a few queries at a time and again in backward, so that memory beyond the scores' own stays bounded.
+    """Return v · tanh(W₁ k + W₂ q) (Bahdanau et al. 2015, appendix A.1.2), as `of_sums`.
 
     Args:
         query: `[B, H, n, d]`.
@@ -59,19 +58,33 @@ def additive(query: Tensor, key: Tensor, key_weight: Tensor, query_weight: Tenso
     """
     from_query = query @ query_weight.transpose(-2, -1)
     from_key = key @ key_weight.transpose(-2, -1)
+    return of_sums(from_query, from_key, vector, torch.tanh)
+
+
+def of_sums(from_query: Tensor, from_key: Tensor, vector: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return v · f(q + k) for all pairs, `[B, H, n, m]`.
+
+    Computed for a few queries at a time and again in backward, so that memory beyond the scores' own stays bounded.
+
+    Args:
+        from_query: q, `[B, H, n, a]`.
+        from_key: k, `[B, H, m, a]`.
+        vector: v, `[H, a]`.
+        activation: f, element by element.
+    """
+
+    def of_chunk(chunk: Tensor, from_key: Tensor, vector: Tensor) -> Tensor:
+        hidden = activation(chunk[:, :, :, None] + from_key[:, :, None])
+        return torch.einsum("bhnma,ha->bhnm", hidden, vector)
+
     size = max(1, ADDITIVE_CHUNK_ELEMENTS // from_key.numel())
     parts = [
-        checkpoint(_additive_chunk, chunk, from_key, vector, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(of_chunk, chunk, from_key, vector, use_reentrant=False, preserve_rng_state=False)
         if torch.is_grad_enabled()
-        else _additive_chunk(chunk, from_key, vector)
+        else of_chunk(chunk, from_key, vector)
         for chunk in from_query.split(size, dim=2)
     ]
     return torch.cat(parts, dim=2)
-
-
-def _additive_chunk(from_query: Tensor, from_key: Tensor, vector: Tensor) -> Tensor:
-    hidden = torch.tanh(from_query[:, :, :, None] + from_key[:, :, None])
-    return torch.einsum("bhnma,ha->bhnm", hidden, vector)
 
 
 class Score(Slot, ABC):

@@ -91,15 +91,7 @@ def fit_vector(probabilities: ArrayLike, labels: ArrayLike) -> VectorScaling:
 
 
 def fit_isotonic(probabilities: ArrayLike, labels: ArrayLike) -> IsotonicScaling:
-    """Return the isotonic regression of each class against the rest.
-
-    Args:
-        probabilities: `[N, C]`.
-        labels: `[N]`, class numbers.
-
-    Raises:
-        AlignAttnError: as the measures of calibration do.
-    """
+    """Return the isotonic regression of each class against the rest; arguments and errors as of `fit_vector`."""
     from sklearn.isotonic import IsotonicRegression
 
     rows, classes = checked_rows(probabilities, labels)

@@ -73,19 +73,22 @@ class Alignment(nn.Module, ABC):
         head_dim: size d of a head's query and key.
         num_layers: layers L, each with networks of its own, whose parameters are stacked, `[L, …]`.
         head_reduction: `sum` or `mean` over the heads.
-        tokens: of a sample at most so many real ones enter, drawn anew at every step of training; None = all.
+        points: at most so many real tokens of a sample enter, or of a batch where `by_sample` is false, drawn anew at
+            every step of training; None = all.
 
     Attributes:
         step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
+            There is none where nothing is drawn.
         by_sample: whether the loss is the mean of what each sample gives alone.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
-        AlignAttnError: if `head_reduction` is neither, or `tokens` below 1.
+        AlignAttnError: if `head_reduction` is neither, or `points` below `fewest_points`.
     """
 
     step: Tensor
     by_sample: ClassVar[bool] = True
+    fewest_points: ClassVar[int] = 1
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -94,7 +97,7 @@ class Alignment(nn.Module, ABC):
         *,
         num_layers: int = 1,
         head_reduction: HeadReduction = "sum",
-        tokens: int | None = None,
+        points: int | None = None,
     ) -> None:
         super().__init__()
         if head_reduction not in get_args(HeadReduction):
@@ -104,10 +107,10 @@ class Alignment(nn.Module, ABC):
         self.head_dim = head_dim
         self.num_layers = num_layers
         self.head_reduction = head_reduction
-        self.tokens = tokens
-        if tokens is not None:
-            if tokens < 1:
-                raise AlignAttnError(f"points={tokens!r} must be at least 1")
+        self.points = points
+        if points is not None:
+            if points < self.fewest_points:
+                raise AlignAttnError(f"points={points!r} must be at least {self.fewest_points}")
             self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def forward(
@@ -163,10 +166,8 @@ class Alignment(nn.Module, ABC):
             samples: of all calls in the mean; those of `calls` if None.
         """
         samples = samples or sum(len(call.query) for call in calls)
-        if self.tokens is not None:
-            calls = [drawn(call, self.tokens, self.step) for call in calls]
-            if self.training:
-                self.step += 1
+        if self.by_sample and self.points is not None:
+            calls = [drawn(call, self.points, self.step) for call in calls]
         with torch.autocast(calls[0].query.device.type, enabled=False):
             in_blocks: list[Call] = []
             in_groups: list[Call] = []
@@ -180,6 +181,8 @@ class Alignment(nn.Module, ABC):
                 parts.append([*loss_in_blocks(self._loss_of_block, in_blocks, samples, list(self.parameters()))])
             device = calls[0].query.device
             loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
+        if self.points is not None and self.training:
+            self.step += 1
         return loss, {self.diagnostic: diagnostic}
 
     def _groups(self, calls: Sequence[Call]) -> Iterator[tuple[slice, list[Call]]]:
@@ -259,7 +262,8 @@ class Alignment(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Return what the module's printed form shows."""
-        return f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
+        shown = f"head_dim={self.head_dim}, num_layers={self.num_layers}, head_reduction={self.head_reduction!r}"
+        return shown if self.points is None else f"{shown}, points={self.points}"
 
 
 def _masks_of(calls: list[Call]) -> Tensor | None:

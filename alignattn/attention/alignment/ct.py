@@ -56,7 +56,7 @@ class CTAlignment(Alignment):
         head_reduction: HeadReduction = "sum",
         points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, points=points)
         self.navigator = Navigator(head_dim, hidden_dim, feature_dim, num_layers)
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim, num_layers)
 

@@ -40,7 +40,7 @@ class GANAlignment(Alignment):
         head_reduction: HeadReduction = "sum",
         points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, points=points)
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:

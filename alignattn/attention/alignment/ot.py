@@ -58,7 +58,7 @@ class OTAlignment(Alignment):
         head_reduction: HeadReduction = "sum",
         points: int | None = None,
     ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, tokens=points)
+        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, points=points)
         if cost not in get_args(Cost):
             raise AlignAttnError(f"cost={cost!r} is unknown: choose one of {', '.join(get_args(Cost))}")
         for name, value in (("epsilon", epsilon), ("anneal_from", anneal_from)):

@@ -7,7 +7,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from alignattn.attention.alignment.base import NORM_EPSILON, Alignment, TokenMeasure
-from alignattn.attention.choices import HeadReduction
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,6 @@ class PooledAlignment(Alignment):
 
     by_sample: ClassVar[bool] = False
     diagnostic = "mean_gap"
-
-    def __init__(self, head_dim: int, *, num_layers: int = 1, head_reduction: HeadReduction = "sum") -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         points, real = features.flatten(2, 3), None

@@ -1,6 +1,6 @@
 """Alignments of points drawn from the clouds of a batch."""
 
-from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,8 +8,6 @@ from torch import Tensor
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.draws import token_ranks
 from alignattn.attention.alignment.pooled import PooledAlignment, uniform_weight
-from alignattn.attention.choices import HeadReduction
-from alignattn.support.errors import AlignAttnError
 
 
 class SampledAlignment(PooledAlignment):
@@ -23,30 +21,12 @@ class SampledAlignment(PooledAlignment):
         points: of a cloud, at most.
         head_reduction: `sum` or `mean` over the heads.
 
-    Attributes:
-        step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
-
     Raises:
         AlignAttnError: if `points` is below 2.
     """
 
-    step: Tensor
-
-    def __init__(
-        self, head_dim: int, *, num_layers: int = 1, points: int, head_reduction: HeadReduction = "sum"
-    ) -> None:
-        super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction)
-        if points < 2:
-            raise AlignAttnError(f"points={points!r} must be at least 2")
-        self.points = points
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-
-    def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean loss and diagnostics of attention calls; in training the next step's draws are others."""
-        result = super().of_calls(calls, samples)
-        if self.training:
-            self.step += 1
-        return result
+    fewest_points: ClassVar[int] = 2
+    points: int
 
     def _points_of(self, call: Call) -> int:
         """How many points of a call are worked on, at most."""
@@ -64,7 +44,3 @@ class SampledAlignment(PooledAlignment):
         else:
             drawn = torch.take_along_dim(points, chosen[..., None, None], dim=2)
         return drawn, uniform_weight(drawn, None if real is None else real.gather(2, chosen))
-
-    def extra_repr(self) -> str:
-        """Name the options, for the module's `repr`."""
-        return f"{super().extra_repr()}, points={self.points}"

@@ -65,8 +65,7 @@ class NodeBatches:
     def _drawn(self, nodes: Tensor, most: int) -> Tensor:
         """Return edges of some nodes, `[2, E]`: to at most so many neighbours, and to themselves."""
         counts = self._degrees[nodes]
-        owner = torch.arange(len(nodes)).repeat_interleave(counts)
-        offsets = torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+        owner, offsets = _in_turn(counts)
         edges = torch.stack([nodes[owner], self._keys[self._starts[nodes][owner] + offsets]])
         if most == ALL:
             return edges
@@ -77,15 +76,20 @@ class NodeBatches:
         return edges[:, order[offsets <= most]]
 
 
+def _in_turn(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return whose each of `counts.sum()` things is, all of one owner before the next, and which of the owner's."""
+    owner = torch.arange(len(counts)).repeat_interleave(counts)
+    return owner, torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
+
+
 def _rows_of(features: Tensor, nodes: Tensor) -> Tensor:
     if features.layout == torch.strided:
         return features.index_select(0, nodes)
     starts, counts = features.crow_indices()[nodes], features.crow_indices().diff()[nodes]
-    ends = counts.cumsum(0)
-    owner = torch.arange(len(nodes)).repeat_interleave(counts)
-    places = torch.arange(len(owner)) - (ends - counts)[owner] + starts[owner]
+    owner, offsets = _in_turn(counts)
+    places = starts[owner] + offsets
     return torch.sparse_csr_tensor(
-        torch.cat([ends.new_zeros(1), ends]),
+        torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         features.col_indices()[places],
         features.values()[places],
         (len(nodes), features.shape[1]),

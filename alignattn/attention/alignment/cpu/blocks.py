@@ -230,10 +230,11 @@ def by_autograd(
     share = len(block.counts) * block.sample_weight
     layers = slice(layer, layer + 1)
     wanted = [tensor for tensor in parameters if tensor.requires_grad]
+    mask = block.mask
     with grad_of_its_own(keeps_gradient):
         leaf = features.detach().requires_grad_()
-        mask = None if block.mask is None else block.mask[None, None]
-        losses, diagnostics = losses_of(_padded(leaf, block)[None], mask, layers)
+        padded = _padded(leaf, mask, len(block.counts))[None]
+        losses, diagnostics = losses_of(padded, None if mask is None else mask[None, None], layers)
         loss, diagnostic = losses.sum(), diagnostics.sum()
     if not keeps_gradient:
         return BlockLoss(loss * share, diagnostic * share)
@@ -243,13 +244,13 @@ def by_autograd(
     return BlockLoss(loss.detach() * share, diagnostic * share, to_features, to_parameters)
 
 
-def _padded(features: Tensor, block: Block) -> Tensor:
-    """Return the features `[2, R, H, d]` of a block as `[2, b, n, H, d]`, zero at padding."""
-    if block.mask is not None:
-        places = block.mask.flatten().nonzero().squeeze(-1)
-        empty = features.new_zeros(2, block.mask.numel(), *features.shape[2:])
+def _padded(features: Tensor, mask: Tensor | None, samples: int) -> Tensor:
+    """Return the features `[2, R, H, d]` of a block with a mask as `[2, b, n, H, d]`, zero at padding."""
+    if mask is not None:
+        places = mask.flatten().nonzero().squeeze(-1)
+        empty = features.new_zeros(2, mask.numel(), *features.shape[2:])
         features = empty.index_copy(1, places, features)
-    return features.unflatten(1, (len(block.counts), -1))
+    return features.unflatten(1, (samples, -1))
 
 
 @contextmanager
