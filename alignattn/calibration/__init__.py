@@ -15,6 +15,7 @@ from alignattn.calibration.measures import (
     negative_log_likelihood,
     reliability,
 )
+from alignattn.calibration.passes import PassScores, pavpu, summarise_passes
 from alignattn.calibration.rows import PROBABILITY_FLOOR, SUM_TOLERANCE, find_bad_rows, log_probabilities
 from alignattn.calibration.scaling import SCALINGS, IsotonicScaling, VectorScaling, fit_isotonic, fit_vector
 from alignattn.calibration.selective import (
@@ -36,6 +37,7 @@ __all__ = [
     "Estimate",
     "EstimatesByState",
     "IsotonicScaling",
+    "PassScores",
     "Reliability",
     "RiskCoverage",
     "VectorScaling",
@@ -52,9 +54,11 @@ __all__ = [
     "log_probabilities",
     "maximum_calibration_error",
     "negative_log_likelihood",
+    "pavpu",
     "reliability",
     "risk_coverage",
     "shift_auroc",
     "shift_auroc_interval",
     "summarise",
+    "summarise_passes",
 ]

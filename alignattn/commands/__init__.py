@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "balance": "alignattn.commands.balance",
     "reproduce": "alignattn.commands.reproduce",
     "calibrate": "alignattn.commands.calibrate",
+    "uncertainty": "alignattn.commands.uncertainty",
     "benchmark": "alignattn.commands.benchmark",
     "demo": "alignattn.commands.demo",
     "list": "alignattn.commands.list",

@@ -142,7 +142,7 @@ class Predictor:
             batching: how rows become batches.
             advance: told how many rows more are done.
         """
-        outputs, labels = self._outputs(split, batching, advance or (lambda rows: None))
+        outputs, labels = self.outputs(split, batching, advance)
         if self.temperature != 1:
             outputs = outputs.astype(np.float64) / self.temperature
         return self._kind.answers(self.task, split, outputs, labels)
@@ -189,10 +189,16 @@ class Predictor:
             )
         return self.task.row_of(texts)
 
-    def _outputs(
-        self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object]
+    def outputs(
+        self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
     ) -> tuple[Any, NDArray[Any] | None]:
-        """The outputs of all sequences of a split and their labels, as `Trainer.predict` gives them."""
+        """Return the outputs of all sequences of a split and their labels, as `Trainer.predict` gives them.
+
+        Args:
+            split: as for `answers`.
+            batching: likewise.
+            advance: likewise.
+        """
         encoded = split.encoded
         columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
         collate, device = self._kind.batches(self.processor, split), self.model.device
@@ -215,7 +221,8 @@ class Predictor:
                 places.put(members, labels.numpy())
             # Of a long context there are several windows: rows are counted by their share.
             before, done = done, done + len(members)
-            advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
+            if advance is not None:
+                advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
         outputs = tuple(whole.array() for whole in gathered)
         return outputs[0] if len(outputs) == 1 else outputs, None if places is None else places.array()
 

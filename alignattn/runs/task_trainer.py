@@ -20,6 +20,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind
 from alignattn.tasks.kinds import kind_of
 from alignattn.training import AlignmentTrainer, JointBest
+from alignattn.training.dropping import dropping
 from alignattn.training.laplace import LastLayerLaplace, linear_head
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
@@ -103,16 +104,8 @@ class TaskTrainer(AlignmentTrainer):
         The masks are drawn by the seed of the run, and leave the random numbers of others as they are.
         """
         model: Any = self.model
-        # The loop of the Trainer puts the model into evaluation mode, before it calls it.
-        hook = model.register_forward_pre_hook(lambda module, args: module.train() and None)
-        devices = [] if self.args.device.type == "cpu" else [self.args.device]
-        try:
-            with torch.random.fork_rng(devices, device_type="cuda" if not devices else self.args.device.type):
-                torch.manual_seed(self.args.seed)
-                outputs = [self.predict(split.encoded) for _ in range(passes)]
-        finally:
-            hook.remove()
-            model.eval()
+        with dropping(model, self.args.seed, self.args.device):
+            outputs = [self.predict(split.encoded) for _ in range(passes)]
         mean = kind_of(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
         return outputs[0]._replace(predictions=mean)
 

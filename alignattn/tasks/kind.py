@@ -61,6 +61,13 @@ class TaskKind(ABC, Generic[T]):
     reads_texts: ClassVar[bool] = True
     """Whether it is a tokenizer that makes tensors of its rows."""
 
+    continuous_input: ClassVar[str | None] = None
+    """The tensor of a batch that holds numbers, which noise can be added to; None where a batch holds tokens, and it is
+    their embeddings that are such numbers."""
+
+    feature_dim: ClassVar[int] = -1
+    """Which dimension of that tensor its features are along; each is standardised by its own deviation."""
+
     cuts_rows: ClassVar[bool] = True
     """Whether what is too long of a row is left out, and not read in a window of its own."""
 

@@ -141,7 +141,7 @@ class FreeLB(AroundForward):
 
     def loss(self, forward: Forward, inputs: Inputs, model: nn.Module) -> ForwardLoss:
         """Return the mean task loss over the ascending perturbations of the model's input embeddings."""
-        perturbations = _Perturbations(embeddings_of(model), self.max_norm)
+        perturbations = _Perturbations(embeddings_of(model, "freelb_steps"), self.max_norm)
         losses, outputs = [], None
         for step in range(self.steps):
             with perturbations:
@@ -219,7 +219,7 @@ def around_forward(args: Any, model: nn.Module) -> AroundForward:
     refuse_data_parallel(args, "FreeLB")
     if args.torch_compile:
         raise AlignAttnError("freelb_steps perturbs embeddings by a hook, which torch_compile passes over: drop one")
-    embeddings_of(model)
+    embeddings_of(model, "freelb_steps")
     return FreeLB(steps, args.freelb_step_size, args.freelb_max_norm)
 
 
@@ -270,16 +270,14 @@ def _norms(perturbations: Tensor) -> Tensor:
     return perturbations.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM)[:, None, None]
 
 
-def embeddings_of(model: nn.Module) -> nn.Embedding:
-    """Return the word embeddings of a model; raises `AlignAttnError` if it has none."""
+def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:
+    """Return the word embeddings of a model, which an option perturbs; raises `AlignAttnError` if it has none."""
     try:
         found: Any = model.get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):
         found = None
     if not isinstance(found, nn.Embedding):
-        raise AlignAttnError(
-            f"freelb_steps perturbs word embeddings, and {type(model).__name__} has none: leave it out"
-        )
+        raise AlignAttnError(f"{option} perturbs word embeddings, and {type(model).__name__} has none: leave it out")
     return found
 
 

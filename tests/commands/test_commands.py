@@ -138,6 +138,8 @@ robustness --run run --output_dir mine.csv
 robustness show nope.jsonl
 robustness train-mlm --model minilmm --train_file mine.csv --output_dir o
 robustness train-mlm --model x --train_file nope.txt --output_dir o
+uncertainty --run nowhere
+uncertainty --run run --output_dir mine.csv
 calibrate nope.parquet
 calibrate mine.csv --output_dir mine.csv
 benchmark --output_dir mine.csv

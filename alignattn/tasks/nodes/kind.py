@@ -26,6 +26,7 @@ class NodeKind(LabelledKind[NodeClassification]):
 
     auto_class = AutoModel
     reads_texts = False
+    continuous_input = "features"
 
     def read_split(
         self, task: NodeClassification, name: str, data_dir: str | Path | None, cache_dir: str | None

@@ -38,7 +38,7 @@ def test_a_run_its_card_and_its_predictions(graph, finetune, tmp_path, monkeypat
     assert set(result["metrics"]) == {"validation", "test"}
     assert (result["train_rows"], result["labels"]) == (12, ["0", "1", "2"])
     assert result["training"]["align_loss"] > 0
-    assert result["attention_config"]["alignment_options"] == {"points": 512}
+    assert result["attention_config"]["alignment_options"] == {"points": 256}
     card = (run / "README.md").read_text()
     assert "| score S | `gat` |" in card
     assert "velickovic2018graph" in card

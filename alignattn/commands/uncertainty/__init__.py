@@ -1,0 +1,51 @@
+"""`alignattn uncertainty`."""
+
+from dataclasses import dataclass
+
+from alignattn.runs.run_folder import run_folder
+from alignattn.support.command import Command
+from alignattn.support.option import LARGEST_SEED, REQUIRED, option
+from alignattn.support.options import Options
+from alignattn.support.places import output_folder
+
+UNCERTAINTY_FILE, PREDICTIONS_FILE = "uncertainty.json", "predictions.parquet"
+
+PASSES, LEVEL = 20, 0.05
+"""Those of `alignattn.calibration.passes`, which needs SciPy."""
+
+MOST_PASSES, MOST_BINS, MOST_RESAMPLES = 10_000, 1000, 100_000
+"""More take minutes, and tell nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UncertaintyOptions(Options):
+    """The options of `alignattn uncertainty`."""
+
+    run: str = option(REQUIRED, "A run folder, of a task of classes.", metavar="DIR", place=run_folder)
+    output_dir: str = option(
+        "uncertainty",
+        f"For {UNCERTAINTY_FILE}, {PREDICTIONS_FILE} and a diagram a split.",
+        metavar="DIR",
+        place=output_folder,
+    )
+    passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MOST_PASSES)
+    level: float = option(
+        LEVEL, "A row is certain if the test of its two likeliest classes has p below.", above=0, high=1
+    )
+    noise: float = option(1.0, "Deviation of the noise on inputs, in that of each feature; 0: none.", low=0)
+    split: tuple[str, ...] | None = option(None, "Splits to report (default: all that the run evaluates).")
+    max_eval_samples: int | None = option(None, "The first N rows of each split (default: all).", low=1)
+    data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the run's).", metavar="DIR")
+    batch_size: int | None = option(None, "Rows of a batch (default: the run's own).", low=1)
+    num_bins: int = option(10, "Bins of the calibration error and of the diagrams.", low=1, high=MOST_BINS)
+    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MOST_RESAMPLES)
+    seed: int = option(42, "Seed of dropout, noise and resamples.", low=0, high=LARGEST_SEED)
+
+
+COMMAND = Command(
+    "uncertainty",
+    "whether a run's model is certain where it is right (PAvPU), on its inputs and on noisy ones",
+    UncertaintyOptions,
+    run="alignattn.commands.uncertainty.command:uncertainty",
+    examples=("alignattn uncertainty --run runs/mrpc --output_dir uncertainty",),
+)

@@ -1,0 +1,224 @@
+"""Whether a trained classifier is certain where it is right: passes with dropout, on its inputs and on noisy ones."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+import alignattn
+from alignattn.calibration import FIGURES, Estimate
+from alignattn.calibration.diagrams import reliability_panel
+from alignattn.calibration.passes import PASS_FIGURES, PassScores, summarise_passes
+from alignattn.commands.uncertainty import PREDICTIONS_FILE, UNCERTAINTY_FILE, UncertaintyOptions
+from alignattn.commands.uncertainty.noise import InputNoise
+from alignattn.plots import draw_reliability, write_figure
+from alignattn.runs.folders import load_run_evaluation
+from alignattn.runs.predictor import Batching, Predictor, load_predictor
+from alignattn.runs.rows import encode_split
+from alignattn.runs.run_folder import FinishedRun, read_finished_run
+from alignattn.statistics.intervals import CONFIDENCE_LEVEL
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import check_free, replacing, unfinished, write_json
+from alignattn.support.progress import counted
+from alignattn.support.publishing import publishable
+from alignattn.support.text_tables import render_table
+from alignattn.tasks import LabelledTask
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.rows import max_samples
+from alignattn.tasks.task import FIRST
+from alignattn.training.dropping import dropping
+
+ORIGINAL, NOISY = "original", "noisy"
+
+SHOWN = ("accuracy", *PASS_FIGURES, "expected_calibration_error", "area_under_risk_coverage")
+"""Of the figures, those of the table; the file has all."""
+
+
+@dataclass(frozen=True)
+class MeasuredInputs:
+    """What the passes over a split told.
+
+    Attributes:
+        split: its name.
+        inputs: `ORIGINAL` or `NOISY`.
+        labels: `[N]`.
+        scores: of the passes.
+        estimates: by figure.
+    """
+
+    split: str
+    inputs: str
+    labels: NDArray[np.int64]
+    scores: PassScores
+    estimates: Mapping[str, Estimate]
+
+    @property
+    def name(self) -> str:
+        """Of the split in the saved predictions."""
+        return self.split if self.inputs == ORIGINAL else f"{self.split}, {self.inputs}"
+
+
+def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
+    """Tell how certain a run's model is: print a table, write `uncertainty.json`, predictions and diagrams.
+
+    Returns:
+        Each split on its inputs, and on noisy ones unless `--noise 0`.
+    """
+    run = read_finished_run(Path(options.run), "--run")
+    _check_task(run)
+    folder = Path(options.output_dir)
+    splits = _chosen_splits(run, options)
+    check_free(folder, [UNCERTAINTY_FILE, PREDICTIONS_FILE, *map(_picture, splits)])
+    predictor = load_predictor(run)
+    encoded = {
+        name: encode_split(run.task, rows, predictor.processor, run.options.data) for name, rows in splits.items()
+    }
+    measured = [one for name, split in encoded.items() for one in _measured(predictor, name, split, options)]
+    with unfinished(folder):
+        for name in splits:
+            _draw(folder, name, [one for one in measured if one.split == name], options.num_bins)
+        with replacing(folder / PREDICTIONS_FILE) as temporary:
+            pq.write_table(pa.concat_tables([_table(one) for one in measured]), temporary)
+        write_json(folder / UNCERTAINTY_FILE, _content(run, measured, options))
+    print(f"{render(measured)}\n\n{_caption(options)}\nwritten to {folder}")
+    return measured
+
+
+def render(measured: list[MeasuredInputs]) -> str:
+    """Return two lines a split and kind of inputs: the figures in percent, and their intervals below."""
+    lines = []
+    for one in measured:
+        lines.append(
+            [one.split, one.inputs, str(len(one.labels)), *(f"{100 * one.estimates[name].value:.1f}" for name in SHOWN)]
+        )
+        lines.append(["", "", "", *(_interval(one.estimates[name]) for name in SHOWN)])
+    headings = [PASS_FIGURES[name] if name in PASS_FIGURES else FIGURES[name].heading for name in SHOWN]
+    return render_table(["split", "inputs", "rows", *headings], lines)
+
+
+def _interval(estimate: Estimate) -> str:
+    ends = estimate.interval
+    return "" if ends is None else f"{100 * ends.low:.1f}–{100 * ends.high:.1f}"
+
+
+def _check_task(run: FinishedRun) -> None:
+    if not isinstance(run.task, LabelledTask) or run.task.is_regression:
+        raise AlignAttnError(
+            f"--run {run.folder}: rows of task {run.task.name!r} have no one class each to be certain of: give the run "
+            "of a classifier"
+        )
+
+
+def _chosen_splits(run: FinishedRun, options: UncertaintyOptions) -> dict[str, Any]:
+    """The rows that are asked for, by split."""
+    rows = load_run_evaluation(run.options, options.data_dir)
+    if not rows.evaluation:
+        raise AlignAttnError(f"--run {run.folder} has no evaluation rows: it was made without --validation_file")
+    unknown = [name for name in options.split or () if name not in rows.evaluation]
+    if unknown:
+        raise AlignAttnError(f"--split: there is no split {unknown[0]!r}: choose among {', '.join(rows.evaluation)}")
+    return {
+        name: max_samples(run.task, dataset, options.max_eval_samples, FIRST)
+        for name, dataset in rows.evaluation.items()
+        if options.split is None or name in options.split
+    }
+
+
+def _measured(
+    predictor: Predictor, name: str, split: EncodedSplit, options: UncertaintyOptions
+) -> Iterator[MeasuredInputs]:
+    """Measure a split on its inputs, and on noisy ones if these are asked for."""
+    size = options.batch_size or predictor.run.options.training.per_device_eval_batch_size
+    batching = Batching(size, by_length=False)
+    yield _of_passes(predictor, name, split, batching, options, None)
+    if options.noise:
+        noise = InputNoise(predictor.model, kind_of(predictor.task), amount=options.noise, seed=options.seed)
+        with noise.measured():
+            predictor.outputs(split, batching)
+        yield _of_passes(predictor, name, split, batching, options, noise)
+
+
+def _of_passes(
+    predictor: Predictor,
+    name: str,
+    split: EncodedSplit,
+    batching: Batching,
+    options: UncertaintyOptions,
+    noise: InputNoise | None,
+) -> MeasuredInputs:
+    inputs = ORIGINAL if noise is None else NOISY
+    labels = np.asarray(split.rows[predictor.task.label_column][:], dtype=np.int64)  # type: ignore[attr-defined]
+    passes = []
+    with dropping(predictor.model, options.seed, predictor.model.device):
+        for _ in counted(range(options.passes), f"{name}, {inputs}", options.passes, "pass"):
+            surrounding: AbstractContextManager[None] = nullcontext() if noise is None else noise.added()
+            with surrounding:
+                passes.append(predictor.outputs(split, batching)[0])
+    logits = np.stack(passes)
+    if (logits == logits[0]).all():
+        raise AlignAttnError(
+            f"--run {options.run}: its model drops nothing, and all passes are the same: train it with a dropout in "
+            "its config"
+        )
+    drawn = {"num_bins": options.num_bins, "resamples": options.resamples, "seed": options.seed}
+    estimates = summarise_passes(logits, labels, level=options.level, **drawn)
+    return MeasuredInputs(name, inputs, labels, PassScores.of(logits), estimates)
+
+
+def _picture(split: str) -> str:
+    return f"reliability-{split}.png"
+
+
+def _draw(folder: Path, split: str, measured: list[MeasuredInputs], num_bins: int) -> None:
+    panels = []
+    for one in measured:
+        panel = reliability_panel(one.scores.probabilities, one.labels, num_bins, f"{one.inputs} inputs")
+        agreement = one.estimates["pavpu"].value
+        panels.append(replace(panel, title=f"{panel.title}, PAvPU {100 * agreement:.1f} %"))
+    title = f"{split}, {len(measured[0].labels)} rows, mean of passes"
+    write_figure(draw_reliability(panels, title=title), folder / _picture(split))
+
+
+def _table(one: MeasuredInputs) -> pa.Table:
+    """The predictions as `alignattn calibrate` reads them, with the p-value of each row."""
+    return pa.table(
+        {
+            "split": [one.name] * len(one.labels),
+            "row": np.arange(len(one.labels)),
+            "label": one.labels,
+            "prediction": one.scores.probabilities.argmax(axis=1),
+            "probabilities": list(one.scores.probabilities),
+            "p_value": one.scores.p_value,
+        }
+    )
+
+
+def _content(run: FinishedRun, measured: list[MeasuredInputs], options: UncertaintyOptions) -> dict[str, Any]:
+    """What `uncertainty.json` holds; shares are fractions, not percentages."""
+    settings = {name: value for name, value in asdict(options).items() if name not in ("run", "output_dir", "data_dir")}
+    splits: dict[str, Any] = {one.split: {} for one in measured}
+    for one in measured:
+        figures = {name: asdict(estimate) for name, estimate in one.estimates.items()}
+        counts = one.scores.counts(one.labels, options.level)
+        splits[one.split][one.inputs] = {"rows": len(one.labels), "counts": counts, **figures}
+    of_run = {"run": publishable(str(run.folder)), "task": run.task.name, "model": publishable(run.options.model.model)}
+    return {"alignattn": alignattn.__version__, **of_run, "settings": settings, "splits": splits}
+
+
+def _caption(options: UncertaintyOptions) -> str:
+    lines = [
+        f"{options.passes} passes with dropout; probabilities are their mean. A row is certain where the two likeliest",
+        f"classes differ over the passes with p < {options.level:g} (paired t-test of their logits). PAvPU: rows that",
+        "are right and certain, or wrong and uncertain.",
+        f"Below each figure its {CONFIDENCE_LEVEL:.0%} bootstrap interval, {options.resamples} resamples of rows.",
+    ]
+    if options.noise:
+        lines.append(f"{NOISY}: Gaussian noise of {options.noise:g} times each feature's deviation on the inputs.")
+    return "\n".join(lines)

@@ -1,0 +1,90 @@
+"""Gaussian noise on what a model reads, in the deviation of each feature."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.tasks.kind import TaskKind
+from alignattn.training.around_forward import embeddings_of
+
+Change = Callable[[Tensor, Tensor | None], Tensor]
+"""Maps inputs `[…, features]` and which of them are real, `[…]` bool or None for all, to the inputs in their place."""
+
+
+class InputNoise:
+    """Adds noise to the continuous inputs of a model's forwards: x + a σ ⊙ ε, ε of mean 0 and variance 1.
+
+    σ is the deviation of each feature over all inputs that were measured: with a = 1 it is noise of variance 1 on
+    inputs that are standardised feature by feature, and put back. The inputs are what a task's kind names, or the word
+    embeddings of a model of texts, without padding.
+
+    Args:
+        model: whose inputs they are.
+        kind: of the task.
+        amount: a.
+        seed: of the noise, which is the same in each context of `added` whose forwards are of the same inputs.
+
+    Raises:
+        AlignAttnError: if a model of texts has no word embeddings.
+    """
+
+    def __init__(self, model: nn.Module, kind: TaskKind[Any], *, amount: float, seed: int) -> None:
+        self.model = model
+        self.name = kind.continuous_input
+        self.feature_dim = kind.feature_dim if self.name is not None else -1
+        self.amount = amount
+        self.seed = seed
+        self._embeddings = embeddings_of(model, "--noise") if self.name is None else None
+        self._sums: list[Tensor] = []
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Return a context whose forwards show the inputs that σ is of."""
+        return self._hooked(self._measure)
+
+    @contextmanager
+    def added(self) -> Iterator[None]:
+        """Add noise to the inputs of the forwards in the context."""
+        count, total, squares = self._sums
+        deviation = (squares / count - (total / count).square()).clamp(min=0).sqrt()
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def add(inputs: Tensor, is_real: Tensor | None) -> Tensor:
+            noise = torch.randn(inputs.shape, generator=generator).to(inputs.device) * deviation.to(inputs.device)
+            if is_real is not None:
+                noise = noise * is_real[..., None]
+            return inputs + (self.amount * noise).to(inputs.dtype)
+
+        with self._hooked(add):
+            yield
+
+    def _measure(self, inputs: Tensor, is_real: Tensor | None) -> Tensor:
+        rows = (inputs.flatten(0, -2) if is_real is None else inputs[is_real]).double()
+        sums = [rows.new_tensor(len(rows)), rows.sum(dim=0), rows.square().sum(dim=0)]
+        self._sums = sums if not self._sums else [old + new for old, new in zip(self._sums, sums, strict=True)]
+        return inputs
+
+    @contextmanager
+    def _hooked(self, change: Change) -> Iterator[None]:
+        def of_embeddings(module: nn.Module, args: tuple[Tensor, ...], embedded: Tensor) -> Tensor:
+            padding = self._embeddings.padding_idx if self._embeddings is not None else None
+            return change(embedded, None if padding is None else args[0].ne(padding))
+
+        def of_batch(module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            assert self.name is not None
+            inputs = batch[self.name]
+            # Noise leaves no feature at 0: sparse ones are that no more.
+            dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
+            changed = change(dense.movedim(self.feature_dim, -1), None).movedim(-1, self.feature_dim)
+            return args, batch | {self.name: changed}
+
+        if self._embeddings is not None:
+            handle = self._embeddings.register_forward_hook(of_embeddings)
+        else:
+            handle = self.model.register_forward_pre_hook(of_batch, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()

@@ -1,0 +1,29 @@
+"""Predictions with dropout on: what Monte Carlo dropout averages, and uncertainty is read from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def dropping(model: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
+    """Let a model drop in each forward as in training, whatever mode a loop puts it into before, and by a seed.
+
+    The random numbers of others stay as they are; the model is in evaluation mode afterwards.
+
+    Args:
+        model: that is called.
+        seed: of the masks of all forwards in the context.
+        device: where it computes.
+    """
+    hook = model.register_forward_pre_hook(lambda module, args: module.train() and None)
+    devices = [] if device.type == "cpu" else [device]
+    try:
+        with torch.random.fork_rng(devices, device_type="cuda" if not devices else device.type):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        hook.remove()
+        model.eval()
