@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.runs.model_options import misfit
 from alignattn.runs.options import RunOptions
+from alignattn.runs.training_options import unsuited
 
 if TYPE_CHECKING:
     from alignattn.statistics.example_scores import ExampleScores
@@ -50,9 +51,16 @@ class Filler(ABC):
     def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
         """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
 
-    def unfit(self, options: Any) -> str:
-        """Return why no run can have the command's resolved options, in one line; empty where one can."""
-        return misfit(options.model, options.task) if isinstance(options, RunOptions) else ""
+    def unfit(self, options: Any, needed: Any | None = None) -> str:
+        """Return why no run can have the command's resolved options, in one line; empty where one can.
+
+        Args:
+            options: of the run.
+            needed: those of the run on whose result it works; None where it works on none.
+        """
+        if not isinstance(options, RunOptions) or options.task is None:
+            return ""
+        return misfit(options.model, options.task) or unsuited(options.training, options.task)
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:
@@ -61,6 +69,10 @@ class Filler(ABC):
     def examples(self, folder: Path, path: Sequence[str]) -> "ExampleScores | None":
         """Return what a number of a finished run is made of, row by row; None where that is not kept."""
         return None
+
+    def no_ensemble(self, path: Sequence[str]) -> str:
+        """Return why there is no such number of several runs' predictions, in one line; empty where there is."""
+        return "no predictions are kept of which an ensemble could be the mean"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
         """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""

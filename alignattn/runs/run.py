@@ -40,7 +40,7 @@ from alignattn.runs.rows import EncodedData, count_cut_rows, encode_splits, load
 from alignattn.runs.start import start_of
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, check_full_batch, training_arguments
-from alignattn.runs.training_options import PUSH_OPTIONS, TrainingOptions
+from alignattn.runs.training_options import PUSH_OPTIONS, TrainingOptions, unsuited
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.files import entries, read_yaml, replacing, write_json, write_text
@@ -157,17 +157,10 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
 
 def _check_suits(task: Task, args: RunArguments) -> None:
     """Refuse what of the arguments the predictions of a task have no place for."""
-    if args.label_smoothing_factor and not kind_of(task).smooths_labels(task):
-        raise AlignAttnError(f"--label_smoothing_factor: task {task.name!r} has no classes to smooth: leave it out")
-    if args.laplace and (not kind_of(task).averages(task) or not kind_of(task).smooths_labels(task)):
-        raise AlignAttnError(f"--laplace: task {task.name!r} has no class a row to be confident in: leave it out")
+    if reason := unsuited(args, task):
+        raise AlignAttnError(f"{reason}: leave it out")
     if args.laplace and args.world_size > 1:
         raise AlignAttnError("--laplace: each process sees a part of the rows, and the posterior is of all: use one")
-    if args.mc_dropout_passes is not None and not kind_of(task).averages(task):
-        raise AlignAttnError(
-            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
-            "no mean: leave it out"
-        )
 
 
 def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:

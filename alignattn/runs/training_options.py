@@ -11,6 +11,8 @@ from alignattn.support.exclusive import refuse_together
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
+from alignattn.tasks import Task
+from alignattn.tasks.kinds import kind_of
 
 TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.runs.training_table`, and held to the installed transformers by a test."""
@@ -163,3 +165,28 @@ class TrainingOptions(TransformersOptions):
                 "it out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
                 "--hub_model_id NAME"
             )
+
+
+def beside_the_model(training: TrainingOptions) -> str | None:
+    """Return the option by which a run predicts otherwise than its saved model does by itself; None without."""
+    chosen = {"mc_dropout_passes": training.mc_dropout_passes is not None, "laplace": training.laplace}
+    return next((name for name, is_chosen in chosen.items() if is_chosen), None)
+
+
+def unsuited(training: Any, task: Task) -> str:
+    """Return which option the predictions of a task have no place for, and why, in one line; empty where all have one.
+
+    Args:
+        training: a `TrainingOptions`, or transformers' arguments made of one.
+        task: that is trained on.
+    """
+    if training.label_smoothing_factor and not kind_of(task).smooths_labels(task):
+        return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
+    if training.laplace and not (kind_of(task).averages(task) and kind_of(task).smooths_labels(task)):
+        return f"--laplace: task {task.name!r} has no class a row to be confident in"
+    if training.mc_dropout_passes is not None and not kind_of(task).averages(task):
+        return (
+            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
+            "no mean"
+        )
+    return ""

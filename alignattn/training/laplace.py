@@ -23,7 +23,8 @@ class LastLayerLaplace:
     """The Gaussian posterior of a head's weights and bias, about what training found; in float64, on the CPU.
 
     The Gauss-Newton matrix of N rows is (Σ φ φᵀ) ⊗ (Σ Λ) / N, of inputs φ with a 1 for the bias, and of
-    Λ = diag(p) - p pᵀ of the predicted probabilities p.
+    Λ = diag(p) - p pᵀ of the predicted probabilities p. laplace-torch has Kronecker factors of weights and bias apart,
+    without what both share: its figures of a head with a bias are others.
 
     Attributes:
         inputs: eigenvalues `[D]` and eigenvectors `[D, D]` of Σ φ φᵀ.

@@ -71,7 +71,7 @@ predict --run x --text z --launcher ray
 domain-shift --pair foo --model x --output_dir o
 domain-shift --pair snli-mnli --model x --output_dir o --task mrpc
 domain-shift --pair snli-mnli --model x --output_dir o --label_column y
-domain-shift --pair snli-mnli --model x --output_dir o --laplace true
+domain-shift --pair snli-mnli --model x --output_dir o --laplace true --mc_dropout_passes 2
 domain-shift --pair snli-mnli --model da --output_dir o --attention aa-ct
 inspect --model x --task foo
 inspect --model x --task swag

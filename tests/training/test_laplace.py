@@ -68,28 +68,50 @@ def test_far_rows_are_less_certain_than_near_ones(head):
     assert (posterior.variances(100 * near) > posterior.variances(near)).all()
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_agrees_with_laplace_torch():
+def laplace_torch(head, features, precision):
+    """The posterior of laplace-torch, in float64: Kronecker factors of each parameter by itself."""
     laplace = pytest.importorskip("laplace", reason="needs laplace-torch, which pulls in ten packages")
-    features, others = rows(), rows(6, seed=2)
-    # Theirs leaves out how a bias hangs together with the weights.
-    head = nn.Linear(SIZE, CLASSES, bias=False)
-    double = nn.Linear(SIZE, CLASSES, bias=False).double()
-    double.load_state_dict(head.state_dict())
-    posterior = LastLayerLaplace.fit(head, features)
-    data = torch.utils.data.TensorDataset(features.double(), torch.zeros(ROWS, dtype=torch.long))
-    loader = torch.utils.data.DataLoader(data, batch_size=ROWS)
-    theirs = laplace.Laplace(
-        double,
-        "classification",
-        subset_of_weights="all",
-        hessian_structure="kron",
-        prior_precision=posterior.prior_precision,
+    data = torch.utils.data.TensorDataset(features, torch.zeros(len(features), dtype=torch.long))
+    loader = torch.utils.data.DataLoader(data, batch_size=len(features))
+    posterior = laplace.Laplace(
+        head, "classification", subset_of_weights="all", hessian_structure="kron", prior_precision=precision
     )
-    theirs.fit(loader)
-    expected = theirs(others.double(), pred_type="glm", link_approx="probit")
+    posterior.fit(loader)
+    return posterior
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_agrees_with_laplace_torch(head):
+    """A bias is a weight of an input that is always 1, which is what makes it hang together with the others."""
+    features, others = rows(), rows(6, seed=2)
+    posterior = LastLayerLaplace.fit(head, features)
+    parts = [head.weight] if head.bias is None else [head.weight, head.bias[:, None]]
+    weights = torch.cat([part.detach().double() for part in parts], dim=1)
+    joined = nn.Linear(weights.shape[1], CLASSES, bias=False).double()
+    joined.weight.data = weights
+    points = [
+        torch.cat([some, torch.ones(len(some), weights.shape[1] - SIZE)], dim=1).double() for some in (features, others)
+    ]
+    theirs = laplace_torch(joined, points[0], posterior.prior_precision)
+    expected = theirs(points[1], pred_type="glm", link_approx="probit")
     found = posterior.moderated(head(others), others).softmax(dim=1)
     torch.testing.assert_close(found, expected.detach(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_laplace_torch_makes_of_a_bias_leaves_out_what_it_shares_with_the_weights():
+    torch.manual_seed(0)
+    head, features, others = nn.Linear(SIZE, CLASSES).double(), rows().double(), rows(6, seed=2).double()
+    posterior = LastLayerLaplace.fit(head, features)
+    matrix = dense(head, features)
+    # The two blocks on the diagonal: the curvature of the bias is (Σ Λ), without a mean over anything.
+    is_bias = np.tile(np.arange(SIZE + 1) == SIZE, CLASSES)
+    blocks = np.where(is_bias[:, None] == is_bias, matrix, 0)
+    covariance = np.linalg.inv(blocks + posterior.prior_precision * np.eye(len(blocks)))
+    _, found = laplace_torch(head, features, posterior.prior_precision)._glm_predictive_distribution(others)
+    for row, variances in zip(others.numpy(), found.detach().numpy(), strict=True):
+        slopes = np.kron(np.eye(CLASSES), np.append(row, 1)[None])
+        np.testing.assert_allclose(variances, slopes @ covariance @ slopes.T, rtol=1e-3)
 
 
 class Scored(nn.Module):

@@ -43,10 +43,6 @@ class DomainShiftOptions(RunOptions):
         super().__post_init__()
         if self.data.evaluation_splits is not None:
             raise AlignAttnError("--evaluation_splits: the pair says what is evaluated: leave it out")
-        if self.training.laplace:
-            raise AlignAttnError(
-                "--laplace: the posterior is of the training rows, and both sides are judged without them: leave it out"
-            )
         for name in (PATIENCE, LOADING):
             if getattr(self.training, name):
                 raise AlignAttnError(f"--{name} would choose by rows that are held out: leave it out")

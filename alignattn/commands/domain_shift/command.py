@@ -43,7 +43,7 @@ from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.runs.model import check_before_rows
 from alignattn.runs.options import CONFIG_FILE, RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult, device_name, package_versions
-from alignattn.runs.rows import encode_split, load_evaluation_rows
+from alignattn.runs.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
 from alignattn.runs.run_folder import RUN_FOLDER
 from alignattn.runs.task_trainer import TaskTrainer
@@ -207,6 +207,11 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
     model, tokenizer = load_pretrained(str(folder), kind.auto_class)
     splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     cut = [cut_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
+    train_rows = None
+    if training.training.laplace:
+        # Its posterior is of the rows that the model was trained on.
+        trained_on = load_run_rows(training)
+        train_rows = encode_split(trained_on.task, trained_on.train, tokenizer, data).encoded
     for side, rows in zip(sides, cut, strict=True):
         # The run has told of its own task.
         if rows is not None and side.side == OUT_OF_DOMAIN and PartialState().is_main_process:
@@ -216,6 +221,7 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         splits={side.side: split for side, split in zip(sides, splits, strict=True)},
         model=model,
         args=args,
+        train_dataset=train_rows,
         data_collator=kind.collator(tokenizer),
         processing_class=tokenizer,
     )

@@ -19,6 +19,9 @@ from alignattn.runs.run_folder import RUN_FOLDER
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.files import read_text
 
+AFTER = "after"
+"""The state of figures after temperature scaling, as the result has it."""
+
 
 class DomainShiftFiller(Filler):
     """`alignattn domain-shift`."""
@@ -64,13 +67,15 @@ class DomainShiftFiller(Filler):
         result = read_domain_shift(folder)
         assert result is not None
         rows = read_split(folder, f"{side}-{HELD_OUT}")
-        return _scores(rows, figure, result.temperature if state == "after" else None)
+        return _scores(rows, figure, result.temperature if state == AFTER else None)
+
+    def no_ensemble(self, path: Sequence[str]) -> str:
+        """Return that there is none after temperature scaling."""
+        return "an ensemble has no temperature of its own" if AFTER in path else ""
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
-        """Return the same of the mean of what the runs predicted, which has no temperature."""
-        _, side, _, state, figure, _ = path
-        if state != "before":
-            return None
+        """Return the same of the mean of what the runs predicted, before temperature scaling."""
+        _, side, _, _, figure, _ = path
         return _scores(mean_predictions([read_split(folder, f"{side}-{HELD_OUT}") for folder in folders]), figure)
 
 

@@ -55,6 +55,10 @@ class FinetuneFiller(Filler):
         _, split, metric = path
         return metric_examples(metric, read_split(folder, split))
 
+    def no_ensemble(self, path: Sequence[str]) -> str:
+        """Return that there is one."""
+        return ""
+
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
         """Return the rows of the split that `path` leads to, by the mean of what the runs predicted."""
         _, split, metric = path

@@ -59,13 +59,14 @@ class ReproduceOptions(Options):
         """Check what is given to the commands, too; runs that are there may have finished, and need none of it."""
         super().check_places(reads=reads)
         # As of the table, which a help does not need.
-        from alignattn.commands.reproduce.fillers import option_for
+        from alignattn.commands.reproduce.fillers import options_named
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
 
         table = self.asked_table
         if not (self.dry_run or (Path(self.output_dir) / RUNS_FOLDER).exists()):
             for name, value in table.given.items():
-                option_for(table.command, name).check_place(value)
+                for option in options_named(table.commands, name):
+                    option.check_place(value)
 
     @cached_property
     def asked_table(self) -> "Table":
@@ -75,7 +76,7 @@ class ReproduceOptions(Options):
         from alignattn.commands.reproduce.table import load_table
 
         table = load_table(self.table)
-        table = table.with_given(read_given(table.command, self.others))
+        table = table.with_given(read_given(table.commands, self.others))
         return table.narrowed(tasks=self.tasks, models=self.models, attentions=self.attentions)
 
     @property

@@ -67,12 +67,14 @@ class Column(Definition):
 
     Attributes:
         label: as printed.
+        command: whose runs fill it; where empty, the table's.
         options: of its runs.
         measures: the numbers below it.
         seeds: most that its cells have; None for all.
     """
 
     label: str
+    command: str = ""
     options: Mapping[str, Any] = Field(default_factory=dict)
     measures: Sequence[Measure] = Field(min_length=1)
     seeds: int | None = Field(None, ge=1)

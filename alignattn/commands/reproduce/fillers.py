@@ -48,20 +48,29 @@ def options_for(command: str) -> Mapping[str, Option]:
 
 def option_for(command: str, name: str) -> Option:
     """Return the option of that name that a table of a command may give."""
-    known = options_for(command)
-    if name not in known:
-        raise AlignAttnError(f"--{name} is no option of {command}{meant_option(name, known)}")
-    return known[name]
+    return options_named([command], name)[0]
 
 
-def read_given(command: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return what words give by name of the options of a command whose runs fill a table, and of the one it needs."""
+def options_named(commands: Sequence[str], name: str) -> list[Option]:
+    """Return the option of that name of each command that has it, of those whose runs fill a table; at least one."""
+    of_each = [options_for(command) for command in commands]
+    found = [known[name] for known in of_each if name in known]
+    if not found:
+        hint = meant_option(name, {known: option for options in of_each for known, option in options.items()})
+        raise AlignAttnError(f"--{name} is no option of {' or '.join(commands)}{hint}")
+    return found
+
+
+def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
+    """Return what words give by name of the options of commands whose runs fill a table, and of those they need."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
-    commands = [name for name in (use_of(command).needs, command) if name is not None]
-    groups = [(name.replace("-", "_"), get_command(name).options) for name in commands]
+    needed = [use_of(command).needs for command in commands]
+    # The first stands for all in messages.
+    names = list(dict.fromkeys(name for name in (*needed, *commands) if name is not None))
+    groups = [(name.replace("-", "_"), get_command(name).options) for name in names]
     options = make_dataclass("TableOptions", groups, bases=(Options,), frozen=True, kw_only=True)
-    parser = build_parser(options, get_command(commands[0]).prog)
+    parser = build_parser(options, get_command(names[0]).prog)
     parser.known |= options_of(get_command("reproduce").options)
     return read_words(options, words, parser)
 

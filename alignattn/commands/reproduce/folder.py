@@ -113,7 +113,9 @@ class RunFolder:
     @cached_property
     def unfit(self) -> str:
         """Why there can be no such run, as of a model that is not for its task; empty where there can."""
-        return self.filler.unfit(self.options) if self.needed is None else self.needed.unfit
+        if self.needed is None:
+            return self.filler.unfit(self.options)
+        return self.needed.unfit or self.filler.unfit(self.options, self.needed.options)
 
     @property
     def command_line(self) -> str:
@@ -181,7 +183,13 @@ def folders_of(results: Path, cells: Iterable[Cell]) -> dict[str, RunFolder]:
     """
     places = [(not cell.is_primary, index, run) for cell in cells for index, run in enumerate(cell.experiments)]
     runs = [run for *_, run in sorted(places, key=lambda place: place[:2])]
-    return {one.digest: RunFolder(results, one) for run in runs for one in (run, run.needs) if one is not None}
+    folders: dict[str, RunFolder] = {}
+    for run in runs:
+        folder = folders.setdefault(run.digest, RunFolder(results, run))
+        # What nothing can work on is made only where it is asked for by itself.
+        if folder.needed is not None and not folder.unfit:
+            folders.setdefault(folder.needed.experiment.digest, folder.needed)
+    return folders
 
 
 def record_failure(path: Path, reason: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
+from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.table import Table
 from alignattn.models.packaged import seen_before
@@ -243,6 +244,8 @@ def _with_numbers(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str
 
 def _of_ensemble(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str, RunFolder]) -> Cell:
     """The cell of the mean of what its finished runs predicted: one number."""
+    if reason := filler_of(cell.experiments[0].command).no_ensemble(cell.path):
+        return replace(cell, state="unfit", reason=reason)
     try:
         scores = _ensemble(cell, [one.digest for one in cell.experiments if runs[one.digest].state == "done"], folders)
     except UNREADABLE as error:
@@ -277,8 +280,11 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
 
 def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tuple[list[Cell], list[str]]:
     """The cells with their corrected comparisons, and why some could not be made."""
-    by_place = {(cell.row.label, cell.column.name, cell.measure.path): cell for cell in cells}
-    plain_cells = [by_place.get((cell.baseline or "", cell.column.name, cell.measure.path)) for cell in cells]
+    rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row.label)}
+    width = len(next(iter(rows.values())))
+    plain_cells = [
+        rows[cell.baseline][place % width] if cell.baseline in rows else None for place, cell in enumerate(cells)
+    ]
     family_sizes = Counter(cell.is_primary for cell, plain in zip(cells, plain_cells, strict=True) if plain is not None)
     comparisons: list[Comparison | None] = []
     problems = []

@@ -3,7 +3,7 @@
     title: above the table
     published_source: what the published numbers are of; left out where there are none
     notes: sentences below the table
-    command: the command of `alignattn` whose runs fill the table
+    command: the command of `alignattn` whose runs fill the table, but for columns that name their own
     default_tasks: the columns where a user names none; all where left out
     seeds: how many of a cell's runs where a user names none; 5 where left out
     options: of every run
@@ -18,6 +18,7 @@
       published: for each column a number, or a list of as many as it has measures; null or left out where unknown
     columns:   a list of
       label: as printed
+      command: whose runs fill it; where left out, the table's
       config: a file of configs/ without its ending, whose options come first; may be left out
       options: of the runs of the column
       seeds: most of a cell of it
@@ -43,7 +44,7 @@ from alignattn.commands.reproduce.experiment import (
     experiments_of,
     option_text,
 )
-from alignattn.commands.reproduce.fillers import in_digests, option_for
+from alignattn.commands.reproduce.fillers import in_digests, option_for, options_named
 from alignattn.models import Traits, traits_of
 from alignattn.runs.data_files import is_run_folder, model_digest
 from alignattn.runs.tables import TABLES
@@ -88,10 +89,11 @@ class Table(Definition):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        parts = [self.options, *(row.options for row in self.rows), *(column.options for column in self.columns)]
-        for options in parts:
-            for name in options.keys() - {ATTENTION_OPTION}:
-                option_for(self.command, name).checked(options[name])
+        shared = [self.options, *(row.options for row in self.rows)]
+        for column in self.columns:
+            for options in (*shared, column.options):
+                for name in options.keys() - {ATTENTION_OPTION}:
+                    option_for(self.command_of(column), name).checked(options[name])
         labels = {row.label for row in self.rows}
         if strange := next((row.against for row in self.rows if row.against not in labels | {""}), None):
             raise ValueError(f"a row is compared with {strange!r}, and no row has that label")
@@ -103,6 +105,15 @@ class Table(Definition):
             if row.published and (published != measures or len(row.published) != len(measures)):
                 raise ValueError(f"a row has {published} published numbers, and the columns have {measures} measures")
         return self
+
+    def command_of(self, column: Column) -> str:
+        """Return the command whose runs fill a column."""
+        return column.command or self.command
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands whose runs fill its columns, each once."""
+        return list(dict.fromkeys(map(self.command_of, self.columns)))
 
     def narrowed(
         self,
@@ -127,7 +138,11 @@ class Table(Definition):
         ]
         if not rows:
             raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
-        return self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
+        table = self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
+        for name in self.given:
+            # What only columns take that are left out would do nothing.
+            options_named(table.commands, name)
+        return table
 
     def with_given(self, given: Mapping[str, Any]) -> "Table":
         """Return the table with options that a user gives, typed or as text; a model replaces every pretrained one.
@@ -143,7 +158,10 @@ class Table(Definition):
                     f"--{name} is what tells the runs of {self.name} apart: narrow it with --tasks, --models, "
                     "--attentions, --seeds or --num_seeds"
                 )
-        given = {name: in_digests(option_for(self.command, name), value) for name, value in given.items()}
+        for name, value in given.items():
+            for option in options_named(self.commands, name):
+                option.checked(value)
+        given = {name: in_digests(options_named(self.commands, name)[0], value) for name, value in given.items()}
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
@@ -176,7 +194,9 @@ class Table(Definition):
                     options[MODEL_DIGEST_OPTION] = model_digest(start)
                 if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
-                experiments = experiments_of(self.command, options, seeds[: _fewest(row.seeds, column.seeds)])
+                experiments = experiments_of(
+                    self.command_of(column), options, seeds[: _fewest(row.seeds, column.seeds)]
+                )
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]

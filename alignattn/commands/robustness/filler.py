@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -11,6 +12,8 @@ from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, At
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.runs.filler import Filler, RunReport, percent
+from alignattn.runs.options import RunOptions
+from alignattn.runs.training_options import beside_the_model
 from alignattn.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_record
@@ -53,6 +56,15 @@ class RobustnessFiller(Filler):
             scores={name: percent(numbers[name]) for name in SHARES_OF_ROWS if numbers[name] is not None},
             config=yaml.safe_dump({name: value for name, value in numbers["settings"].items() if name != "resources"}),
         )
+
+    def unfit(self, options: Any, needed: RunOptions | None = None) -> str:
+        """Return why a run is not attacked: its saved model alone does not predict as the run did."""
+        name = None if needed is None else beside_the_model(needed.training)
+        return f"--{name} is no part of a saved model, which is what attacks are on" if name else ""
+
+    def no_ensemble(self, path: Sequence[str]) -> str:
+        """Return that an attack is on one model."""
+        return "an attack is on one saved model, and an ensemble is of several"
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the attacked rows."""

@@ -195,14 +195,28 @@ def test_how_well_confidence_tells_the_sides_apart(finished: Path) -> None:
     assert all(one["interval"]["low"] < one["value"] < one["interval"]["high"] for one in told.values())
 
 
-def test_the_trained_model_is_what_is_judged(finished: Path) -> None:
+def check_trained_model_is_judged(folder: Path) -> None:
     """The run's own evaluation, of the model before it was saved, is of the same rows."""
-    trained = pd.read_parquet(finished / "run" / "predictions.parquet")
-    table = pd.read_parquet(finished / "predictions.parquet")
+    trained = pd.read_parquet(folder / "run" / "predictions.parquet")
+    table = pd.read_parquet(folder / "predictions.parquet")
     reloaded = table[table["side"] == "in-domain"].sort_values("row")
     assert reloaded["row"].tolist() == trained["row"].tolist()
     assert reloaded["label"].tolist() == trained["label"].tolist()
     np.testing.assert_allclose(np.stack(reloaded["probabilities"]), np.stack(trained["probabilities"]), atol=1e-5)
+
+
+def test_the_trained_model_is_what_is_judged(finished: Path) -> None:
+    check_trained_model_is_judged(finished)
+
+
+def test_both_sides_are_judged_by_the_posterior_of_the_training_rows(
+    finished: Path, settings: Options, tmp_path: Path
+) -> None:
+    assert run(settings, tmp_path, laplace="true") == 0
+    check_trained_model_is_judged(tmp_path)
+    for side in SIDES:
+        plain, moderated = (rows_of(folder, side, "held-out")[0].max(axis=1) for folder in (finished, tmp_path))
+        assert np.all(moderated < plain)
 
 
 def test_calibrate_reads_the_predictions(finished: Path, tmp_path: Path) -> None:

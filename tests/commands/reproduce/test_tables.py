@@ -1,5 +1,6 @@
 """Tables as data: their files, their cells, the digests of their runs, and what of a user's options they take."""
 
+import hashlib
 import math
 import re
 from dataclasses import replace
@@ -92,13 +93,16 @@ def test_every_cell_has_runs_whose_options_their_commands_know(name):
         for experiment in cell.experiments:
             for run in filter(None, (experiment, experiment.needs)):
                 assert run.options.keys() <= own_options(run.command).keys()
-    wanted = {name for row in table.rows for name in row.options} | {n for c in table.columns for n in c.options}
-    assert wanted - {"attention"} <= options_for(table.command).keys()
+    of_rows = {name for row in table.rows for name in row.options} - {"attention"}
+    for column in table.columns:
+        assert of_rows | column.options.keys() <= options_for(table.command_of(column)).keys()
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if load_table(name).command == "finetune"])
 def test_cells_run_with_every_seed_and_their_commands_take_the_options(name, tmp_path):
     for cell in load_table(name).cells(SEEDS):
+        if cell.column.command:
+            continue
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
         options = COMMAND.resolve(RunFolder(tmp_path, cell.experiments[0]).values)
         assert options.data.task == cell.column.name
@@ -130,7 +134,9 @@ def test_a_benchmark_is_one_run_for_the_whole_table():
 def test_equal_options_have_equal_digests_however_they_are_written():
     def digest(*words):
         table = (
-            load_table("table1").with_given(read_given("finetune", words)).narrowed(tasks=["rte"], attentions=["soft"])
+            load_table("table1")
+            .with_given(read_given(["finetune"], words))
+            .narrowed(tasks=["rte"], attentions=["soft"])
         )
         return next(table.cells([1])).experiments[0].digest
 
@@ -253,6 +259,55 @@ def test_an_ensemble_costs_no_run_and_is_told_from_the_row_that_it_is_of():
     assert cells["soft + EMA"].experiments != plain.experiments
 
 
+STUDY_MADE = "8c7710980e26c1c209b470d087c9ff51d048035de897177d26cbaa4648914938"
+"""SHA-256 of the digests of the table study-small at commit 32c12d2, under which its 360 runs were made."""
+
+
+def test_the_runs_of_the_small_study_keep_their_digests():
+    table = load_table("study-small")
+    digests = {one.digest for cell in table.cells(range(1, table.seeds + 1)) for one in cell.experiments}
+    assert len(digests) == 360
+    assert hashlib.sha256(" ".join(sorted(digests)).encode()).hexdigest() == STUDY_MADE
+
+
+def test_each_column_is_filled_by_its_own_command_and_attacks_work_on_the_runs_of_another():
+    cells = list(load_table("study").narrowed(attentions=["soft"]).cells([1]))
+    assert {cell.experiments[0].command for cell in cells} == {"finetune", "domain-shift", "robustness"}
+    made = {cell.column.label: cell.experiments[0] for cell in cells if cell.row.label == "soft"}
+    assert made["MRPC, attacked"].needs == made["MRPC"]
+
+
+def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_run(tmp_path):
+    table = load_table("study").narrowed(tasks=["stsb", "sst2", "qqp-mrpc"], attentions=["soft"])
+    cells = list(table.cells([1]))
+    result = read_table(table, cells, folders_of(tmp_path, cells))
+    said = {
+        (cell.row.label.removeprefix("soft + "), cell.column.label): cell.reason
+        for cell in result.cells
+        if cell.state == "unfit"
+    }
+    saved = "is no part of a saved model, which is what attacks are on"
+    assert said == {
+        ("label smoothing", "STS-B"): "--label_smoothing_factor: task 'stsb' has no classes to smooth",
+        ("Laplace", "STS-B"): "--laplace: task 'stsb' has no class a row to be confident in",
+        ("MC dropout", "SST-2, attacked"): f"--mc_dropout_passes {saved}",
+        ("Laplace", "SST-2, attacked"): f"--laplace {saved}",
+        ("ensemble", "SST-2, attacked"): "an attack is on one saved model, and an ensemble is of several",
+        ("ensemble", "QQP → MRPC"): "an ensemble has no temperature of its own",
+    }
+    attacked = [cell for cell in cells if cell.column.command == "robustness" and "dropout" in cell.row.label]
+    assert list(folders_of(tmp_path, attacked)) == [one.digest for cell in attacked for one in cell.experiments]
+
+
+def test_an_option_that_only_columns_take_which_are_left_out_does_nothing_and_is_refused():
+    table = load_table("study").with_given({"num_examples": 7})
+    attacked = table.narrowed(tasks=["mrpc"]).cells([1])
+    taken = {cell.column.label: cell.experiments[0].options.get("num_examples") for cell in attacked}
+    assert taken == {"MRPC": None, "MRPC, attacked": 7}
+    with pytest.raises(AlignAttnError, match="--num_examples is no option of finetune"):
+        table.narrowed(tasks=["rte"])
+
+
 def test_of_several_plain_rows_the_nearest_is_compared_with():
     rows = [
         {"options": {"attention": "soft"}},
@@ -363,7 +418,7 @@ def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
 
 def given(*words):
     """What a digest holds of the words that a user gives to a table of finetune."""
-    values = read_given("finetune", words)
+    values = read_given(["finetune"], words)
     return {name: in_digests(option_for("finetune", name), value) for name, value in values.items()}
 
 
@@ -437,6 +492,8 @@ def changed(part, **values):
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
         (changed("rows", against="softly"), "compared with 'softly', and no row has that label"),
         (changed("columns", config="albert-rt"), "albert-rt"),
+        (changed("columns", command="inspect"), "alignattn inspect fills no tables"),
+        (changed("columns", command="benchmark"), "--task is no option of benchmark"),
         (changed("columns", measures=[]), "columns.0.measures"),
         (changed("columns", measures=[{"label": "x", "path": "y", "unit": "miles"}]), "columns.0.measures.0.unit"),
     ],
