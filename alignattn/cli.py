@@ -38,7 +38,10 @@ def overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C."""
+    """Run a command and return its exit code: 0, 2 with one line for a mistake a user can mend, 130 after Ctrl-C.
+
+    Of a `KeyboardInterrupt` with a message, that is said.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     # The image classes of transformers warn, one line each, that torchvision is missing; no text model needs it.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -65,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"alignattn: {reason_of(error)}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
-    except KeyboardInterrupt:
-        print("alignattn: stopped; what is written stays", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"alignattn: stopped; {str(stop) or 'what is written stays'}", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
     return 0
 

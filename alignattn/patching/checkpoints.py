@@ -98,6 +98,7 @@ def load_checkpoint(
     choices: str = CHOICES,
     ignore_mismatched_sizes: bool = False,
     held: Collection[str] = (),
+    reads_pooler: bool = True,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """Load a model as `from_pretrained` does.
@@ -111,6 +112,7 @@ def load_checkpoint(
         choices: what a user may give instead of a checkpoint that cannot be loaded.
         ignore_mismatched_sizes: whether a head of another size is taken for none.
         held: names of weights that the model gets from elsewhere.
+        reads_pooler: whether an encoder's pooler is of use to the caller, who else is not told that it starts random.
         **kwargs: as for `auto_class.from_pretrained`.
     """
     source = model_source(name)
@@ -139,6 +141,8 @@ def load_checkpoint(
             _load_slots(model, source, hub, kwargs.get("variant"))
     _check_finite(name, model)
     left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
+    if not reads_pooler:
+        new = {weight for weight in new if not _within_encoder(weight, model).startswith(POOLER)}
     _say_odd(name, new, {weight for weight in left if not _is_of_other_head(weight, model)})
     return model
 
@@ -282,9 +286,19 @@ def _is_of_other_head(weight: str, model: PreTrainedModel) -> bool:
 
 def _is_needed(weight: str, model: PreTrainedModel, *, is_whole: bool) -> bool:
     """Whether a checkpoint is no good without a weight; a head may be new, and the pooler, which encoders may lack."""
-    encoder = "" if model.base_model is model else f"{model.base_model_prefix}."
-    is_of_encoder = weight.startswith(encoder) and not weight.removeprefix(encoder).startswith(POOLER)
+    encoder = _encoder_prefix(model)
+    is_of_encoder = weight.startswith(encoder) and not _within_encoder(weight, model).startswith(POOLER)
     return is_of_encoder or (is_whole and encoder != "")
+
+
+def _encoder_prefix(model: PreTrainedModel) -> str:
+    """How the names of the encoder's weights begin."""
+    return "" if model.base_model is model else f"{model.base_model_prefix}."
+
+
+def _within_encoder(weight: str, model: PreTrainedModel) -> str:
+    """The name of a weight as the encoder alone has it."""
+    return weight.removeprefix(_encoder_prefix(model))
 
 
 def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:

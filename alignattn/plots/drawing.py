@@ -1,13 +1,18 @@
 """What all pictures share: colours, sizes, legends, and how a picture becomes a file or text."""
 
 import io
+import logging
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from alignattn.plots.fonts import FONT, fonts_with, in_fonts, missing_characters
+from alignattn.support.errors import listing
 from alignattn.support.files import replacing
+
+logger = logging.getLogger(__name__)
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, which the colour-blind tell apart, less its yellow, too pale on white."""
@@ -34,7 +39,7 @@ FILE_SETTINGS: Any = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "svg.hashsalt": "alignattn",
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.sans-serif": [FONT],
 }
 """Text stays text, which is small and can be searched, and the same picture is the same SVG."""
 SVG_DIGITS = 1
@@ -47,6 +52,7 @@ SVG_REPLACEMENTS = (
     (r">\s+<", "><"),
 )
 """What is looked for in the SVG of `matplotlib`, and what takes its place."""
+SVG = "svg"
 WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
 
 
@@ -86,7 +92,7 @@ def write_figure(figure: Any, path: Path) -> None:
 def svg_text(figure: Any) -> str:
     """Return a picture as an `<svg>` element to be put into a page, the same text for the same picture."""
     file = io.StringIO()
-    _save(figure, file, format="svg", metadata=WITHOUT_DATE)
+    _save(figure, file, format=SVG, metadata=WITHOUT_DATE)
     text = file.getvalue()
     return _compact(text[text.index("<svg") :])
 
@@ -98,8 +104,18 @@ def _save(figure: Any, target: Any, **options: Any) -> None:
     for text in figure.findobj(Text):
         # A name or a token with dollars in it is no formula.
         text.set_parse_math(False)
-    with rc_context(FILE_SETTINGS):
+    with rc_context(FILE_SETTINGS), missing_characters() as missing:
         figure.savefig(target, **options)
+    # In an SVG text stays text: whoever shows it has the fonts.
+    if not missing or SVG in (options.get("format"), str(target).rpartition(".")[-1]):
+        return
+    with rc_context(FILE_SETTINGS), in_fonts(figure, [FONT, *fonts_with(missing)]), missing_characters() as missing:
+        figure.savefig(target, **options)
+    if missing:
+        logger.warning(
+            "no font on this machine has %s: boxes in the picture; install one (Noto Sans CJK, say), or write an .svg",
+            listing(missing),
+        )
 
 
 def _compact(svg: str) -> str:

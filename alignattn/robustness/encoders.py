@@ -93,7 +93,9 @@ def load_sentence_encoder(folder: Path, device: str, dtype: torch.dtype) -> Mean
     """
     choices = "the folder of an encoder"
     lacking = f"whole encoder: give {choices}"
-    model, tokenizer = load_pretrained(str(folder), AutoModel, lacking=lacking, choices=choices, use_safetensors=True)
+    model, tokenizer = load_pretrained(
+        str(folder), AutoModel, lacking=lacking, choices=choices, reads_pooler=False, use_safetensors=True
+    )
     network: torch.nn.Module = model
     network.to(device=device, dtype=dtype)
     return MeanPooling(model, tokenizer)

@@ -61,7 +61,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     if not traits.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
     model, tokenizer = load_pretrained(
-        name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32
+        name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32, reads_pooler=False
     )
     model = merge_adapters(model)
     if is_patched(model) and not patch_of(model).config.changes_function:

@@ -1,5 +1,7 @@
 """The one door of checkpoints that a training goes on from: what is damaged, or of another model, is refused."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
 from alignattn.runs.logs import STATE_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import parse_json, read_json, read_record
-from alignattn.training.checkpoints import damaged_file, step_of
+from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
 from alignattn.training.saved_state import SavedAlignmentState, SavedState
 
 OF_A_FILE = frozenset(
@@ -52,6 +54,17 @@ def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] =
         raise AlignAttnError(
             f"{folder} is a checkpoint of another model ({reason}): give another to --resume_from_checkpoint"
         )
+
+
+@contextmanager
+def told_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Have Ctrl-C say what a run leaves in its folder, and what the same command will do with that."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        newest = last_whole_checkpoint(folder)
+        after = "begins anew" if newest is None else f"goes on from its {newest.name}"
+        raise KeyboardInterrupt(f"{folder} holds no finished model, and the same command {after}") from stop
 
 
 def _check_state(folder: Path, record: type[SavedState]) -> None:

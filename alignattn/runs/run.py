@@ -35,7 +35,7 @@ from alignattn.runs.results import (
     read_result,
     render_metrics,
 )
-from alignattn.runs.resuming import check_checkpoint
+from alignattn.runs.resuming import check_checkpoint, told_how_to_go_on
 from alignattn.runs.rows import EncodedData, count_cut_rows, encode_splits, load_run_rows
 from alignattn.runs.start import start_of
 from alignattn.runs.task_trainer import TaskTrainer
@@ -94,7 +94,7 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         if options.training.push_to_hub and PartialState().is_main_process:
             push_run(finished, options)
         return finished
-    with sole_writer(options.output_dir):
+    with sole_writer(options.output_dir), told_how_to_go_on(options.output_dir):
         # Another process may have made it meanwhile, or another run.
         check_output_dir(options)
         if read_result(options.output_dir) is not None:

@@ -1,5 +1,6 @@
 """A Ray cluster: one at an address, or one that is started here for the purpose."""
 
+import logging
 import os
 import re
 import socket
@@ -44,7 +45,7 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
     ray = import_ray()
     _check_listening(address)
     try:
-        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False)
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise AlignAttnError(f"no Ray cluster at {address}: {one_line(error)}") from error
     try:

@@ -90,7 +90,9 @@ def own_file(task: Task, split: str) -> Path:
     return Path(files[split])
 
 
-def read_file(path: Path, cache_dir: str | None = None, *, encoding: str | None = None) -> datasets.Dataset:
+def read_file(
+    path: Path, cache_dir: str | None = None, *, encoding: str | None = None, name: str | None = None
+) -> datasets.Dataset:
     """Reads a user's rows: one file, whose extension says its format, or a folder of texts with a folder a class.
 
     CSV, TSV, JSON lines (or one JSON array) and CoNLL may be compressed, as `rows.csv.gz`; Parquet is by itself.
@@ -99,7 +101,9 @@ def read_file(path: Path, cache_dir: str | None = None, *, encoding: str | None 
         path: of the file or folder.
         cache_dir: where `datasets` keeps what it read of Parquet; a folder of this process when None.
         encoding: of text; UTF-8 when None.
+        name: that a file of text is called by in what is said of it; its path when None.
     """
+    called = path if name is None else Path(name)
     if path.is_dir():
         return datasets.Dataset.from_dict(read_class_folder(path, encoding))
     check_file(path)
@@ -112,18 +116,18 @@ def read_file(path: Path, cache_dir: str | None = None, *, encoding: str | None 
     try:
         if suffix == _PARQUET:
             return _read_parquet(path, cache_dir)
-        columns = _TEXT_READERS[suffix](path, read_whole(path, encoding))
+        columns = _TEXT_READERS[suffix](called, read_whole(path, encoding))
         return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
     except AlignAttnError:
         raise
     except UnicodeDecodeError as error:
         raise AlignAttnError(
-            f"cannot read {path} as {suffix[1:].upper()}: {_reason(error)}; give its --encoding, such as cp1252 or "
+            f"cannot read {called} as {suffix[1:].upper()}: {_reason(error)}; give its --encoding, such as cp1252 or "
             "utf-16"
         ) from error
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
         kind = suffix[1:].upper()
-        raise AlignAttnError(f"cannot read {path} as {kind}: {_reason(error)}; correct the file") from error
+        raise AlignAttnError(f"cannot read {called} as {kind}: {_reason(error)}; correct the file") from error
 
 
 def _read_json(path: Path, text: str) -> dict[str, list[Any]]:

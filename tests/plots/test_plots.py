@@ -19,6 +19,7 @@ from alignattn.plots import (
     svg_text,
     write_figure,
 )
+from alignattn.plots.fonts import fonts_with
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -83,3 +84,30 @@ def test_an_svg_is_the_same_each_time_and_names_no_time():
 
     assert text() == text()
     assert "date" not in text()
+
+
+def bars_of(*groups):
+    panel = BarPanel("time", groups, {"soft": [Spread.exact(1)] * len(groups)})
+    return draw_bars([panel], names=["soft"], y_label="", reference=1, title="")
+
+
+@pytest.mark.parametrize(("ending", "said"), [("png", ["训", "练"]), ("svg", [])])
+def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, caplog, recwarn):
+    if fonts_with("训练"):
+        pytest.skip("a font of this machine has them")
+    write_figure(bars_of("训练", "练"), tmp_path / f"bars.{ending}")
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        f"no font on this machine has {', '.join(said)}"
+    ] * bool(said)
+    assert not recwarn.list
+
+
+def test_characters_of_another_font_are_drawn_in_it(tmp_path, caplog, recwarn):
+    # A script letter, which matplotlib's own mathematical fonts have and its text font does not.
+    figure = bars_of("\U0001d49c")
+    write_figure(figure, tmp_path / "bars.pdf")
+    assert not caplog.messages
+    assert not recwarn.list
+    assert b"Math" in (tmp_path / "bars.pdf").read_bytes()
+    # What is drawn of the figure next has the text font alone again.
+    assert "Math" not in svg_text(figure)

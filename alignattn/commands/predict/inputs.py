@@ -21,6 +21,8 @@ CSV, JSON_LINES, PARQUET = ".csv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
 """Endings of files whose rows hold lists, which JSON lines hold as well."""
 PARQUET_MAGIC = b"PAR1"
+STANDARD_INPUT = "standard input"
+"""What it is called in what is said of it."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,11 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
         path = Path(folder) / f"stdin{suffix}"
         path.write_bytes(content)
         try:
-            rows = read_file(path, encoding=encoding)
-            return _dataset_source(rows, task, "standard input", CSV if suffix == CSV else JSON_LINES)
+            rows = read_file(path, encoding=encoding, name=STANDARD_INPUT)
+            return _dataset_source(rows, task, STANDARD_INPUT, CSV if suffix == CSV else JSON_LINES)
         except AlignAttnError as error:
-            raise AlignAttnError(str(error).replace(str(path), "standard input")) from error
+            # Of Parquet the file itself is spoken of.
+            raise AlignAttnError(str(error).replace(str(path), STANDARD_INPUT)) from error
 
 
 def text_source(task: Task, texts: Sequence[str]) -> Source:

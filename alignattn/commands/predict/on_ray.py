@@ -1,6 +1,7 @@
 """A folder's files on a cluster: Ray Data hands them to workers, each of which holds the model."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from alignattn.support.options import values_of
 from alignattn.support.progress import counted
 from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
 from alignattn.tasks.cut_rows import CutRows, cut_of
+
+OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
+"""Loggers by which Ray Data tells how far it is, which is told here as of any work."""
 
 
 class FileWorker:
@@ -71,6 +75,8 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
         # It is imported where it is used: it takes seconds.
         import ray.data
 
+        for name in OWN_PROGRESS:
+            logging.getLogger(name).setLevel(logging.ERROR)
         wanted = gpu_or_core(ray)
         room = int(ray.cluster_resources().get("GPU" if "num_gpus" in wanted else "CPU", 1))
         workers = min(len(jobs), options.processes or room)

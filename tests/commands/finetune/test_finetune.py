@@ -450,6 +450,22 @@ class TestBadInput:
         assert run(options) == 130
         assert one_line(capsys) == "alignattn: stopped; what is written stays"
 
+    @pytest.mark.parametrize(
+        ("step", "after"), [(2, "begins anew"), (5, "goes on from its checkpoint-3")], ids=["first epoch", "second"]
+    )
+    def test_ctrl_c_while_it_trains(self, step, after, options, monkeypatch, capsys):
+        def interrupt(trainer, *args, **kwargs):
+            if trainer.state.global_step == step:
+                raise KeyboardInterrupt
+            return training_step(trainer, *args, **kwargs)
+
+        training_step = alignattn.AlignmentTrainer.training_step
+        monkeypatch.setattr(alignattn.AlignmentTrainer, "training_step", interrupt)
+        assert run(options) == 130
+        folder = options["--output_dir"]
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alignattn")]
+        assert line == f"alignattn: stopped; {folder} holds no finished model, and the same command {after}"
+
 
 def test_the_script_is_the_command(options):
     done = subprocess.run(

@@ -214,6 +214,12 @@ def test_texts_and_standard_input_are_answered_on_standard_output(new, own, caps
         assert [row["prediction"] for row in found] == [answer["prediction"] for answer in expected]
 
 
+def test_what_is_guessed_of_standard_input_is_said_of_it(own, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"said;id\nthe cat;1\n")))
+    assert predict("--run", own / "run", "--file", "-") == 0
+    assert capsys.readouterr().err == "standard input: its columns seem to be separated by semicolons\n"
+
+
 def test_a_pair_a_question_and_words_are_texts_of_a_row(train, capsys):
     for kind, texts in (
         ("pair", ["the cat", "a dog"]),
@@ -405,13 +411,16 @@ def test_a_temperature_is_for_classes(kind, problem, train, capsys):
 
 
 @pytest.mark.parametrize("kind", ["pair", "choice", "tags", "answers"])
-def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys):
+def test_a_picture_shows_where_a_head_looked(kind, train, tmp_path, capsys, caplog):
     file = write_rows(tmp_path / "new.jsonl", unlabelled(train(kind)))
+    caplog.clear()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "seen.svg")
     assert predict(*words, "--layer", 1, "--head", 2) == 0
     picture = (tmp_path / "seen.svg").read_text(encoding="utf-8")
     assert "layer 1, head 2" in picture
     assert "[CLS]" in picture
+    # A picture reads nothing of the pooler, which models of tags and answers lack.
+    assert "start random" not in caplog.text
     capsys.readouterr()
     words = ("--run", train(kind) / "run", "--file", file, "--explain", tmp_path / "b.svg", "--output_file")
     assert predict(*words, tmp_path / "b.csv", "--layer", 2) == 2
