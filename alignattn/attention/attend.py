@@ -20,9 +20,11 @@ Without slots such a module attends as ever.
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
 from alignattn.attention.edges import Edges
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
@@ -35,9 +37,10 @@ CHILD_NAME = "alignattn"
 
 @runtime_checkable
 class AttentionLayer(Protocol):
-    """What a module of self-attention names for `alignattn.attach`, as attributes or properties.
+    """What a module of attention names for `alignattn.attach`, as attributes or properties.
 
-    Its forward projects what it attends to once, and calls `alignattn.attend(self, …)` with the heads.
+    Its forward projects what attends and what it attends to once, and calls `alignattn.attend(self, …)` with the heads.
+    Both are the same tokens in self-attention; where they are not, its mask is a `CrossMask`.
 
     Attributes:
         num_heads: heads H.
@@ -73,7 +76,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | Edges | None = None,
+    mask: Mask | None = None,
     *,
     dropout: float = 0.0,
     scale: float | None = None,
@@ -85,11 +88,11 @@ def attend(
     Args:
         module: the attention module that calls.
         query: `[B, H, n, d]`, of its `query_projection`; it may be rotated by position.
-        key: `[B, H, n, d]`, of its `key_projection`, likewise.
-        value: `[B, H, n, d]`.
+        key: `[B, H, n, d]`, of its `key_projection`, likewise; of other tokens `[B, H, m, d]`.
+        value: `[B, H, n, d]`, or as the keys.
         mask: bool, `[B, n]`, True = a real token; or `[B, 1, n, n]`, True where a query may attend, with a diagonal
             that is True for real tokens. None = all tokens are real, and attend everywhere. Each row needs a real one.
-            Or the edges of a graph of n nodes, B = 1.
+            Or the edges of a graph of n nodes, B = 1; or, where keys are of other tokens than queries, a `CrossMask`.
         dropout: probability with which a weight is dropped in training.
         scale: factor of the dot products; 1/sqrt(d) if None.
 
@@ -99,13 +102,13 @@ def attend(
     Raises:
         AlignAttnError: if the mask is none of these.
     """
-    pairs = mask if mask is None or isinstance(mask, Edges) else _pair_mask(mask, query, key)
+    pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
     dropout = dropout if module.training else 0.0
     own_score: Score | None = getattr(module, "own_score", None)
 
     def plain() -> tuple[Tensor, Tensor | None]:
         if own_score is None and not isinstance(pairs, Edges):
-            return F.scaled_dot_product_attention(query, key, value, pairs, dropout, scale=scale), None
+            return F.scaled_dot_product_attention(query, key, value, pairs_of(pairs), dropout, scale=scale), None
         sizes = query.shape[-1], query.shape[1]
         score = own_score or ScaledDot(*sizes)
         return attend_by(score, Softmax(*sizes), query, key, value, pairs, scale=scale, dropout=dropout)
@@ -119,6 +122,10 @@ def attend(
 
 def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
+    if queries != keys:
+        raise AlignAttnError(
+            f"{queries} queries and {keys} keys are of other tokens, whose masks are two: give attend a CrossMask"
+        )
     is_of_pairs = mask.shape == (batch, 1, queries, keys)
     if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):
         raise AlignAttnError(
@@ -128,3 +135,14 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     # Bool of an integer mask is what a user means by it; added to scores it would be something else.
     mask = mask.bool()
     return mask if is_of_pairs else mask[:, None, None, :].expand(-1, 1, mask.shape[-1], -1)
+
+
+def _checked(mask: Edges | CrossMask | None, query: Tensor, key: Tensor) -> Edges | CrossMask | None:
+    sides = ((mask.query, query), (mask.key, key)) if isinstance(mask, CrossMask) else ()
+    for side, features in sides:
+        if side is not None and (side.dtype != torch.bool or side.shape != features.shape[::2]):
+            wanted = list(features.shape[::2])
+            raise AlignAttnError(
+                f"a CrossMask of {side.dtype} {list(side.shape)} is none of attend: give bool, {wanted}"
+            )
+    return mask

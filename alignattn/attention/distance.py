@@ -202,6 +202,19 @@ class _Discriminators(nn.Module):
         return (hidden @ self.outer)[..., 0] + self.outer_bias
 
 
+def as_many(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Return clouds `[H, N, d]` and `[H, M, d]` with as many points each, of the larger one drawn with a fixed seed."""
+    count = min(first.shape[1], second.shape[1])
+    return _drawn(first, count), _drawn(second, count)
+
+
+def _drawn(points: Tensor, count: int) -> Tensor:
+    if points.shape[1] == count:
+        return points
+    order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(HALVES_SEED))
+    return points[:, order[:count].sort().values.to(points.device)]
+
+
 def halves(points: Tensor) -> tuple[Tensor, Tensor]:
     """Return two halves of points `[H, N, d]`, the same of every cloud with N points; one point is both its halves."""
     order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(HALVES_SEED))

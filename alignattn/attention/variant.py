@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import PLAIN, AttentionConfig
+from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
 from alignattn.attention.edges import Edges, attend_edges
 from alignattn.attention.normalizers.base import Normalizer
 from alignattn.attention.scores import DotProduct, Score
@@ -15,7 +16,7 @@ from alignattn.attention.values import Identity, Value
 
 
 class AttentionVariant(nn.Module):
-    """The slots of one self-attention layer's function, with their parameters in float32: O = N(S(Q, K)) · g(Q, V).
+    """The slots of one attention layer's function, with their parameters in float32: O = N(S(Q, K)) · g(Q, V).
 
     Args:
         config: the choices.
@@ -40,7 +41,7 @@ class AttentionVariant(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | Edges | None = None,
+        mask: Mask | None = None,
         *,
         bias: Tensor | None = None,
         scale: float | None = None,
@@ -52,10 +53,10 @@ class AttentionVariant(nn.Module):
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, H, n, d]`.
-            value: `[B, H, n, d]`.
+            key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
+            value: as the keys.
             mask: `[B, 1, n, n]` bool, True where a query may attend; None = everywhere; or the edges of a graph, which
-                is one sample.
+                is one sample; or the masks of keys that are of other tokens.
             bias: what the model adds to scores of any kind, its part of relative positions, `[B, H, n, n]` in the
                 queries' type.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
@@ -64,7 +65,7 @@ class AttentionVariant(nn.Module):
             own_score: of the layer, where it keeps one.
 
         Returns:
-            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]`, along edges `[1, H, E]`, or None.
+            The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
         values_may_meet = None
         # Plain values meet no query: for them the mask would be made for nothing.
@@ -75,8 +76,9 @@ class AttentionVariant(nn.Module):
         assert score is not None
         if self.uses_softmax and isinstance(score, DotProduct) and not isinstance(mask, Edges) and not wants_weights:
             mapped, factor = score.map_query(query), score.factor(scale)
-            mask = mask if bias is None else masked_bias(bias, mask)
-            return F.scaled_dot_product_attention(mapped, key, values, mask, dropout, scale=factor), None
+            pairs = pairs_of(mask)
+            pairs = pairs if bias is None else masked_bias(bias, pairs)
+            return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
         return attend_by(score, self.normalizer_slot, query, key, values, mask, bias=bias, scale=scale, dropout=dropout)
 
 
@@ -91,7 +93,7 @@ def attend_by(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | Edges | None,
+    mask: Mask | None,
     *,
     bias: Tensor | None = None,
     scale: float | None = None,
@@ -103,23 +105,25 @@ def attend_by(
         return attend_edges(query, key, value, mask, score_edges, normalizer.of_edges, dropout)
     scores = score(query, key, scale)
     scores = scores if bias is None else scores + bias
-    weights = normalizer(scores, mask, query).to(value.dtype)
+    weights = normalizer(scores, pairs_of(mask), query).to(value.dtype)
     weights = F.dropout(weights, p=dropout, training=dropout > 0)
     return weights @ value, weights
 
 
-def values_mask(mask: Tensor | Edges) -> Tensor | Edges:
+def values_mask(mask: Mask) -> Tensor | Edges | None:
     """Return which queries a value may meet, from which keys a query may attend.
 
     The transpose, without the queries at padding, which attend real keys like any other. Values at padding weigh
     nothing afterwards: they meet everything, because not every kernel is finite on an empty row.
 
     Args:
-        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real. Or edges.
+        mask: `[B, 1, n, n]` bool; a token may attend itself if and only if it is real. Or edges, or of other tokens.
 
     Returns:
-        `[B, 1, n, n]` bool, or edges.
+        `[B, 1, n, n]` bool, or edges; of other tokens `[B, 1, 1, n]`, or None where all queries are real.
     """
+    if isinstance(mask, CrossMask):
+        return mask.transposed.pairs
     if isinstance(mask, Edges):
         return mask.transposed
     real = mask.diagonal(dim1=-2, dim2=-1)

@@ -24,6 +24,7 @@ from alignattn.tasks import (
     Task,
     TextClassification,
     TokenClassification,
+    VisualQuestionAnswering,
 )
 
 MODEL_TYPE_PREFIX = "alignattn-"
@@ -42,6 +43,7 @@ class Traits:
         score: what it attends by, one of `SCORES`, where the attention names no other.
         alignment_options: what an alignment is of where the user does not say, by its name.
         attends_edges: whether it attends along the edges of a graph.
+        reads_texts_alone: whether all that it attends to are tokens of texts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
         training: fields of `TrainingArguments` that it is trained with where the user says nothing.
     """
@@ -53,6 +55,7 @@ class Traits:
     score: str = PLAIN.score
     alignment_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     attends_edges: bool = False
+    reads_texts_alone: bool = True
     reads_embeddings: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
 
@@ -132,6 +135,21 @@ MODELS = Registry(
             "GATv2, a graph attention network (Brody et al. 2022)",
             "brody2022attentive",
             traits=_graph_traits("gatv2"),
+        ),
+        # Adam and the rate of Yu et al. 2019 (their code's base; 13 epochs on VQA-v2), with a linear decay where theirs
+        # steps down twice.
+        "mcan": ModelEntry(
+            ".mcan:McanForVisualQuestionAnswering",
+            "MCAN, a deep modular co-attention network (Yu et al. 2019)",
+            "yu2019deep",
+            traits=Traits(
+                tasks=(VisualQuestionAnswering,),
+                has_attention=True,
+                reads_texts_alone=False,
+                reads_embeddings=True,
+                training={"optim": "adamw_torch", "learning_rate": 1e-4, "weight_decay": 0.0, "num_train_epochs": 13}
+                | {"per_device_train_batch_size": 64, "per_device_eval_batch_size": 256},
+            ),
         ),
     },
     package=__name__,

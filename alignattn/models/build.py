@@ -15,7 +15,15 @@ from alignattn.models.words import build_tokenizer, embedding_matrix, read_embed
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.tasks import Task
 
-FIELDS_OF_THE_DATA = ("num_features", "num_labels", "pad_token_id", "vocab_size")
+FIELDS_OF_THE_DATA = (
+    "feature_width",
+    "num_features",
+    "num_labels",
+    "pad_token_id",
+    "pixel_deviation",
+    "pixel_mean",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ def build_word_model(
     seed: int,
     skip_bad_rows: bool = False,
     config_fields: Mapping[str, Any] | None = None,
+    of_data: Mapping[str, Any] | None = None,
 ) -> BuiltModel:
     """Build an untrained model with a table of word vectors, `embedding`, and its tokenizer.
 
@@ -95,6 +104,7 @@ def build_word_model(
         seed: of all that is random; the global generator is left as it was.
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `Material`.
+        of_data: further fields of the config, which follow from the rows.
     """
     fields = dict(config_fields or {})
     check_fields(fields, model_class.config_class)
@@ -108,6 +118,7 @@ def build_word_model(
             f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
+    fields |= of_data or {}
     model = build_model(model_class, fields, seed)
     if read is None:
         return BuiltModel(model, tokenizer, EmbeddingsReport(None, len(words), 0))

@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
+from alignattn.attention.cross_mask import CrossMask, Mask
 from alignattn.attention.edges import Edges
 from alignattn.support.errors import AlignAttnError
 
@@ -29,9 +30,11 @@ class LayerRecord:
         loss: the alignment loss, a scalar; None without an alignment.
         diagnostics: detached scalars by name, such as the discriminator's accuracy.
         query: `[B, H, n, d]` as the attention received it.
-        key: `[B, H, n, d]`.
-        weights: `[B, H, n, n]`, the attention weights; along the edges of a graph `[1, H, E]`.
-        mask: `[B, n]` bool, True = a real token; None where nothing is padded.
+        key: `[B, H, n, d]`; of other tokens than the queries `[B, H, m, d]`.
+        weights: `[B, H, n, m]`, the attention weights; along the edges of a graph `[1, H, E]`.
+        mask: `[B, n]` bool, True = a real token; None where nothing is padded. Of the queries, and of the keys where
+            they are of the same tokens.
+        key_mask: `[B, m]`, of the keys; the same tensor as `mask` where they are of the same tokens.
     """
 
     loss: Tensor | None = None
@@ -40,6 +43,7 @@ class LayerRecord:
     key: Tensor | None = None
     weights: Tensor | None = None
     mask: Tensor | None = None
+    key_mask: Tensor | None = None
 
     def __repr__(self) -> str:
         """Return the shapes of what is there: the numbers of a step fill pages."""
@@ -48,7 +52,7 @@ class LayerRecord:
         return f"{type(self).__name__}({', '.join(shapes)})"
 
 
-_TENSORS = ("query", "key", "weights", "mask", "loss")
+_TENSORS = ("query", "key", "weights", "mask", "key_mask", "loss")
 
 
 @dataclass
@@ -78,18 +82,22 @@ class Recording:
         return torch.stack(losses).mean() if losses else None
 
 
+Sides = tuple[Tensor | None, Tensor | None]
+"""The masks of queries and of keys."""
+
+
 class RecordedCall:
     """One attention call of a training forward, and the one before it.
 
     Attributes:
         query: `[B, n, H * d]`, as the projection gave it, with the gradient that the alignment's scope wants.
-        key: `[B, n, H * d]`, likewise.
+        key: `[B, m, H * d]`, likewise.
         mask: as the attention received it, or None.
         slots: of the module that called, a `LayerSlots`.
         previous: the call before; the end of the list is None.
     """
 
-    def __init__(self, query: Any, key: Any, mask: Tensor | None, slots: Any, previous: Any = None) -> None:
+    def __init__(self, query: Any, key: Any, mask: Tensor | CrossMask | None, slots: Any, previous: Any = None) -> None:
         self.query = query
         self.key = key
         self.mask = mask
@@ -253,12 +261,12 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
         calls: at least one.
         alignments: for each size of a head, an `Alignment` or one in a basis.
     """
-    masks: list[tuple[Tensor | None, Tensor | None]] = []
+    masks: list[tuple[Tensor | CrossMask | None, Sides]] = []
     by_size: dict[str, list[Call]] = {}
     for call in calls:
-        slots, mask = call.slots, _real_tokens_once(call.mask, masks)
+        slots, sides = call.slots, _real_tokens_once(call.mask, masks)
         by_size.setdefault(str(slots.head_dim), []).append(
-            Call(call.query, call.key, slots.num_heads, mask, mask, slots.layer)
+            Call(call.query, call.key, slots.num_heads, *sides, slots.layer)
         )
     samples = sum(len(call.query) for call in calls)
     parts = [
@@ -268,7 +276,7 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _real_tokens_once(mask: Tensor | None, known: list[tuple[Tensor | None, Tensor | None]]) -> Tensor | None:
+def _real_tokens_once(mask: Tensor | CrossMask | None, known: list[tuple[Tensor | CrossMask | None, Sides]]) -> Sides:
     # Compared by `is`: the compiler would guard on an id, and compile each step anew.
     for other, real in known:
         if other is mask:
@@ -278,12 +286,16 @@ def _real_tokens_once(mask: Tensor | None, known: list[tuple[Tensor | None, Tens
     return real
 
 
-def real_tokens(mask: Tensor | Edges | None) -> Tensor | None:
-    """Return `[B, n]` bool, True = a real token, from a mask `[B, 1, n, n]`; None where all are, as a graph's nodes.
+def real_tokens(mask: Mask | None) -> Sides:
+    """Return which queries and which keys are real, `[B, n]` and `[B, m]` bool; None where all are.
 
-    A token may attend to itself if and only if it is real; off the diagonal a sliding window masks real pairs, too.
+    They are one tensor for a mask `[B, 1, n, n]`, of the same tokens: one may attend to itself if and only if it is
+    real; off the diagonal a sliding window masks real pairs, too. All nodes of a graph are real.
     """
     if mask is None or isinstance(mask, Edges):
-        return None
+        return None, None
+    if isinstance(mask, CrossMask):
+        return mask.query, mask.key
     diagonal = mask[:, 0].diagonal(dim1=-2, dim2=-1)
-    return diagonal if diagonal.dtype == torch.bool else diagonal == 0
+    real = diagonal if diagonal.dtype == torch.bool else diagonal == 0
+    return real, real

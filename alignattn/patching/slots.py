@@ -15,6 +15,7 @@ from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.attention.cross_mask import Mask, pairs_of
 from alignattn.attention.edges import Edges
 from alignattn.attention.scores import Score
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
@@ -147,7 +148,7 @@ class LayerSlots(AttentionVariant):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | Edges | None,
+        mask: Mask | None,
         plain: Callable[[], tuple[Tensor, Tensor | None]] | None,
         *,
         bias: Tensor | None = None,
@@ -160,10 +161,10 @@ class LayerSlots(AttentionVariant):
 
         Args:
             query: `[B, H, n, d]`.
-            key: `[B, H, n, d]`.
-            value: `[B, H, n, d]`.
+            key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
+            value: as the keys.
             mask: `[B, 1, n, n]`: bool, or in transformers' eager attention floats that are added to the scores; or the
-                edges of a graph.
+                edges of a graph, or the masks of keys that are of other tokens.
             plain: attends as the model does without slots, and gives the weights if it has them; None where the slots
                 attend, whatever they are.
             bias: as for `attend`; the mask is bool then.
@@ -173,7 +174,7 @@ class LayerSlots(AttentionVariant):
             own_score: of the layer, if it has one; its `plain` then gives the weights, as it does along edges.
 
         Returns:
-            The attended values `[B, H, n, d]`, and the weights `[B, H, n, n]`, along edges `[1, H, E]`, or None.
+            The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
         recording = self.collector.recording
         wants_weights = wants_weights or recording is not None
@@ -193,17 +194,17 @@ class LayerSlots(AttentionVariant):
             attended, weights = plain()
         elif wants_weights or plain is None:
             assert not isinstance(mask, Edges)
-            added = mask if bias is None else masked_bias(bias, mask)
+            added = pairs_of(mask) if bias is None else masked_bias(bias, pairs_of(mask))
             attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
         else:
             attended, weights = plain()
         call = self._recorded(query, key, mask)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
-            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, real_tokens(mask)))
+            recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real_tokens(mask)))
         return attended, weights
 
-    def _recorded(self, query: Tensor, key: Tensor, mask: Tensor | Edges | None) -> RecordedCall | None:
+    def _recorded(self, query: Tensor, key: Tensor, mask: Mask | None) -> RecordedCall | None:
         """Return the call for the alignment, if it wants one."""
         if not self.records_calls:
             return self._projected_call(mask) if self.aligns and self.collector.recording is not None else None
@@ -229,13 +230,13 @@ class LayerSlots(AttentionVariant):
         """Whether each call is recorded for the alignment of a step."""
         return self.aligns and self.training
 
-    def record_call(self, mask: Tensor | Edges | None) -> RecordedCall | None:
+    def record_call(self, mask: Mask | None) -> RecordedCall | None:
         """Record a call of a training forward for the alignment of the step; None where the taps were closed."""
         call = self._projected_call(mask) if self.collector.is_tapped(self.training) else None
         self.collector.add(call)
         return call
 
-    def _projected_call(self, mask: Tensor | Edges | None) -> RecordedCall:
+    def _projected_call(self, mask: Mask | None) -> RecordedCall:
         projected = self.collector.take_projected()
         if FUSED in projected and self.queries_and_keys is not None:
             query, key = self.queries_and_keys(projected[FUSED])

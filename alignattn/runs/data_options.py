@@ -11,7 +11,7 @@ from alignattn.support.compression import check_encoding, plain_suffix
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import MOST_PROCESSES, option
 from alignattn.support.options import Options, options_of
-from alignattn.support.places import input_path
+from alignattn.support.places import input_folder, input_path
 from alignattn.tasks import Task
 from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
 
@@ -20,6 +20,7 @@ DATA_GROUP, ANSWER_GROUP = "data", "question answering"
 
 TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
 FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the whole graph)."
+FEATURES_HELP = "Features of images' regions, .npz or .npy, of a task that reads those."
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
 """Options that go with any file of rows."""
@@ -68,6 +69,7 @@ class DataOptions(Options):
         None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MOST_PROCESSES, rare=True
     )
     fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, group=DATA_GROUP, low=-1, rare=True)
+    features: str | None = option(None, FEATURES_HELP, group=DATA_GROUP, metavar="DIR", place=input_folder, rare=True)
     doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
     n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
     max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
@@ -144,4 +146,6 @@ class DataOptions(Options):
             max_answer_length=self.max_answer_length,
             num_proc=self.preprocessing_num_workers,
             fan_out=self.fan_out,
+            image_size=getattr(task, "image_size", 0),
+            feature_width=getattr(task, "feature_width", 0),
         )

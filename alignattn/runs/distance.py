@@ -1,6 +1,6 @@
 """The distance of queries and keys while a model trains: on the same rows at every logging step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from alignattn.attention.basis import cloud
-from alignattn.attention.distance import measure_distances, sliced_wasserstein
+from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance_obstacle
 from alignattn.patching.recording import LayerRecord
@@ -110,11 +110,7 @@ def query_key_distances(model: PreTrainedModel, batch: dict[str, Tensor], *, bal
         balances: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
     """
     layers = _recorded(model, batch)
-    measured = [
-        measure_distances(cloud(layer.query, layer.mask), cloud(layer.key, layer.mask))
-        for layer in layers
-        if layer.query is not None and layer.key is not None
-    ]
+    measured = [measure_distances(*clouds) for clouds in _clouds(layers)]
     named = {AS_IS_NAME: "as_is", BALANCED_NAME: "balanced", FLOOR_NAME: "floor"}
     means = {
         name: float(torch.stack([getattr(distances, field).mean() for distances in measured]).mean())
@@ -131,12 +127,15 @@ def _recorded(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerRec
 
 
 def _distance_by_size(layers: Sequence[LayerRecord]) -> float:
-    distances = [
-        sliced_wasserstein(layer.query, layer.key, layer.mask).mean()
-        for layer in layers
-        if layer.query is not None and layer.key is not None
-    ]
+    distances = [sliced_wasserstein(query[None], key[None]).mean() for query, key in _clouds(layers)]
     return float(torch.stack(distances).mean())
+
+
+def _clouds(layers: Sequence[LayerRecord]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the real tokens' queries and keys of each layer, `[H, N, d]`."""
+    for layer in layers:
+        if layer.query is not None and layer.key is not None:
+            yield as_many(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
 
 
 def distance_batch(task: Task, split: EncodedSplit, processor: Any) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import DRAWN, FIRST
+from alignattn.tasks.vqa.task import with_features
 
 SEED_FOLDER_PREFIX = "seed-"
 
@@ -157,6 +158,7 @@ class RunOptions(Options):
             return None
         kept = self.output_dir / TASK_FILE
         task = read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+        task = with_features(task, self.data.features)
         if self.data.evaluation_splits is None:
             return task
         task = replace(task, evaluation_splits=self.data.evaluation_splits)

@@ -16,6 +16,7 @@ from alignattn.tasks.nodes.task import NodeClassification
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
+from alignattn.tasks.vqa.task import VisualQuestionAnswering
 
 __all__ = [
     "TASKS",
@@ -28,6 +29,7 @@ __all__ = [
     "Task",
     "TextClassification",
     "TokenClassification",
+    "VisualQuestionAnswering",
     "get_task",
     "is_definition",
     "plain_name",

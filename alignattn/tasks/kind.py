@@ -65,14 +65,21 @@ class TaskKind(ABC, Generic[T]):
     """The tensor of a batch that holds numbers, which noise can be added to; None where a batch holds tokens, and it is
     their embeddings that are such numbers."""
 
-    feature_dim: ClassVar[int] = -1
-    """Which dimension of that tensor its features are along; each is standardised by its own deviation."""
+    reads_texts_alone: ClassVar[bool] = True
+    """Whether all that a model attends to is tokens of a row's texts."""
 
     cuts_rows: ClassVar[bool] = True
     """Whether what is too long of a row is left out, and not read in a window of its own."""
 
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """How the tokenizer of a model must be loaded to serve."""
+
+    def feature_dim(self, dims: int) -> int:
+        """Return along which dimension of the continuous input, of so many, its features are: the last.
+
+        Each feature is standardised by its own deviation.
+        """
+        return -1
 
     def read_split(
         self, task: T, name: str, data_dir: str | Path | None, cache_dir: str | None

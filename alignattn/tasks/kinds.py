@@ -19,6 +19,9 @@ TASK_KINDS = Registry(
         "multiple-choice": Entry(".choices.task:MultipleChoice", "the right ending among several"),
         "token-classification": Entry(".tags.task:TokenClassification", "a tag for each word"),
         "question-answering": Entry(".answers.task:QuestionAnswering", "the span of a context that answers a question"),
+        "visual-question-answering": Entry(
+            ".vqa.task:VisualQuestionAnswering", "the answer to a question about an image"
+        ),
         "node-classification": Entry(".nodes.task:NodeClassification", "a class of a node of a graph"),
     },
     __package__,

@@ -88,6 +88,11 @@ class LabelledKind(TaskKind[L]):
             }
         )
 
+    def nothing(self, task: L, most: int | None) -> pa.Table:
+        """Return the columns of what is predicted, without a row."""
+        one = self._answers_of(task, np.zeros((1, task.num_labels)))
+        return self.readable(task, one, most).slice(0, 0)
+
     def one_answer(self, task: L, predictions: pa.Table) -> str | None:
         """Return the one class that is predicted, or the one score."""
         values = predictions["prediction"].unique()

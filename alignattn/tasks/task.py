@@ -183,6 +183,8 @@ class TaskOptions:
         num_proc: processes that tokenize; this one when None.
         fan_out: of a graph, how many neighbours of a node are drawn at each step away from a batch's nodes; a batch is
             the whole graph when None.
+        image_size: pixels of a side to which pictures are brought.
+        feature_width: numbers of a region's features.
     """
 
     max_length: int
@@ -191,3 +193,5 @@ class TaskOptions:
     max_answer_length: int = 30
     num_proc: int | None = None
     fan_out: tuple[int, ...] | None = None
+    image_size: int = 0
+    feature_width: int = 0

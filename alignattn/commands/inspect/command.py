@@ -117,7 +117,7 @@ def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens,
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
-    if not kind_of(task).reads_texts:
+    if not kind_of(task).reads_texts_alone:
         raise AlignAttnError(f"--task {name} has no texts whose tokens could be studied: give one that has")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]

@@ -169,8 +169,10 @@ def read_calibration(path: Path) -> float:
 def _check_run(options: PredictOptions, run: FinishedRun) -> None:
     if options.explain is not None and not run.has_attention:
         raise AlignAttnError(f"--explain: {run.folder} is a run of {run.options.model.model}, which has no attention")
-    if options.explain is not None and not kind_of(run.task).reads_texts:
-        raise AlignAttnError(f"--explain: {run.folder} reads no texts, whose tokens the picture shows: leave it out")
+    if options.explain is not None and not kind_of(run.task).reads_texts_alone:
+        raise AlignAttnError(
+            f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
+        )
     task = run.task
     if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
         print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)

@@ -61,7 +61,7 @@ class Prediction:
     def nothing(self) -> pa.Table:
         """The columns of predictions, without a row."""
         task = self.predictor.task
-        if not kind_of(task).reads_texts:
+        if not kind_of(task).reads_texts_alone:
             return kind_of(task).nothing(task, self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from alignattn.attention.basis import Moments, cloud
+from alignattn.attention.distance import as_many
 from alignattn.patching.heads import BalancedHeads
 from alignattn.patching.projections import FUSED, check_direct
 from alignattn.patching.recording import real_tokens
@@ -35,7 +36,7 @@ class Clouds:
     Attributes:
         path: of the module that called.
         query: `[H, N, d]` by batch.
-        key: likewise.
+        key: likewise; of other tokens than the queries another number of them.
     """
 
     path: str
@@ -50,8 +51,8 @@ class Clouds:
             self.key.append(key[:, :room].cpu())
 
     def joined(self) -> tuple[Tensor, Tensor]:
-        """Return all queries and all keys."""
-        return torch.cat(self.query, dim=1), torch.cat(self.key, dim=1)
+        """Return all queries and all keys, as many of both."""
+        return as_many(torch.cat(self.query, dim=1), torch.cat(self.key, dim=1))
 
 
 def moments_of(model: nn.Module, heads: Sequence[BalancedHeads], batches: Iterable[Batch]) -> list[Moment]:
@@ -157,8 +158,8 @@ def _watching(heads: Sequence[BalancedHeads], see: Callable[[int, Tensor, Tensor
     def hook_of(index: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
             query, key, _value, mask = args[:4]
-            real = real_tokens(mask)
-            see(index, cloud(query, real), cloud(key, real))
+            real_queries, real_keys = real_tokens(mask)
+            see(index, cloud(query, real_queries), cloud(key, real_keys))
 
         return hook
 

@@ -27,6 +27,7 @@ class NodeKind(LabelledKind[NodeClassification]):
     auto_class = AutoModel
     reads_texts = False
     continuous_input = "features"
+    reads_texts_alone = False
 
     def read_split(
         self, task: NodeClassification, name: str, data_dir: str | Path | None, cache_dir: str | None
@@ -87,11 +88,6 @@ class NodeKind(LabelledKind[NodeClassification]):
         if fan_out is not None and not trains:
             fan_out = (ALL,) * len(fan_out)
         return NodeBatches(graph_of(split.rows), fan_out)
-
-    def nothing(self, task: NodeClassification, most: int | None) -> pa.Table:
-        """Return the columns of what is predicted, without a row."""
-        one = self._answers_of(task, np.zeros((1, task.num_labels)))
-        return self.readable(task, one, most).slice(0, 0)
 
     def evaluate(self, task: NodeClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score logits, as for all tasks of classes; the predictions also say which node each is of."""

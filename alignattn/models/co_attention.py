@@ -1,0 +1,183 @@
+"""Deep modular co-attention: units of self-attention, and of attention guided by another modality (Yu et al. 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from alignattn.attention.attend import attend
+from alignattn.attention.cross_mask import CrossMask
+
+FEED_FORWARD = 4
+"""Times the states' size, in the layer between (§3.1)."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Words or regions, and which of them are real.
+
+    Attributes:
+        states: `[B, n, size]`.
+        mask: `[B, n]` bool, True = a real one; None = all are.
+    """
+
+    states: Tensor
+    mask: Tensor | None
+
+    @property
+    def pairs(self) -> Tensor | None:
+        """`[B, 1, n, n]` bool, which may attend which among themselves; None = all."""
+        if self.mask is None:
+            return None
+        # Written out, for its diagonal tells which are real.
+        return self.mask[:, None, None, :].expand(-1, 1, self.mask.shape[1], -1)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of tokens to themselves or to others, by whatever slots it is given (Yu et al. 2019, eqs. 1 to 3).
+
+    Args:
+        size: of the states.
+        num_heads: heads H.
+        dropout: probability with which a weight is dropped.
+    """
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query_projection = nn.Linear(size, size)
+        self.key_projection = nn.Linear(size, size)
+        self.value_projection = nn.Linear(size, size)
+        self.output_projection = nn.Linear(size, size)
+
+    def forward(self, states: Tensor, attended: Tensor, mask: Tensor | CrossMask | None) -> Tensor:
+        """Return `[B, n, size]` of states `[B, n, size]` that attend others `[B, m, size]`; `mask` as of `attend`."""
+        projected = (self.query_projection(states), self.key_projection(attended), self.value_projection(attended))
+        heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in projected]
+        gathered = attend(self, heads[0], heads[1], heads[2], mask, dropout=self.dropout)
+        return self.output_projection(gathered.transpose(1, 2).flatten(2))
+
+
+class Around(nn.Module):
+    """What is around each part of a unit: LayerNorm(x + dropout(part of x))."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, states: Tensor, change: Tensor) -> Tensor:
+        """Return `[B, n, size]` of states and what a part made of them."""
+        return self.norm(states + self.dropout(change))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers at each token, with a ReLU and dropout between."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, FEED_FORWARD * size)
+        self.outer = nn.Linear(FEED_FORWARD * size, size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return `[B, n, size]` of `[B, n, size]`."""
+        return self.outer(self.dropout(self.inner(states).relu()))
+
+
+class SelfAttentionUnit(nn.Module):
+    """SA: tokens attend one another, and each is fed forward (Yu et al. 2019, figure 2a); sizes as of its parts."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_attention = Around(size, dropout)
+        self.feed_forward = FeedForward(size, dropout)
+        self.after_feed_forward = Around(size, dropout)
+
+    def forward(self, states: Tensor, pairs: Tensor | None) -> Tensor:
+        """Return `[B, n, size]`; `pairs` is as of `Tokens`."""
+        states = self.after_attention(states, self.attention(states, states, pairs))
+        return self.after_feed_forward(states, self.feed_forward(states))
+
+
+class GuidedAttentionUnit(nn.Module):
+    """SA and GA: tokens attend one another, then those of another modality, which guide them (figure 2, SGA)."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_attention = Around(size, dropout)
+        self.guided_attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_guided_attention = Around(size, dropout)
+        self.feed_forward = FeedForward(size, dropout)
+        self.after_feed_forward = Around(size, dropout)
+
+    def forward(self, states: Tensor, pairs: Tensor | None, guide: Tensor, across: CrossMask) -> Tensor:
+        """Return `[B, n, size]` of states `[B, n, size]` that a guide `[B, m, size]` is attended by.
+
+        Args:
+            states: whose tokens attend.
+            pairs: as of `Tokens`.
+            guide: what they attend beside themselves.
+            across: which of the tokens and of the guide's are real.
+        """
+        states = self.after_attention(states, self.attention(states, states, pairs))
+        states = self.after_guided_attention(states, self.guided_attention(states, guide, across))
+        return self.after_feed_forward(states, self.feed_forward(states))
+
+
+class CoAttention(nn.Module):
+    """The encoder-decoder of co-attention: L units of SA on words, then L of SA and GA on regions (§3.2, figure 5b).
+
+    Args:
+        size: of the states.
+        num_heads: heads H.
+        num_layers: units L of each.
+        dropout: probability with which a weight or a number is dropped.
+    """
+
+    def __init__(self, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        units = (size, num_heads, dropout)
+        self.encoder = nn.ModuleList(SelfAttentionUnit(*units) for _ in range(num_layers))
+        self.decoder = nn.ModuleList(GuidedAttentionUnit(*units) for _ in range(num_layers))
+
+    def forward(self, words: Tokens, regions: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the states of words and of regions, as they came in."""
+        question, image = words.states, regions.states
+        # Made once: by what they are the alignment knows that all layers have the same.
+        of_words, of_regions, across = words.pairs, regions.pairs, CrossMask(regions.mask, words.mask)
+        for unit in self.encoder:
+            question = unit(question, of_words)
+        for unit in self.decoder:
+            image = unit(image, of_regions, question, across)
+        return question, image
+
+
+class AttentionReduction(nn.Module):
+    """The tokens' mean by weights of a small network, softmax(MLP(x)), in one vector (§3.3, eqs. 9 and 10).
+
+    It is a pooling, whose slots are none: it has neither queries nor keys.
+
+    Args:
+        size: of the states.
+        inner: size of the network's hidden layer.
+        out: size of the vector.
+        dropout: probability with which a number of the hidden layer is dropped.
+    """
+
+    def __init__(self, size: int, inner: int, out: int, dropout: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, inner)
+        self.weigh = nn.Linear(inner, 1)
+        self.dropout = nn.Dropout(dropout)
+        self.merge = nn.Linear(size, out)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return `[B, out]`."""
+        scores = self.weigh(self.dropout(self.inner(tokens.states).relu()))[..., 0]
+        if tokens.mask is not None:
+            scores = scores.masked_fill(~tokens.mask, torch.finfo(scores.dtype).min)
+        return self.merge((scores.softmax(dim=-1)[:, None] @ tokens.states)[:, 0])

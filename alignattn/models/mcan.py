@@ -1,0 +1,208 @@
+"""MCAN, the deep modular co-attention network for questions about images (Yu et al. 2019)."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForVisualQuestionAnswering, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from alignattn.models import MODEL_TYPE_PREFIX
+from alignattn.models.build import BuiltModel, Material, build_word_model
+from alignattn.models.co_attention import AttentionReduction, CoAttention, Tokens
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import VisualQuestionAnswering
+from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
+from alignattn.tasks.vqa.task import IMAGE, QUESTION
+
+NORM_GROUPS = 8
+"""Of the channels of a convolution, normalised together (Wu & He 2018): a batch's size does not matter."""
+KERNEL, STRIDE = 3, 2
+
+
+@strict
+class McanConfig(PreTrainedConfig):
+    """The sizes of Yu et al. 2019, §4.2, their MCAN of 6 layers.
+
+    Args:
+        vocab_size: number of words, padding and unknown included.
+        embedding_dim: size of a word's vector.
+        train_embeddings: whether the word vectors are trained or stay as they are.
+        pad_token_id: the word that fills up a batch.
+        hidden_dim: size of the states of words and regions.
+        num_attention_heads: heads of each attention.
+        num_hidden_layers: units of words, and of regions.
+        reduction_dim: size of the hidden layer of the attention reduction.
+        joint_dim: size of the vector that is classified.
+        dropout: probability with which a weight or a number is dropped in training.
+        feature_width: numbers of a region's features; 0 where pictures are read.
+        conv_channels: of the convolutions of a picture, each of which halves its sides; what is left are the regions.
+        pixel_mean: of each colour of the training pictures.
+        pixel_deviation: standard deviation, likewise.
+    """
+
+    model_type = MODEL_TYPE_PREFIX + "mcan"
+
+    vocab_size: int = 2
+    embedding_dim: int = 300
+    train_embeddings: bool = True
+    pad_token_id: int = 0
+    hidden_dim: int = 512
+    num_attention_heads: int = 8
+    num_hidden_layers: int = 6
+    reduction_dim: int = 512
+    joint_dim: int = 1024
+    dropout: float = 0.1
+    feature_width: int = 0
+    conv_channels: list[int] | tuple[int, ...] = (8, 16, 32, 64)
+    pixel_mean: list[float] | tuple[float, ...] = (0.0,) * COLOURS
+    pixel_deviation: list[float] | tuple[float, ...] = (1.0,) * COLOURS
+
+
+class PictureGrid(nn.Module):
+    """Convolutions that make a grid of cells of a picture, standardised by colour; trained with the rest.
+
+    Args:
+        channels: of each convolution.
+        out: size of a cell's state.
+        mean: of each colour.
+        deviation: standard deviation of each.
+    """
+
+    def __init__(self, channels: Sequence[int], out: int, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        super().__init__()
+        self.moments = (tuple(mean), tuple(deviation))
+        sizes = [COLOURS, *channels]
+        layers: list[nn.Module] = []
+        for size, following in pairwise(sizes):
+            layers += [nn.Conv2d(size, following, KERNEL, STRIDE, padding=KERNEL // 2, bias=False)]
+            layers += [nn.GroupNorm(NORM_GROUPS, following), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.project = nn.Linear(sizes[-1], out)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Return the cells, `[B, rows · columns, out]`, of pictures `[B, 3, height, width]` of 0 to 1."""
+        mean, deviation = (pictures.new_tensor(moment)[:, None, None] for moment in self.moments)
+        cells = self.layers((pictures - mean) / deviation)
+        return self.project(cells.flatten(2).transpose(1, 2))
+
+
+class McanForVisualQuestionAnswering(PreTrainedModel):
+    """Words and regions in co-attention, each reduced to a vector, and the classes of their sum (figure 4)."""
+
+    config_class = McanConfig
+    auto_class = AutoModelForVisualQuestionAnswering
+    config: McanConfig
+    _input_embed_layer = "embedding"
+
+    def __init__(self, config: McanConfig) -> None:
+        super().__init__(config)
+        assert config.num_labels is not None
+        size = config.hidden_dim
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_dim, padding_idx=config.pad_token_id)
+        self.embedding.weight.requires_grad_(config.train_embeddings)
+        self.lstm = nn.LSTM(config.embedding_dim, size, batch_first=True)
+        self.image = self._image_encoder(config)
+        self.co_attention = CoAttention(size, config.num_attention_heads, config.num_hidden_layers, config.dropout)
+        reduction = (size, config.reduction_dim, config.joint_dim, config.dropout)
+        self.reduce_words = AttentionReduction(*reduction)
+        self.reduce_regions = AttentionReduction(*reduction)
+        self.norm = nn.LayerNorm(config.joint_dim)
+        self.classifier = nn.Linear(config.joint_dim, config.num_labels)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def _image_encoder(config: McanConfig) -> nn.Module:
+        if config.feature_width:
+            return nn.Linear(config.feature_width, config.hidden_dim)
+        if not config.conv_channels or any(channels % NORM_GROUPS for channels in config.conv_channels):
+            raise ValueError(f"conv_channels {list(config.conv_channels)} must be multiples of {NORM_GROUPS}")
+        return PictureGrid(config.conv_channels, config.hidden_dim, config.pixel_mean, config.pixel_deviation)
+
+    @classmethod
+    def build(cls, material: Material) -> BuiltModel:
+        """Return an untrained model for the words of the questions and the task's kind of images."""
+        task = material.task
+        assert isinstance(task, VisualQuestionAnswering)
+        of_data: dict[str, Any] = {"feature_width": task.feature_width}
+        if not task.reads_features:
+            mean, deviation = colour_moments(material.rows.unique(IMAGE), task.image_size)
+            of_data |= {"pixel_mean": mean, "pixel_deviation": deviation}
+        return build_word_model(
+            cls,
+            material.rows[QUESTION][:],
+            num_labels=task.num_labels,
+            embeddings=material.embeddings,
+            seed=material.seed,
+            skip_bad_rows=material.skip_bad_rows,
+            config_fields=material.config_fields,
+            of_data=of_data,
+        )
+
+    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    def forward(
+        self,
+        input_ids: Tensor,
+        image: Tensor,
+        attention_mask: Tensor | None = None,
+        image_mask: Tensor | None = None,
+        answer_ids: Tensor | None = None,
+        answer_scores: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> SequenceClassifierOutput:
+        """Answer questions about images.
+
+        Args:
+            input_ids: `[B, n]`, the words of the questions.
+            image: `[B, 3, height, width]` of 0 to 1, or the features of regions `[B, boxes, feature_width]`.
+            attention_mask: `[B, n]`, not 0 = a real word; None = all but `pad_token_id` are.
+            image_mask: `[B, boxes]`, not 0 = a real region; None = all are.
+            answer_ids: `[B, a]`, classes that people answered.
+            answer_scores: `[B, a]`, how right each is, of 0 to 1; 0 where there is none.
+            labels: `[B]`, integers; not read where there are scores of several answers.
+
+        Returns:
+            `logits` `[B, num_labels]`, and `loss` where there are labels: the cross entropy, or where several answers
+            have scores the binary cross entropy of every class (Yu et al. 2019, §3.3), summed over classes.
+
+        Raises:
+            AlignAttnError: if the images are not what the model was built for.
+        """
+        self._check(image)
+        mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
+        words = Tokens(self.lstm(self.embedding(input_ids))[0], mask)
+        regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
+        question, seen = self.co_attention(words, regions)
+        joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))
+        logits = self.classifier(self.norm(joint))
+        return SequenceClassifierOutput(loss=_loss(logits, labels, answer_ids, answer_scores), logits=logits)
+
+    def _check(self, image: Tensor) -> None:
+        width = self.config.feature_width
+        if width and (image.dim() != REGION_DIMS or image.shape[2] != width):
+            raise AlignAttnError(f"an image of {list(image.shape)} has not the {width} features a region of this model")
+        if not width and (image.dim() != PICTURE_DIMS or image.shape[1] != COLOURS):
+            raise AlignAttnError(f"an image of {list(image.shape)} is no picture [B, {COLOURS}, height, width]")
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            init.zeros_(module.bias)
+
+
+def _loss(
+    logits: Tensor, labels: Tensor | None, answer_ids: Tensor | None, answer_scores: Tensor | None
+) -> Tensor | None:
+    if labels is None:
+        return None
+    if answer_ids is None or answer_scores is None:
+        return F.cross_entropy(logits, labels)
+    # An answer that stands for none has the score 0, and leaves its class as it is.
+    targets = torch.zeros_like(logits).scatter_add(1, answer_ids, answer_scores.to(logits.dtype))
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(logits)

@@ -1,0 +1,151 @@
+"""Images as files: pictures, and features of their regions."""
+
+import re
+import zipfile
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.tasks.task import NPZ
+from alignattn.tasks.vqa.task import VisualQuestionAnswering
+
+NPY = ".npy"
+KEYS = ("x", "features")
+"""The array of features in an `.npz`: MCAN's own name, and another."""
+
+PICTURES_KEPT = 8192
+"""In memory, once they are read; 12 KiB each at 64 pixels a side."""
+COLOURS = 3
+REGION_DIMS, PICTURE_DIMS = 3, 4
+"""Of the tensor of images in a batch."""
+WHITE = 255
+"""The most that a colour of a picture is."""
+
+IMAGE_NUMBER = re.compile(r"(\d+)(\.jpe?g|\.png)?\.np[yz]")
+"""At the end of a file's name: `COCO_train2014_000000000123.jpg.npz` is of image 123."""
+
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, UnidentifiedImageError)
+
+
+def is_of_features(path: str) -> bool:
+    """Return whether a file holds features, by its name."""
+    return Path(path).suffix.lower() in (NPZ, NPY)
+
+
+def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
+    """Return what is wrong with the file of an image by its first bytes, or None."""
+    if not Path(path).is_file():
+        return f"there is no image {path}"
+    if is_of_features(path) != task.reads_features:
+        wanted = f"features of width {task.feature_width} (.npz or .npy)" if task.reads_features else "a picture"
+        return f"{path} is not what the task reads, {wanted}"
+    try:
+        if not task.reads_features:
+            with Image.open(path):
+                return None
+        shape, dtype = _header(path)
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        return f"image {path} cannot be read ({one_line(error)})"
+    if dtype.hasobject:
+        return f"{path} holds a pickle, which is never loaded"
+    if dtype.kind != "f" or len(shape) != 2 or task.feature_width not in shape or not min(shape):
+        return f"{path} holds {dtype} {list(shape)}, and features are floats [boxes, {task.feature_width}]"
+    return None
+
+
+@lru_cache(maxsize=PICTURES_KEPT)
+def read_picture(path: str, size: int) -> Tensor:
+    """Return a picture, `[3, size, size]` uint8; one of another size is scaled.
+
+    Raises:
+        AlignAttnError: if it cannot be read.
+    """
+    try:
+        with Image.open(path) as file:
+            picture = file.convert("RGB")
+            if picture.size != (size, size):
+                picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+            return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        raise AlignAttnError(f"image {path} cannot be read ({one_line(error)}): give another") from error
+
+
+def read_features(path: str, width: int) -> Tensor:
+    """Return the features of an image's regions, `[boxes, width]` float32; a file may hold `[width, boxes]`, as MCAN's.
+
+    Raises:
+        AlignAttnError: if it cannot be read, or holds others.
+    """
+    try:
+        # Never with pickle: an array of objects runs code when it is read.
+        with open(path, "rb") as file:
+            content: Any = np.load(file, allow_pickle=False)
+            array: NDArray[Any] = content if Path(path).suffix.lower() == NPY else content[_key(content.files)]
+            array = array.astype(np.float32)
+    except UNREADABLE as error:
+        raise AlignAttnError(f"image {path} cannot be read ({one_line(error)}): give another") from error
+    if array.ndim != 2 or width not in array.shape or not np.isfinite(array).all():
+        raise AlignAttnError(f"{path} holds {list(array.shape)}, and features are finite and [boxes, {width}]")
+    return torch.from_numpy(array if array.shape[1] == width else array.T.copy())
+
+
+def feature_files(folder: str) -> dict[int, str]:
+    """Return the files of features below a folder, by the numbers of their images.
+
+    Raises:
+        AlignAttnError: if there are none.
+    """
+    paths = sorted(Path(folder).rglob("*.np[yz]"))
+    found = {int(match[1]): str(path) for path in paths if (match := IMAGE_NUMBER.search(path.name)) is not None}
+    if not found:
+        raise AlignAttnError(
+            f"--features {folder} holds no features: give a folder of .npz or .npy files whose names end in the number "
+            "of an image, such as COCO_train2014_000000000123.jpg.npz"
+        )
+    return found
+
+
+def colour_moments(paths: Iterable[str], size: int) -> tuple[list[float], list[float]]:
+    """Return the mean and the standard deviation of each colour of pictures, of 0 to 1; a deviation of 0 is 1."""
+    sums, squares, count = torch.zeros(COLOURS, dtype=torch.float64), torch.zeros(COLOURS, dtype=torch.float64), 0
+    for path in paths:
+        pixels = read_picture(path, size).flatten(1).double() / WHITE
+        sums, squares, count = sums + pixels.sum(1), squares + pixels.square().sum(1), count + pixels.shape[1]
+    mean = sums / count
+    deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
+    return mean.tolist(), deviation.masked_fill(deviation == 0, 1).tolist()
+
+
+def _key(names: Iterable[str]) -> str:
+    known = list(names)
+    for name in KEYS:
+        if name in known:
+            return name
+    raise KeyError(f"no array {' or '.join(KEYS)}, but {', '.join(known) or 'nothing'}")
+
+
+def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the type of the array of a file, of which nothing else is read."""
+    if Path(path).suffix.lower() == NPY:
+        with open(path, "rb") as file:
+            return _npy_header(file)
+    with zipfile.ZipFile(path) as archive:
+        key = _key(name.removesuffix(NPY) for name in archive.namelist())
+        with archive.open(f"{key}{NPY}") as member:
+            return _npy_header(member)  # type: ignore[arg-type]
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return tuple(shape), dtype

@@ -1,0 +1,75 @@
+"""The official accuracy of visual question answering, and what it takes for one and the same answer.
+
+Antol et al. 2015, "VQA: Visual Question Answering", as its evaluation code has it since the second version of the data.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+ENOUGH = 3
+"""People who must agree with an answer for it to be right altogether."""
+
+PUNCTUATION = ";:/'[]\"()=+\\_><@`,?"
+COMMA_OF_NUMBER = re.compile(r"\d,\d")
+PERIOD = re.compile(r"\.(?!\d)")
+ARTICLES = frozenset({"a", "an", "the"})
+_COUNTED = "zero one two three four five six seven eight nine ten"
+NUMBERS: Mapping[str, str] = {
+    "none": "0",
+    **{word: str(number) for number, word in enumerate(_COUNTED.split(" "))},
+}
+
+_SHORTENED = {
+    "n't": "ai are ca could did does do had has have is might must need ought sha should was were wo would",
+    "'d": "he how it someone something there they where who you",
+    "'ll": "how it somebody someone something they what who why you",
+    "'ve": "could might must not should they we what where who would you",
+    "'re": "there they what why you",
+    "'s": "he how somebody someone that there what when where who why",
+}
+CONTRACTIONS: Mapping[str, str] = {
+    **{word + end.replace("'", ""): word + end for end, words in _SHORTENED.items() for word in words.split()},
+    **{"maam": "ma'am", "oclock": "o'clock", "twas": "'twas", "yall": "y'all"},
+}
+"""What is written without its apostrophe, which is put back. Forms with two of them cannot come up: what is left of an
+apostrophe within a word is a blank."""
+
+
+def plain_answer(answer: str) -> str:
+    """Return an answer as it is compared: lower case, without punctuation, articles and number words."""
+    text = " ".join(answer.replace("\n", " ").replace("\t", " ").split(" ")).strip()
+    is_spaced = COMMA_OF_NUMBER.search(text) is not None
+    kept = text
+    for mark in PUNCTUATION:
+        is_beside_blank = is_spaced or f"{mark} " in text or f" {mark}" in text
+        kept = kept.replace(mark, "" if is_beside_blank else " ")
+    words = (NUMBERS.get(word, word) for word in PERIOD.sub("", kept).lower().split())
+    return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+
+
+def vqa_accuracy(answer: str, answers: Sequence[str]) -> float:
+    """Return how right an answer is: the mean of min(matches / 3, 1) over the answers of all people but one.
+
+    As in the official code, all are made plain only where people do not agree letter by letter.
+
+    Args:
+        answer: that is judged.
+        answers: of the people who were asked, ten of them in VQA-v2.
+    """
+    given = [text.replace("\n", " ").replace("\t", " ").strip() for text in answers]
+    if len(set(given)) > 1:
+        given, answer = [plain_answer(text) for text in given], plain_answer(answer)
+    return agreement(sum(text == answer for text in given), len(given))
+
+
+def agreement(matches: int, people: int) -> float:
+    """Return the accuracy of an answer that so many people of all gave: 0.3, 0.6, 0.9 and 1 for 1 to 4 of ten."""
+    of_those, of_others = min((matches - 1) / ENOUGH, 1), min(matches / ENOUGH, 1)
+    return (matches * of_those + (people - matches) * of_others) / people if matches else 0.0
+
+
+def answer_scores(answers: Sequence[str]) -> dict[str, float]:
+    """Return how right each answer is that people gave, in their plain form: what a model is trained on."""
+    counts = Counter(map(plain_answer, answers))
+    return {answer: agreement(count, len(answers)) for answer, count in counts.items()}

@@ -1,0 +1,168 @@
+"""Rows of questions about images: what is read of them, what they become, and what is refused."""
+
+import json
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write_pictures, write_task
+
+from alignattn.models.words import build_tokenizer
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import get_task
+from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.rows import load_rows
+from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.vqa.images import colour_moments, read_features, read_picture
+from alignattn.tasks.vqa.task import with_features
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return question_rows(write_pictures(tmp_path / "pictures"))
+
+
+def problems_of(task, rows):
+    return kind_of(task).problems(task, datasets.Dataset.from_list(rows), may_be_empty=False)
+
+
+def batch_of(task, dataset, tokenizer, **sizes):
+    kind, options = kind_of(task), TaskOptions(max_length=14, **sizes)
+    split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, options), options)
+    return kind.batches(tokenizer, split)(list(split.encoded))
+
+
+def test_a_batch_has_questions_and_pictures(rows, tmp_path):
+    task = get_task(str(write_task(tmp_path)))
+    dataset = kind_of(task).labelled(task, datasets.Dataset.from_list(rows), "here")
+    tokenizer = build_tokenizer(dataset["question"][:])
+    batch = batch_of(task, dataset, tokenizer, image_size=SIDE)
+    assert list(batch["image"].shape) == [9, 3, SIDE, SIDE]
+    assert batch["labels"].tolist() == [ANSWERS.index(row["label"]) for row in rows]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [5] * 3 + [4] * 3 + [8] * 3
+    torch.testing.assert_close(batch["image"][0, :, 0, 0], torch.tensor([220, 30, 30]) / 255)
+    assert read_picture(rows[0]["image"], 8).shape == (3, 8, 8)
+    mean, deviation = colour_moments([rows[0]["image"], rows[1]["image"]], SIDE)
+    assert mean == pytest.approx([125 / 255, 115 / 255, 35 / 255])
+    assert deviation == pytest.approx([95 / 255, 85 / 255, 5 / 255])
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"image": ""}, "column 'image' names no image"),
+        ({"image": None}, "column 'image' names no image"),
+        ({"image": "nowhere.png"}, "there is no image nowhere.png"),
+        ({"image": "broken.png"}, "cannot be read"),
+        ({"image": "regions.npz"}, "is not what the task reads, a picture"),
+        ({"question": " "}, "column 'question' is empty"),
+        ({"label": "purple"}, "label 'purple' is not a class number of 0 to 4 (red, green, blue, yes, no)"),
+    ],
+)
+def test_a_bad_row_is_told(changed, problem, rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.png").write_text("no picture")
+    write_features(tmp_path / "regions.npz")
+    found = problems_of(get_task(str(write_task(tmp_path))), [rows[0], rows[1] | changed])
+    assert list(found) == [1]
+    assert problem in found[1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"x": np.array([{}], dtype=object)}, "holds a pickle, which is never loaded"),
+        ({"x": np.zeros((3, 5), np.float32)}, f"holds float32 [3, 5], and features are floats [boxes, {WIDTH}]"),
+        ({"regions": np.zeros((3, WIDTH), np.float32)}, "no array x or features, but regions"),
+        ({"x": np.zeros((3, WIDTH), np.int64)}, "holds int64"),
+        ({"x": np.zeros((0, WIDTH), np.float32)}, "holds float32 [0, 6]"),
+    ],
+)
+def test_bad_features_are_told_by_their_header(arrays, problem, tmp_path):
+    task = get_task(str(write_task(tmp_path, feature_width=WIDTH)))
+    bad = str(write_features(tmp_path / "bad.npz", **arrays))
+    good = str(write_features(tmp_path / "good.npz"))
+    rows = [{"image": path, "question": "what is it?", "label": "yes"} for path in (good, bad)]
+    (message,) = problems_of(task, rows).values()
+    assert problem in message
+    if "holds int64" not in problem and "[0" not in problem:
+        with pytest.raises(AlignAttnError):
+            read_features(bad, WIDTH)
+
+
+def test_features_stand_either_way(tmp_path):
+    made = np.random.default_rng(0).random((3, WIDTH)).astype(np.float32)
+    for name, array in (("x", made.T), ("features", made)):
+        torch.testing.assert_close(
+            read_features(str(write_features(tmp_path / "a.npz", **{name: array})), WIDTH), torch.tensor(made)
+        )
+    np.save(tmp_path / "a.npy", made)
+    torch.testing.assert_close(read_features(str(tmp_path / "a.npy"), WIDTH), torch.tensor(made))
+
+
+def write_vqa_v2(folder, answers):
+    """Write the files of VQA-v2 of one image and a question a list of answers, the same for both splits."""
+    (folder / "vqav2").mkdir(parents=True)
+    for year in ("train2014", "val2014"):
+        questions = [
+            {"image_id": 7, "question": "what is it?", "question_id": number} for number in range(len(answers))
+        ]
+        entries = [
+            {
+                "question_id": number,
+                "answers": [{"answer": text, "answer_id": index} for index, text in enumerate(given)],
+            }
+            for number, given in enumerate(answers)
+        ]
+        place = folder / "vqav2"
+        (place / f"v2_OpenEnded_mscoco_{year}_questions.json").write_text(json.dumps({"questions": questions}))
+        (place / f"v2_mscoco_{year}_annotations.json").write_text(json.dumps({"annotations": entries}))
+
+
+def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_path):
+    given = [["Red"] * 8 + ["dark red"] * 2, ["red"] * 5 + ["blue"] * 5, ["blue."] * 10, ["mauve"] * 10]
+    write_vqa_v2(tmp_path / "data", given)
+    write_features(tmp_path / "regions" / "train2014" / "COCO_train2014_000000000007.jpg.npz", width=2048)
+    task = with_features(get_task("vqa-v2"), str(tmp_path / "regions"))
+    object.__setattr__(task, "fewest_answers", 1)
+    loaded = load_rows(task, data_dir=tmp_path / "data")
+    assert loaded.task.labels == ("red", "blue", "mauve")
+    assert loaded.train["label"][:] == [0, 0, 1, 2]
+    kind, rows = kind_of(task), loaded.evaluation["validation"]
+    tokenizer = build_tokenizer(rows["question"][:])
+    batch = batch_of(loaded.task, rows, tokenizer, feature_width=2048)
+    assert list(batch["image"].shape) == [4, 3, 2048]
+    assert batch["image_mask"].all()
+    assert batch["answer_ids"].tolist() == [[0, 0], [0, 1], [1, 0], [2, 0]]
+    assert batch["answer_scores"].tolist() == [[1, 0], [1, 1], [1, 0], [1, 0]]
+    options = TaskOptions(max_length=14)
+    split = EncodedSplit(rows, rows, options)
+    logits = np.eye(3)[[0, 1, 1, 0]]
+    found = kind.evaluate(loaded.task, split, logits, np.array(rows["label"][:]))
+    # Nobody of those who all wrote "blue." wrote "blue".
+    assert found.predictions["vqa_accuracy"].to_pylist() == [1, 1, 0, 0]
+    assert found.metrics == {"vqa_accuracy": 0.5, "accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("task", "folder", "message"),
+    [
+        ("vqa-v2", "empty", "holds no features"),
+        ("easy-vqa", "empty", "--features is for vqa-v2"),
+        ("vqa-v2", None, "give --data_dir DIR with vqav2/"),
+    ],
+)
+def test_what_vqa_v2_needs_is_told(task, folder, message, tmp_path):
+    (tmp_path / "empty").mkdir()
+    write_vqa_v2(tmp_path / "data", [["red"] * 10])
+    with pytest.raises(AlignAttnError, match=message):
+        load_rows(with_features(get_task(task), folder and str(tmp_path / folder)), data_dir=tmp_path / "data")
+
+
+def test_easy_vqa_is_all_there():
+    pytest.importorskip("easy_vqa", reason="needs the extra [vqa], easy-vqa")
+    rows = load_rows(get_task("easy-vqa"))
+    assert (len(rows.train), len(rows.evaluation["test"])) == (38575, 9673)
+    assert len(rows.train.unique("image")) == 4000
