@@ -131,7 +131,8 @@ def input_batches(
         size: rows of a batch.
     """
     columns = split.encoded.column_names
-    read = getattr(processor, "model_input_names", set(columns).difference(LABEL_COLUMNS))
+    of_texts = kind_of(task).reads_texts_alone
+    read = processor.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
     inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
     collate = kind_of(task).batches(processor, split)

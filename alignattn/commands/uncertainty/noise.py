@@ -34,7 +34,7 @@ class InputNoise:
     def __init__(self, model: nn.Module, kind: TaskKind[Any], *, amount: float, seed: int) -> None:
         self.model = model
         self.name = kind.continuous_input
-        self.feature_dim = kind.feature_dim
+        self.kind = kind
         self.amount = amount
         self.seed = seed
         self._embeddings = embeddings_of(model, "--noise") if self.name is None else None
@@ -77,7 +77,7 @@ class InputNoise:
             inputs = batch[self.name]
             # Noise leaves no feature at 0: sparse ones are that no more.
             dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
-            along = self.feature_dim(dense.dim())
+            along = self.kind.feature_dim(dense.dim())
             changed = change(dense.movedim(along, -1), None).movedim(-1, along)
             return args, batch | {self.name: changed}
 

@@ -120,7 +120,7 @@ def test_noise_on_a_batch_is_along_the_dimension_of_features(sparse):
 
     draw = np.random.default_rng(0)
     images = torch.from_numpy(draw.normal(size=(50, 4)) * [0.1, 1, 10, 0] if sparse else draw.normal(size=(5, 3, 6, 6)))
-    kind = SimpleNamespace(continuous_input="image", feature_dim=-1 if sparse else -3)
+    kind = SimpleNamespace(continuous_input="image", feature_dim=lambda dims: -1 if sparse else -3)
     given, model = images.to_sparse_csr() if sparse else images, Model()
     noise = InputNoise(model, kind, amount=1.0, seed=0)
     with noise.measured():

@@ -1,0 +1,112 @@
+"""A run of questions about images, from files to predictions: folder, card, resuming, and what is refused of it."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+from questions import WIDTH, question_rows, write_features, write_pictures, write_task
+
+import alignattn
+from alignattn.cli import main
+
+SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
+SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A task and its rows."""
+    rows = question_rows(write_pictures(tmp_path / "pictures"), times=4)
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    task = write_task(tmp_path, sources={"files": {"train": "rows.csv", "validation": "rows.csv"}})
+    return {"task": task, "rows": tmp_path / "rows.csv", "picture": rows[0]["image"]}
+
+
+@pytest.fixture
+def finetune(files, tmp_path):
+    def run(words="", folder="run"):
+        place = ["--task", str(files["task"]), "--output_dir", str(tmp_path / folder), "--model", "mcan"]
+        return main(["finetune", *place, *SMALL.split(), *words.split()])
+
+    return run
+
+
+def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypatch, capsys):
+    assert finetune("--attention aa-ct --num_train_epochs 30 --learning_rate 0.01 --log_query_key_distance true") == 0
+    run = tmp_path / "run"
+    result = json.loads((run / "results.json").read_text())
+    assert result["metrics"]["validation"]["accuracy"] == 1
+    assert result["training"]["align_loss"] > 0
+    assert result["training"]["query_key_distance"] > 0
+    card = (run / "README.md").read_text()
+    assert "AutoModelForVisualQuestionAnswering" in card
+    assert "yu2019deep" in card
+    monkeypatch.chdir(tmp_path)
+    loaded = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], loaded)
+    assert loaded["model"].alignattn.config.name == "aa-ct"
+
+    out = tmp_path / "out.csv"
+    table = pd.read_csv(files["rows"]).drop(columns="label")
+    table.to_csv(tmp_path / "asked.csv", index=False)
+    assert main(["predict", "--run", str(run), "--file", str(tmp_path / "asked.csv"), "--output_file", str(out)]) == 0
+    told = pd.read_csv(out)
+    assert told["prediction"].tolist() == pd.read_csv(files["rows"])["label"].tolist()
+    (one,) = alignattn.load_run(run).predict([(files["picture"], "is it red?")])
+    assert one["prediction"] == "yes"
+
+    table.assign(image="").to_csv(tmp_path / "blind.csv", index=False)
+    table.assign(question=" ").to_csv(tmp_path / "mute.csv", index=False)
+    features = write_features(tmp_path / "a.npz")
+    refused = [
+        (f"predict --run {run} --file {tmp_path / 'blind.csv'} --output_file no.csv", "names no image"),
+        (f"predict --run {run} --file {tmp_path / 'mute.csv'} --output_file no.csv", "column 'question' is empty"),
+        (f"predict --run {run} --text {features} why?", "is not what the task reads, a picture"),
+        (f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no", "images"),
+        (f"predict --run {run} --file {files['rows']} --explain no.png", "reads no texts alone"),
+    ]
+    capsys.readouterr()
+    for words, message in refused:
+        assert main(words.split()) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert len(error.splitlines()) == 1
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
+    words = "--attention aa-ct+qvi --num_train_epochs 2 --per_device_train_batch_size 9 --save_steps 3"
+    words += " --save_strategy steps --save_total_limit 10 --keep_checkpoints true"
+    assert finetune(words, "whole") == 0
+    assert finetune(f"{words} --resume_from_checkpoint {tmp_path / 'whole' / 'checkpoint-3'}", "resumed") == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "resumed")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words", "message"),
+    [
+        ("labels", ["red", "green", "yes", "no"], "", "label 'blue' is not a class number of 0 to 3"),
+        ("feature_width", WIDTH, "", "is not what the task reads, features of width 6"),
+        ("metrics", ["vqa_accuracy"], "", "answers_column names their column"),
+        ("labels", None, "", "labels must be two answers or more"),
+        ("image_size", 0, "", "image_size and fewest_answers must be at least 1"),
+        ("image_size", 16, "--model_config pixel_mean=[0,0,0]", "pixel_mean follows from the data"),
+        ("image_size", 16, "--features .", "--features is for vqa-v2"),
+    ],
+)
+def test_mistakes_are_one_line(field, value, words, message, finetune, tmp_path, capsys):
+    files = {"train": "rows.csv", "validation": "rows.csv"}
+    write_task(tmp_path, **{"sources": {"files": files}, field: value})
+    assert finetune(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_model_of_texts_and_images_do_not_go_together(files, tmp_path, capsys):
+    place = ["--output_dir", str(tmp_path / "run")]
+    assert main(["finetune", "--model", "bert-base-uncased", "--task", str(files["task"]), *place]) == 2
+    assert "is visual-question-answering" in capsys.readouterr().err
+    assert main(["finetune", "--model", "mcan", "--task", "sst2", *place]) == 2
+    assert "--model mcan is for visual-question-answering" in capsys.readouterr().err
