@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alignattn.attention.attend import AttentionLayer, attend
     from alignattn.attention.config import PRESETS, AttentionConfig
+    from alignattn.attention.cross_mask import CrossMask
     from alignattn.patching import (
         alignment_loss,
         attach,
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "attention.attend": ("AttentionLayer", "attend"),
     "attention.config": ("PRESETS", "AttentionConfig"),
+    "attention.cross_mask": ("CrossMask",),
     "patching": (
         "alignment_loss",
         "attach",
@@ -76,6 +78,7 @@ __all__ = [
     "AttentionConfig",
     "AttentionLayer",
     "BalanceReport",
+    "CrossMask",
     "LayerRecord",
     "Predictor",
     "Recording",

@@ -124,7 +124,7 @@ def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
     if queries != keys:
         raise AlignAttnError(
-            f"{queries} queries and {keys} keys are of other tokens, whose masks are two: give attend a CrossMask"
+            f"{queries} queries and {keys} keys are of other tokens, whose masks are two: give an alignattn.CrossMask"
         )
     is_of_pairs = mask.shape == (batch, 1, queries, keys)
     if mask.is_floating_point() or not (is_of_pairs or mask.shape == (batch, keys)):

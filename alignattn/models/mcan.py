@@ -175,12 +175,18 @@ class McanForVisualQuestionAnswering(PreTrainedModel):
         """
         self._check(image)
         mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
-        words = Tokens(self.lstm(self.embedding(input_ids))[0], mask)
+        words = Tokens(self._read(input_ids), mask)
         regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
         question, seen = self.co_attention(words, regions)
         joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))
         logits = self.classifier(self.norm(joint))
         return SequenceClassifierOutput(loss=_loss(logits, labels, answer_ids, answer_scores), logits=logits)
+
+    def _read(self, input_ids: Tensor) -> Tensor:
+        # On a CPU there is not for every type a kernel of it.
+        with torch.autocast(input_ids.device.type, enabled=False):
+            states: Tensor = self.lstm(self.embedding(input_ids))[0]
+        return states
 
     def _check(self, image: Tensor) -> None:
         width = self.config.feature_width

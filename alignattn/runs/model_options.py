@@ -13,7 +13,6 @@ from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, OF_EDGES, SCORE
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.names import model_name
-from alignattn.models.packaged import PACKAGED
 from alignattn.runs.training_options import ALIGNMENT_GROUP
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import NAMED_VALUES, REQUIRED, option
@@ -39,9 +38,7 @@ ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {
 class ModelOptions(Options):
     """The model and its attention."""
 
-    model: str = option(
-        REQUIRED, f"Folder, id; {', '.join([*PACKAGED, *MODELS])}.", group=MODEL_GROUP, place=model_name
-    )
+    model: str = option(REQUIRED, "Folder, id, or one of `alignattn list models`.", group=MODEL_GROUP, place=model_name)
     model_config: tuple[str, ...] | None = option(
         None, "Config fields, as hidden_dropout_prob=0.1.", group=MODEL_GROUP, metavar=NAMED_VALUES
     )
