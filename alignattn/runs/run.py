@@ -39,7 +39,7 @@ from alignattn.runs.resuming import check_checkpoint, told_how_to_go_on
 from alignattn.runs.rows import EncodedData, count_cut_rows, encode_splits, load_run_rows
 from alignattn.runs.start import start_of
 from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.runs.training_arguments import RunArguments, check_full_batch, training_arguments
+from alignattn.runs.training_arguments import RunArguments, check_full_batch, check_shared_graph, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS, TrainingOptions, unsuited
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, listing, one_line
@@ -117,6 +117,8 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     rows = load_run_rows(options)
     task = rows.task
     _check_suits(task, args)
+    assert rows.train is not None
+    check_shared_graph(task, args, len(rows.train), data_options.fan_out)
     set_seed(args.seed)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from alignattn.runs.training_options import UNWRITTEN_OPTION, TransformersOptions
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.publishing import publishable
+from alignattn.tasks import NodeClassification, Task
 from alignattn.training import AlignmentTrainingArguments
 
 T = TypeVar("T", bound=TrainingArguments)
@@ -89,4 +90,21 @@ def check_full_batch(args: TrainingArguments, rows: int) -> None:
         raise AlignAttnError(
             f"--dataloader_drop_last leaves out batches that are not full, and the {rows} rows to train on fill none "
             f"of {batch}: leave it out, or give a smaller --per_device_train_batch_size"
+        )
+
+
+def check_shared_graph(task: Task, args: TrainingArguments, rows: int, fan_out: Sequence[int] | None) -> None:
+    """Refuse a step of the whole graph in several processes: each would make the very same one.
+
+    Args:
+        task: of the run.
+        args: of the training.
+        rows: to train on.
+        fan_out: as of `alignattn.tasks.task.TaskOptions`.
+    """
+    is_whole = fan_out is None and rows <= args.per_device_train_batch_size
+    if isinstance(task, NodeClassification) and is_whole and args.world_size > 1:
+        raise AlignAttnError(
+            f"a step is the whole graph, and {args.world_size} processes would all make the same: start one, or share "
+            "the nodes out by --fan_out and a smaller --per_device_train_batch_size"
         )

@@ -1,7 +1,10 @@
 """Queries and keys of a head in the plane, by t-SNE."""
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from alignattn.attention.basis import Moments, balancing_basis
 from alignattn.attention.distance import measure_distances, sliced_wasserstein
@@ -14,6 +17,15 @@ POINTS_A_NEIGHBOUR = 3
 """t-SNE looks for three times as many neighbours as the perplexity says."""
 
 
+def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:
+    """Return points `[N, d]` placed in the plane by t-SNE (van der Maaten & Hinton 2008), x and y each."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return [(float(x), float(y)) for x, y in placed]
+
+
 def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
     """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
 
@@ -23,8 +35,6 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         seed: of the draw of more, and of t-SNE.
         balanced: show them in the basis in which their moments agree, which attention does not see.
     """
-    from sklearn.manifold import TSNE
-
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
     spread = measure_distances(query[None], key[None])
     over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
@@ -36,10 +46,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
     distance = float(sliced_wasserstein(query[None, None], key[None, None]))
     count = min(len(query), max_tokens)
     chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
-    points = torch.cat([query[chosen], key[chosen]]).numpy()
-    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
-    pairs = [(float(x), float(y)) for x, y in placed]
+    pairs = in_plane(torch.cat([query[chosen], key[chosen]]).numpy(), seed)
     number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
     title = f"{view.title}, {number}\nquery-key distance {distance:.3f}\nover spread: "
     title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())

@@ -11,7 +11,7 @@ import torch
 from conftest import ROOT
 from rows_of_kinds import WITHOUT_LABELS, KindRows
 from test_trainer import PYTHONPATH, logged
-from train_distributed import CASES, ROWS, train_kind, train_sentences
+from train_distributed import CASES, ROWS, train_kind, train_nodes, train_sentences
 
 LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
@@ -74,6 +74,13 @@ def assert_same_training(folder, name, one):
 @pytest.mark.parametrize(("kind", "variant"), CASES)
 def test_two_processes_equal_one(kind, variant, whole, two_processes):
     assert_same_training(two_processes, f"{kind}-{variant}", whole(kind, variant))
+
+
+def test_two_processes_on_a_graph_equal_one(two_processes, tmp_path):
+    one = train_nodes(tmp_path, 8, 1)
+    weights = torch.load(two_processes / "nodes.pt", weights_only=True)
+    for name, tensor in one.model.state_dict().items():
+        torch.testing.assert_close(weights[name], tensor, msg=name, rtol=0, atol=1e-6)
 
 
 def test_two_processes_of_sentence_transformers_equal_one(tiny_checkpoint, two_processes, tmp_path):

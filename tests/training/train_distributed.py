@@ -8,11 +8,15 @@ from pathlib import Path
 
 import torch
 from conftest import BY_SAMPLE
+from graphs import CLASSES, WIDTH, write_graph
 from rows_of_kinds import MODELS, KindRows, kind_model
 from sentence_transformers.sentence_transformer import losses
 from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
 from test_trainer import arguments
 
+from alignattn.models.graph_attention import GatConfig, GatForNodeClassification
+from alignattn.tasks.nodes.batches import ALL, NodeBatches
+from alignattn.tasks.nodes.graph import read_graph
 from alignattn.training import AlignmentTrainer
 
 ROWS = 12
@@ -40,6 +44,33 @@ def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=Al
     return trainer
 
 
+def train_nodes(folder, batch_size, accumulation):
+    """By what is drawn around a batch's nodes, all of their neighbours: what is drawn at random is none of one step."""
+    folder = Path(folder)
+    graph = read_graph(write_graph(folder / f"{os.getpid()}.npz"))
+    torch.manual_seed(0)
+    sizes = {"num_features": WIDTH, "num_labels": CLASSES, "hidden_dim": 4, "num_attention_heads": 2, "dropout": 0.0}
+    nodes = graph.splits["train"]
+    args = arguments(
+        folder,
+        num_train_epochs=1,
+        optim="sgd",
+        learning_rate=0.1,
+        max_grad_norm=0.0,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        remove_unused_columns=False,
+    )
+    trainer = AlignmentTrainer(
+        model=GatForNodeClassification(GatConfig(**sizes)),
+        args=args,
+        train_dataset=[{"node": int(node), "label": int(graph.labels[node])} for node in nodes],
+        data_collator=NodeBatches(graph, (ALL, ALL)),
+    )
+    trainer.train()
+    return trainer
+
+
 def train_sentences(checkpoint, folder, batch_size, accumulation):
     """By a loss that is a mean over pairs, with a pooler that no loss reaches."""
     model = embedder(checkpoint)
@@ -60,6 +91,7 @@ if __name__ == "__main__":
         f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
         for kind, variant in CASES
     }
+    trainers["nodes"] = partial(train_nodes, folder, batch_size, accumulation)
     trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
     for name, train in trainers.items():
         trainer = train()

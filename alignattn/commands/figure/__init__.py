@@ -7,7 +7,7 @@ from pathlib import Path
 from alignattn.runs.run_folder import run_folder
 from alignattn.support import places
 from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, listing
 from alignattn.support.json_records import read_json
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options, options_of
@@ -19,18 +19,18 @@ FEWEST_TOKENS = 2
 
 HEAD_OPTIONS = frozenset({"layer", "head", "text", "data_dir"})
 TSNE_OPTIONS = frozenset({"balanced", "max_eval_samples", "max_tokens", "seed"})
+NODE_OPTIONS = frozenset({"layer", "data_dir", "max_tokens", "seed"})
 COMMON_OPTIONS = frozenset({"kind", "run", "output_file", "names"})
 
 PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
     "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | TSNE_OPTIONS),
+    "nodes": ("what a layer makes of a graph's nodes in the plane, by class", NODE_OPTIONS),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
     "reliability": ("reliability diagrams", frozenset({"split"})),
     "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
     "curves": ("losses, diagnostics and scores over training", frozenset()),
 }
 """The kinds of pictures: what each shows, and the options that it reads beside those that all do."""
-
-PICTURES_OF_HEADS = frozenset(name for name, (_, read) in PICTURES.items() if read >= HEAD_OPTIONS)
 
 MODEL_FILE = "config.json"
 """transformers' name of the file that says how large a model is; its constant would import torch."""
@@ -60,11 +60,11 @@ class FigureOptions(Options):
         formerly=("output",),
     )
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
-    layer: int | None = option(None, "Layer of the head, from 0 (default: the last).", low=0)
+    layer: int | None = option(None, "Layer, from 0 (default: the last; of nodes the last but one).", low=0)
     head: int = option(0, "The head, from 0.", low=0)
     text: tuple[str, ...] | None = option(None, "A text or a pair (default: first rows).", metavar="TEXT")
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
-    max_tokens: int = option(500, "Most tokens; of more, this many are drawn.", low=FEWEST_TOKENS)
+    max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=FEWEST_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)
     balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
@@ -83,11 +83,14 @@ class FigureOptions(Options):
     def check_places(self, *, reads: bool = True) -> None:
         """Check that the runs are there, and that their models have the head that is to be drawn."""
         super().check_places(reads=reads)
-        for run in self.run if self.kind in PICTURES_OF_HEADS else ():
+        for run in self.run if "layer" in PICTURES[self.kind][1] else ():
             # Of a folder without it the loading of the model says what is wrong.
             path = Path(run) / MODEL_FILE
             fields = read_json(path) if path.is_file() else {}
-            for name, index in (("layer", self.layer), ("head", self.head)):
+            for name, index in (
+                ("layer", self.layer),
+                ("head", self.head if "head" in PICTURES[self.kind][1] else None),
+            ):
                 number = next((fields[count] for count in COUNTS[name] if isinstance(fields.get(count), int)), None)
                 if index is not None and number is not None and index >= number:
                     folder = path.resolve().parent.name
@@ -98,7 +101,7 @@ class FigureOptions(Options):
         known = options_of(type(self))
         for name in known.keys() - COMMON_OPTIONS - PICTURES[self.kind][1]:
             if getattr(self, name) != known[name].default:
-                others = " and ".join(other for other, (_, read) in PICTURES.items() if name in read)
+                others = listing([other for other, (_, read) in PICTURES.items() if name in read])
                 raise AlignAttnError(f"--{name} is for {others}, not for {self.kind}: leave it out")
         if self.text is not None and (
             self.data_dir is not None or self.max_eval_samples != known["max_eval_samples"].default
@@ -110,7 +113,7 @@ class FigureOptions(Options):
 
 COMMAND = Command(
     "figure",
-    "pictures of runs: queries and keys, attention, calibration, curves over training",
+    "pictures of runs: queries and keys, attention, nodes, calibration, curves over training",
     FigureOptions,
     run="alignattn.commands.figure.command:make_figure",
     examples=(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.nodes import draw_nodes
 from alignattn.commands.figure.pictures import (
     RunFolders,
     draw_attention,
@@ -32,6 +33,7 @@ def named_runs(options: FigureOptions) -> RunFolders:
 
 DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
     "tsne": draw_tsne,
+    "nodes": draw_nodes,
     "attention": draw_attention,
     "reliability": draw_run_reliability,
     "distance": draw_distance,

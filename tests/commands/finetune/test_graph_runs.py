@@ -2,6 +2,8 @@
 
 import json
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,6 +13,9 @@ from graphs import NODES, WIDTH, graph_arrays, write_graph
 
 import alignattn
 from alignattn.cli import main
+from alignattn.runs.training_arguments import check_shared_graph
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import get_task
 
 SMALL = "--disable_tqdm true --use_cpu true --model_config hidden_dim=4 num_attention_heads=2 dropout=0.1"
 STOPPING = "--metric_for_best_model loss+accuracy --early_stopping_patience 3 --save_strategy best"
@@ -116,3 +121,13 @@ def test_an_encoder_and_a_graph_do_not_go_together(graph, tmp_path, capsys):
     assert main(["finetune", "--model", "gat", "--task", "sst2", *place]) == 2
     assert "--model gat is for node-classification" in capsys.readouterr().err
     assert graph_arrays()["labels"].min() == -1
+
+
+@pytest.mark.parametrize(
+    ("processes", "batch", "fan_out", "is_refused"),
+    [(2, 12, None, True), (2, 4, None, False), (2, 12, (3, 3), False), (1, 12, None, False)],
+)
+def test_the_same_step_in_two_processes_is_refused(processes, batch, fan_out, is_refused):
+    args = SimpleNamespace(world_size=processes, per_device_train_batch_size=batch)
+    with pytest.raises(AlignAttnError, match="all make the same") if is_refused else nullcontext():
+        check_shared_graph(get_task("cora"), args, 12, fan_out)

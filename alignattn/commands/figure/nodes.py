@@ -1,0 +1,106 @@
+"""What a layer of graph attention makes of the nodes of a graph, in the plane."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from alignattn.commands.figure import FEWEST_TOKENS, FigureOptions
+from alignattn.commands.figure.pictures import RunFolders
+from alignattn.plots import PointPanel, draw_points
+from alignattn.runs.folders import load_run_evaluation
+from alignattn.runs.predictor import load_predictor
+from alignattn.runs.run_folder import read_finished_run
+from alignattn.runs.tsne import in_plane
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import NodeClassification
+from alignattn.tasks.nodes.graph import Graph, graph_of
+
+
+@dataclass(frozen=True)
+class SeenNodes:
+    """What a layer of a run's model makes of the nodes that have a class.
+
+    Attributes:
+        layer: counted from 0.
+        states: `[n, width]`.
+        labels: `[n]`.
+        names: of the classes.
+    """
+
+    layer: int
+    states: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+def draw_nodes(runs: RunFolders, options: FigureOptions) -> Any:
+    """Return the picture of a layer's nodes in the plane, one panel a run and a colour a class.
+
+    It is figure 2 of Veličković et al. 2018: by t-SNE, what the last layer but one gives to the last. The title has the
+    silhouette of the classes (Rousseeuw 1987) in the layer's own space, which no projection distorts: 1 is far apart, 0
+    one cloud.
+    """
+    from sklearn.metrics import silhouette_score
+
+    panels = []
+    for name, folder in runs.items():
+        seen = see_nodes(folder, options)
+        count = min(len(seen.labels), options.max_tokens)
+        draw = np.random.default_rng(options.seed)
+        chosen = np.sort(draw.choice(len(seen.labels), count, replace=False))
+        places, labels = np.asarray(in_plane(seen.states[chosen], options.seed)), seen.labels[chosen]
+        clouds = {
+            title: [(float(x), float(y)) for x, y in places[labels == number]]
+            for number, title in enumerate(seen.names)
+            if (labels == number).any()
+        }
+        number = f"{count} nodes" if count == len(seen.labels) else f"{count} of {len(seen.labels)} nodes"
+        silhouette = silhouette_score(seen.states, seen.labels)
+        panels.append(PointPanel(f"{name}\nlayer {seen.layer}, {number}\nsilhouette {silhouette:.3f}", clouds))
+    title = "t-SNE of nodes, coloured by class"
+    return draw_points(panels, x_label="t-SNE dimension 1", y_label="t-SNE dimension 2", title=title)
+
+
+def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
+    """Return what a layer of a run's model makes of all nodes with a class.
+
+    Args:
+        folder: of the run.
+        options: name the layer, and where the graph is if not where it was.
+    """
+    run = read_finished_run(folder, "--run")
+    if not isinstance(run.task, NodeClassification):
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} is of no graph: draw its heads, by tsne")
+    graph = graph_of(next(iter(load_run_evaluation(run.options, options.data_dir).evaluation.values())))
+    model: Any = load_predictor(run, device="cpu").model
+    count = len(model.layers)
+    layer = max(count - 2, 0) if options.layer is None else options.layer
+    if layer >= count:
+        raise AlignAttnError(f"--layer {layer}: {folder} has layers 0 to {count - 1}")
+    is_labelled = graph.labels >= 0
+    labels = graph.labels[is_labelled]
+    if len(labels) < FEWEST_TOKENS or len(np.unique(labels)) in (1, len(labels)):
+        raise AlignAttnError(f"--run {folder}: its graph has {len(labels)} nodes with a class, and none alike to draw")
+    states = _states(model, graph, layer)[torch.from_numpy(is_labelled)].numpy()
+    return SeenNodes(layer, states, labels, graph.class_names)
+
+
+def _states(model: nn.Module, graph: Graph, layer: int) -> Tensor:
+    """What a layer gives to the next, `[n, width]`; the last gives the logits."""
+    layers: Any = model.layers
+    kept: list[Tensor] = []
+    if layer + 1 < len(layers):
+        handle = layers[layer + 1].register_forward_pre_hook(lambda module, args: kept.append(args[0]))
+    else:
+        handle = layers[layer].register_forward_hook(lambda module, args, states: kept.append(states))
+    try:
+        with torch.inference_mode():
+            model(torch.arange(graph.num_nodes), graph.features, graph.edges)
+    finally:
+        handle.remove()
+    return kept[0].clone()
