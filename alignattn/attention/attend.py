@@ -71,6 +71,23 @@ class SharedAttentionLayer(Protocol):
         """Return the queries and keys of what the projection gave, each of its shape, and different ones."""
 
 
+@runtime_checkable
+class PooledAttentionLayer(Protocol):
+    """What a module names in place of that which pools tokens by learned queries, as in hierarchical attention.
+
+    They are no tokens, and so there is no distribution of theirs to align. Its mask is a `CrossMask` of the keys.
+
+    Attributes:
+        num_heads: heads H.
+        pooling_query: the queries of all heads side by side, `[H · d]`.
+        key_projection: to the keys, `[B, n, H · d]`.
+    """
+
+    num_heads: int
+    pooling_query: nn.Parameter
+    key_projection: nn.Linear
+
+
 def attend(
     module: nn.Module,
     query: Tensor,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN
 from alignattn.support.registry import Entry, Registry
 from alignattn.tasks import (
@@ -37,11 +38,11 @@ class Traits:
     Attributes:
         tasks: the kinds of tasks that it can be trained on.
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
-        has_attention: whether it has layers of self-attention, whose slots can be filled; where it is left out it has
-            none, and no attention but the plain one may be asked of it.
-        reads_pairs: whether it compares the two texts of a pair, and nothing else.
+        slots: those of its attention that can be filled; where they are left out it has none, and no attention but the
+            plain one may be asked of it.
+        texts: how many texts a row may have.
         score: what it attends by, one of `SCORES`, where the attention names no other.
-        alignment_options: what an alignment is of where the user does not say, by its name.
+        slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
         attends_edges: whether it attends along the edges of a graph.
         reads_texts_alone: whether all that it attends to are tokens of texts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
@@ -50,14 +51,24 @@ class Traits:
 
     tasks: tuple[type[Task], ...] = (Task,)
     is_pretrained: bool = False
-    has_attention: bool = False
-    reads_pairs: bool = False
+    slots: tuple[str, ...] = ()
+    texts: tuple[int, ...] = (1, 2)
     score: str = PLAIN.score
-    alignment_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    slot_options: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     attends_edges: bool = False
     reads_texts_alone: bool = True
     reads_embeddings: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it has attention whose slots can be filled."""
+        return bool(self.slots)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether its words attend to words: where a learned query alone does, there are no queries to study."""
+        return "alignment" in self.slots
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,30 @@ class ModelEntry(Entry):
 
 def _sentence_pair_traits(training: Mapping[str, Any]) -> Traits:
     training = {"weight_decay": 0.0, "per_device_train_batch_size": 64, **training}
-    return Traits(tasks=(TextClassification,), reads_pairs=True, reads_embeddings=True, training=training)
+    return Traits(tasks=(TextClassification,), texts=(2,), reads_embeddings=True, training=training)
+
+
+ALL_SLOTS = tuple(SLOTS)
+OF_POOLING = tuple(slot for slot in SLOTS if slot != "alignment")
+"""A learned query, by which words are pooled, has no distribution to align."""
+
+
+FROM_NOTHING: Mapping[str, Mapping[str, str]] = {"qvi": {"init": "paper"}, "sum": {"init": "paper"}}
+"""No pretrained function is there to begin at."""
+
+
+def _text_traits(slots: tuple[str, ...] = ()) -> Traits:
+    # Wu et al. 2020 do not say how they train: these are ours, with a tenth of the rows to stop by.
+    training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 1e-3, "lr_scheduler_type": "constant"}
+    training |= {"num_train_epochs": 5, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
+    return Traits(
+        tasks=(TextClassification, MultiLabelClassification),
+        slots=slots,
+        slot_options={"value": FROM_NOTHING},
+        texts=(1,),
+        reads_embeddings=True,
+        training=training,
+    )
 
 
 WHOLE = 2**20
@@ -91,9 +125,9 @@ def _graph_traits(score: str) -> Traits:
     sizes = {"per_device_train_batch_size": WHOLE, "per_device_eval_batch_size": WHOLE, "num_train_epochs": 200}
     return Traits(
         tasks=(NodeClassification,),
-        has_attention=True,
+        slots=ALL_SLOTS,
         score=score,
-        alignment_options=DRAWN_POINTS,
+        slot_options={"alignment": DRAWN_POINTS},
         attends_edges=True,
         training={"optim": "adamw_torch", **training, **sizes},
     )
@@ -144,12 +178,48 @@ MODELS = Registry(
             "yu2019deep",
             traits=Traits(
                 tasks=(VisualQuestionAnswering,),
-                has_attention=True,
+                slots=ALL_SLOTS,
                 reads_texts_alone=False,
                 reads_embeddings=True,
                 training={"optim": "adamw_torch", "learning_rate": 1e-4, "weight_decay": 0.0, "num_train_epochs": 13}
                 | {"per_device_train_batch_size": 64, "per_device_eval_batch_size": 256},
             ),
+        ),
+        "cnn": ModelEntry(
+            ".cnn:CnnForSequenceClassification",
+            "filters over words, and the maximum of each (Kim 2014)",
+            "kim2014convolutional",
+            traits=_text_traits(),
+        ),
+        "cnn-att": ModelEntry(
+            ".cnn:CnnAttForSequenceClassification",
+            "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
+            "wu2020improving",
+            traits=_text_traits(OF_POOLING),
+        ),
+        "lstm": ModelEntry(
+            ".lstm:LstmForSequenceClassification",
+            "both directions of an LSTM (Hochreiter & Schmidhuber 1997)",
+            "hochreiter1997long",
+            traits=_text_traits(),
+        ),
+        "lstm-att": ModelEntry(
+            ".lstm:LstmAttForSequenceClassification",
+            "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
+            "wu2020improving",
+            traits=_text_traits(OF_POOLING),
+        ),
+        "han": ModelEntry(
+            ".han:HanForSequenceClassification",
+            "a hierarchical attention network, of words and of sentences (Yang et al. 2016)",
+            "yang2016hierarchical",
+            traits=_text_traits(OF_POOLING),
+        ),
+        "transformer": ModelEntry(
+            ".transformer:TransformerForSequenceClassification",
+            "a Transformer's encoder from nothing (Vaswani et al. 2017)",
+            "vaswani2017attention",
+            traits=_text_traits(ALL_SLOTS),
         ),
     },
     package=__name__,
@@ -165,7 +235,7 @@ TEXT_TASKS = (
 )
 """The kinds whose rows a tokenizer reads."""
 
-ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, has_attention=True)
+ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS)
 """What is true of any pretrained encoder of Hugging Face."""
 
 

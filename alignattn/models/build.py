@@ -96,7 +96,8 @@ def build_word_model(
     From then on the `Auto…` classes of transformers load what is saved of it.
 
     Args:
-        model_class: its config has `vocab_size`, `pad_token_id`, `embedding_dim` and `train_embeddings`.
+        model_class: its config has `vocab_size`, `pad_token_id`, `embedding_dim` and `train_embeddings`; it says
+            whether it `reads_pairs`, of whose two texts its tokenizer then tells the words apart.
         texts: what the vocabulary is made of. Words of other texts are unknown to the model.
         num_labels: number of classes; 1 for a regression.
         embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and
@@ -108,7 +109,7 @@ def build_word_model(
     """
     fields = dict(config_fields or {})
     check_fields(fields, model_class.config_class)
-    tokenizer = build_tokenizer(texts)
+    tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
     if read is None:

@@ -4,16 +4,12 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from alignattn.models.sentence_pair import (
-    SentencePairClassifier,
-    SentencePairConfig,
-    Sentences,
-    attend_both_ways,
-)
+from alignattn.models.sentence_pair import SentencePairClassifier, attend_both_ways
+from alignattn.models.word_model import Sentences, WordModelConfig
 
 
 @strict
-class DecomposableAttentionConfig(SentencePairConfig):
+class DecomposableAttentionConfig(WordModelConfig):
     """Sizes of AllenNLP's `decomposable_attention.jsonnet`: fixed 300-d GloVe vectors projected to 200."""
 
     model_type = "alignattn-da"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -98,6 +98,7 @@ class McanForVisualQuestionAnswering(PreTrainedModel):
     config_class = McanConfig
     auto_class = AutoModelForVisualQuestionAnswering
     config: McanConfig
+    reads_pairs: ClassVar[bool] = False
     _input_embed_layer = "embedding"
 
     def __init__(self, config: McanConfig) -> None:

@@ -43,7 +43,9 @@ class Embeddings:
     bad_lines: tuple[tuple[int, str], ...] = ()
 
 
-def build_tokenizer(texts: Iterable[str], *, max_words: int = MAX_WORDS, min_count: int = 1) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], *, max_words: int = MAX_WORDS, min_count: int = 1, reads_pairs: bool = True
+) -> PreTrainedTokenizerFast:
     """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`.
 
     A pair is joined without special tokens; `token_type_ids` tell its sentences apart.
@@ -52,6 +54,7 @@ def build_tokenizer(texts: Iterable[str], *, max_words: int = MAX_WORDS, min_cou
         texts: what to take the words from.
         max_words: the most words kept, the most frequent first.
         min_count: a word that occurs less often is unknown.
+        reads_pairs: whether it gives `token_type_ids`.
     """
     if min(max_words, min_count) < 1:
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
@@ -71,7 +74,7 @@ def build_tokenizer(texts: Iterable[str], *, max_words: int = MAX_WORDS, min_cou
         unk_token=UNKNOWN,
         pad_token=PADDING,
         model_max_length=MAX_LENGTH,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=["input_ids", *(["token_type_ids"] if reads_pairs else []), "attention_mask"],
     )
 
 

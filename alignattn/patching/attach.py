@@ -12,19 +12,34 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from alignattn.attention.attend import CHILD_NAME, AttentionLayer, SharedAttentionLayer
+from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.patching.families import give_slotted_forward, take_slotted_forward
 from alignattn.patching.folding import check_foldable
 from alignattn.patching.heads import check_plain
 from alignattn.patching.owned_configs import own_configs, return_configs
-from alignattn.patching.projections import DECLARED, DECLARED_SHARED, AttentionModule, features_of, names_of
+from alignattn.patching.projections import (
+    DECLARED,
+    DECLARED_POOLED,
+    DECLARED_SHARED,
+    AttentionModule,
+    ProjectionNames,
+    features_of,
+    names_of,
+)
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
 from alignattn.support.errors import AlignAttnError
 
 M = TypeVar("M", bound=nn.Module)
+
+DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
+    (AttentionLayer, DECLARED),
+    (SharedAttentionLayer, DECLARED_SHARED),
+    (PooledAttentionLayer, DECLARED_POOLED),
+)
+"""What a module can declare, and by which names."""
 
 
 def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> M:
@@ -52,7 +67,13 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     _check_declared(model, layers)
     if config.layers is not None and config.layers[-1] >= len(layers):
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
-    fill_slots(model, layers if config.layers is None else [layers[index] for index in config.layers], config)
+    layers = layers if config.layers is None else [layers[index] for index in config.layers]
+    if config.alignment is not None and any(layer.names is DECLARED_POOLED for layer in layers):
+        raise AlignAttnError(
+            f"alignment {config.alignment!r} matches distributions, and {type(model).__name__} pools by a learned "
+            "query, which has none: choose a score, normalizer or value"
+        )
+    fill_slots(model, layers, config)
     return model
 
 
@@ -92,11 +113,18 @@ def unpatch(model: M) -> M:
 def declared_layers(model: nn.Module) -> list[AttentionModule]:
     """Return the modules of a model that are `AttentionLayer`s, in its order."""
     return [
-        AttentionModule(module, names, names.of(module) or {}, module.num_heads)
+        AttentionModule(module, names, names.of(module) or {}, _untyped(module).num_heads)
         for module in model.modules()
-        if isinstance(module, (AttentionLayer, SharedAttentionLayer))
-        for names in (DECLARED if isinstance(module, AttentionLayer) else DECLARED_SHARED,)
+        if (names := _declared_names(module)) is not None
     ]
+
+
+def _declared_names(module: nn.Module) -> ProjectionNames | None:
+    """The names that a module declares its projections by, or None if it declares none."""
+    for protocol, names in DECLARATIONS:
+        if isinstance(module, protocol):
+            return names
+    return None
 
 
 def check_model(model: nn.Module) -> None:
@@ -194,7 +222,7 @@ def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None
                     f"{name} is attention that slots cannot reach: {advice} (alignattn.patch is for transformers' "
                     "encoders)"
                 )
-            names = (*DECLARED.roles.values(), *DECLARED_SHARED.roles.values())
+            names = {name for _, declared in DECLARATIONS for name in declared.roles.values()}
             if any(hasattr(module, projection) for projection in names):
                 raise AlignAttnError(f"{name} is half an attention module: {advice}")
             continue

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
-from alignattn.patching.projections import FUSED
+from alignattn.patching.projections import DECLARED_POOLED, FUSED
 from alignattn.patching.slots import LayerSlots, Patch
 from alignattn.patching.taps import TappedLinear
 from alignattn.support.errors import AlignAttnError
@@ -95,6 +95,8 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
 def _heads_of(path: str, module: nn.Module) -> BalancedHeads:
     slots: Any = getattr(module, CHILD_NAME)
     modules = slots.names.of(module) or {}
+    if slots.names is DECLARED_POOLED:
+        raise AlignAttnError(f"{path} pools by a learned query, which has no distribution: it cannot be balanced")
     for role, projection in modules.items():
         check_plain(f"{path}.{slots.names.roles[role]}", projection)
     shape = (slots.names.parts, slots.num_heads, slots.head_dim)

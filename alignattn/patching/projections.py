@@ -55,6 +55,10 @@ DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"})
 """Those of `alignattn.attention.attend.SharedAttentionLayer`, whose parts the module itself makes."""
 
 
+DECLARED_POOLED = ProjectionNames({"key": "key_projection"})
+"""Those of `alignattn.attention.attend.PooledAttentionLayer`, whose queries are parameters."""
+
+
 @dataclass(frozen=True)
 class AttentionModule:
     """A self-attention module of a model, and its projections."""

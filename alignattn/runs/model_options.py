@@ -93,14 +93,15 @@ class ModelOptions(Options):
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])
         fills_slots = bool(given.keys() & SLOTS.keys())
-        is_plain = fills_slots or not traits_of(self.model).has_attention
+        is_plain = fills_slots or not traits_of(self.model).has_heads
         attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         config = AttentionConfig.resolve(attention, **given)
-        of_model = traits_of(self.model).alignment_options.get(config.alignment or "", {})
-        options = {**of_model, **config.alignment_options}
-        return dataclasses.replace(config, alignment_options=options) if options else config
+        for slot, choices in traits_of(self.model).slot_options.items():
+            of_model, name = choices.get(getattr(config, slot) or "", {}), f"{slot}_options"
+            config = AttentionConfig.resolve(config, **{name: {**of_model, **getattr(config, name)}})
+        return config
 
     @property
     def lora_scale(self) -> float:
@@ -134,8 +135,17 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
 def misfit(arguments: ModelOptions, task: Task | None) -> str:
     """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
     name, traits = arguments.model, traits_of(arguments.model)
-    if task is not None and traits.reads_pairs and len(getattr(task, "text_columns", ())) != MOST_TEXTS:
+    texts = len(getattr(task, "text_columns", ()))
+    if task is not None and traits.texts == (MOST_TEXTS,) and texts != MOST_TEXTS:
         return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
+    if task is not None and texts and texts not in traits.texts:
+        others = (
+            other for other in MODELS if texts in traits_of(other).texts and isinstance(task, traits_of(other).tasks)
+        )
+        return (
+            f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
+            f"{', '.join(others)} or an encoder"
+        )
     if task is not None and not isinstance(task, traits.tasks):
         kinds = " and ".join(kind.kind for kind in traits.tasks)
         return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
@@ -153,13 +163,19 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
             "--layers and what fills its slots"
         )
+    for slot in attention.filled_slots:
+        if slot not in traits.slots:
+            raise AlignAttnError(
+                f"--model {name} pools by a learned query, which has no distribution to align: leave out the {slot} "
+                f"{getattr(attention, slot)!r}, or fill its {', '.join(traits.slots)}"
+            )
     if traits.attends_edges and attention.normalizer not in OF_EDGES:
         raise AlignAttnError(
             f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
             f"{', '.join(OF_EDGES)}"
         )
     if arguments.embeddings is not None and not traits.reads_embeddings:
-        readers = " and ".join(model for model in MODELS if traits_of(model).reads_embeddings)
+        readers = ", ".join(model for model in MODELS if traits_of(model).reads_embeddings)
         raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
     if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
         raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")

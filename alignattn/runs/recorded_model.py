@@ -62,6 +62,10 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
         raise AlignAttnError(f"{name!r} reads images beside texts, and what is studied are tokens of texts")
     if not traits.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+    if not traits.has_heads:
+        raise AlignAttnError(
+            f"{name!r} pools words by a learned query, and has no heads whose queries could be studied"
+        )
     model, tokenizer = load_pretrained(
         name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32, reads_pooler=False
     )

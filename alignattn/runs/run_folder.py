@@ -42,9 +42,9 @@ class FinishedRun:
     task: Task
 
     @property
-    def has_attention(self) -> bool:
+    def has_heads(self) -> bool:
         """Whether its model has heads of self-attention."""
-        return traits_of(self.options.model.model).has_attention
+        return traits_of(self.options.model.model).has_heads
 
 
 def read_finished_run(folder: Path, option: str) -> FinishedRun:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import alignattn
 from alignattn.attention.choices import VALUES
-from alignattn.attention.pooling import AdditiveAttentionPooling
+from alignattn.attention.pooling import AttentionPooling
 from alignattn.support.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
@@ -87,37 +88,45 @@ def test_unknown_init(name):
         VALUES.load(name)(DIM, HEADS, init="zero")
 
 
+def pooling(value="identity", **fields):
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"pooling": AttentionPooling(DIM)}).double()
+    return alignattn.attach(model, value=value, alignment=None, **fields)
+
+
 class TestPooling:
     @pytest.mark.parametrize("name", VALUES)
     def test_against_the_equations(self, name):
-        torch.manual_seed(0)
-        module = AdditiveAttentionPooling(DIM, name).double()
+        model = pooling(name, value_options={"init": "paper"} if name in ("sum", "qvi") else {})
+        module, value = model["pooling"], model["pooling"].alignattn.value_slot
         tokens = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
-        pooled, weights = module(tokens, REAL)
+        with alignattn.collect(model) as seen:
+            pooled = module(tokens, REAL)
+        weights = seen.layers[0].weights[:, 0, 0]
+        assert torch.equal(seen.layers[0].key_mask, REAL)
         for b in range(BATCH):
-            real = tokens[b, REAL[b]]
-            scores = torch.stack([module.query @ torch.tanh(module.projection(token)) for token in real])
+            real, query = tokens[b, REAL[b]], module.pooling_query
+            scores = torch.stack([query @ torch.tanh(module.key_projection(token)) for token in real])
             alpha = torch.softmax(scores, dim=0)
-            values = [one_value(name, module.value, 0, module.query[None], token) for token in real]
+            values = [one_value(name, value.double(), 0, query[None], token) for token in real]
             torch.testing.assert_close(pooled[b], sum(a * v for a, v in zip(alpha, values, strict=True)))
+            torch.testing.assert_close(module(tokens, REAL)[b], pooled[b])
             torch.testing.assert_close(weights[b, REAL[b]], alpha)
             assert (weights[b, ~REAL[b]] == 0).all()
 
-    @pytest.mark.parametrize("name", VALUES)
-    def test_padded_equals_sliced(self, name):
-        module = AdditiveAttentionPooling(DIM, name).double()
+    @pytest.mark.parametrize(
+        "fields", [{}, {"value": "qvi"}, {"score": "additive"}, {"normalizer": "entmax15"}], ids=str
+    )
+    def test_padded_equals_sliced_and_every_parameter_learns(self, fields):
+        model = pooling(**fields)
         tokens = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
-        torch.testing.assert_close(module(tokens, REAL)[0][1:], module(tokens[1:, :3])[0])
-
-    def test_every_parameter_learns_and_an_empty_sequence_gives_zeros(self):
-        module = AdditiveAttentionPooling(DIM, init="paper")
-        tokens = torch.randn(BATCH, LENGTH, DIM)
-        pooled, weights = module(tokens, torch.stack((REAL[0], torch.zeros(LENGTH, dtype=torch.bool))))
-        assert (pooled[1] == 0).all()
-        assert (weights[1] == 0).all()
+        pooled = model["pooling"](tokens, REAL)
+        torch.testing.assert_close(pooled[1:], model["pooling"](tokens[1:, :3]))
         pooled.square().sum().backward()
-        assert all(parameter.grad.abs().max() > 0 for parameter in module.parameters())
+        assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
-    def test_unknown_value(self):
-        with pytest.raises(AlignAttnError, match="unknown value 'qv': choose one of identity"):
-            AdditiveAttentionPooling(DIM, "qv")
+    def test_one_query_has_no_distribution(self):
+        with pytest.raises(AlignAttnError, match="'ct' matches distributions, and ModuleDict pools by a learned query"):
+            alignattn.attach(torch.nn.ModuleDict({"pooling": AttentionPooling(DIM)}), "aa-ct")
+        with pytest.raises(AlignAttnError, match=r"pooling pools by a learned query, .* cannot be balanced"):
+            alignattn.balance(pooling(), [{"tokens": torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)}])

@@ -28,7 +28,7 @@ SMALL = {"embedding_dim": 6, "hidden_dim": 5}
 FURTHER = 3
 
 
-WORD_MODELS = [name for name in MODELS if traits_of(name).reads_pairs]
+WORD_MODELS = [name for name in MODELS if traits_of(name).texts == (2,)]
 
 
 @pytest.fixture(params=WORD_MODELS)

@@ -11,6 +11,7 @@ from toy_kind import VectorClassification
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
+from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.cli import main
 from alignattn.commands.reproduce.table import parse_table
@@ -20,7 +21,7 @@ from alignattn.tasks import TextClassification
 from alignattn.tasks.kinds import TASK_KINDS
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
-TOY = Traits(tasks=(TextClassification,), has_attention=True, training={"learning_rate": 0.003, "num_train_epochs": 2})
+TOY = Traits(tasks=(TextClassification,), slots=tuple(SLOTS), training={"learning_rate": 0.003, "num_train_epochs": 2})
 VECTORS = Traits(tasks=(VectorClassification,), training={"learning_rate": 0.5})
 LINES = (
     (MODELS, "toy", ModelEntry("toy_model:ToyClassifier", "a toy of the tests", traits=TOY)),
@@ -79,7 +80,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
 @pytest.mark.parametrize("has_attention", [True, False])
 def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
-    toy = replace(MODELS["toy"], traits=replace(TOY, has_attention=has_attention))
+    toy = replace(MODELS["toy"], traits=replace(TOY, slots=tuple(SLOTS) if has_attention else ()))
     monkeypatch.setitem(MODELS._entries, "toy", toy)
     words = [
         "inspect",
@@ -100,7 +101,7 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--embeddings", "vectors.txt"], "--embeddings is for da and esim: toy takes none"),
+        (["--embeddings", "vectors.txt"], "transformer: toy takes none, drop it"),
         (["--attention", "aa-ct", "--layers", "2"], "this model has layers 0 to 1"),
     ],
 )

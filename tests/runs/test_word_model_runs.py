@@ -1,10 +1,13 @@
 """The models that read words go the same way as the pretrained: `finetune`, `domain-shift`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
@@ -12,6 +15,7 @@ from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.models import MODELS, traits_of
 
+WORD_MODELS = [name for name in MODELS if traits_of(name).reads_embeddings and traits_of(name).reads_texts_alone]
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 
 
@@ -25,9 +29,9 @@ def pairs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(pairs: Path, tmp_path: Path):
-    def call(*words: str) -> int:
+    def call(*words: str, columns: str = "a b") -> int:
         return main(
-            f"finetune --train_file {pairs} --validation_file {pairs} --text_columns a b --num_train_epochs 2 "
+            f"finetune --train_file {pairs} --validation_file {pairs} --text_columns {columns} --num_train_epochs 2 "
             f"--output_dir {tmp_path / 'run'} --disable_tqdm true --use_cpu true".split()
             + list(words)
         )
@@ -45,11 +49,15 @@ def vectors(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("model", [name for name in MODELS if traits_of(name).reads_embeddings])
+@pytest.mark.parametrize("model", WORD_MODELS)
 def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
-    assert run("--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8") == 0
+    reads_pairs = traits_of(model).texts == (2,)
+    words = ["--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8"]
+    assert run(*words, columns="a b" if reads_pairs else "a") == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert (result["model"], result["attention"], result["parameters"]["alignment"]) == (model, "soft", 0)
+    attention = "aa-ct" if traits_of(model).has_heads else "soft"
+    assert (result["model"], result["attention"]) == (model, attention)
+    assert (result["parameters"]["alignment"] > 0) == traits_of(model).has_heads
     embeddings = result["embeddings"]
     assert (embeddings["file"], embeddings["found"]) == (vectors.name, len(WORDS) - 1)
     ((line, problem),) = embeddings["bad_lines"]
@@ -57,7 +65,29 @@ def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -
     assert "no number" in problem
     loaded = alignattn.from_pretrained(tmp_path / "run", AutoModelForSequenceClassification)
     assert loaded.config.id2label == {0: "False", 1: "True"}
-    assert AutoTokenizer.from_pretrained(tmp_path / "run")("Cat", "dog")["token_type_ids"] == [0, 1]
+    read = AutoTokenizer.from_pretrained(tmp_path / "run")("Cat", "dog")
+    assert read.get("token_type_ids") == ([0, 1] if reads_pairs else None)
+
+
+def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_bitwise(run, tmp_path: Path) -> None:
+    words = ["--model", "lstm-att", "--value", "qvi", "--model_config", "hidden_dim=8", "--keep_checkpoints", "true"]
+    assert run(*words, columns="a") == 0
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    config = json.loads((folder / "config.json").read_text())["alignattn"]
+    assert (config["value"], config["value_options"]) == ("qvi", {"init": "paper"})
+    model = alignattn.load_run(folder)
+    written = pd.read_parquet(folder / "predictions.parquet")
+    rows = pd.read_csv(tmp_path / "pairs.csv")
+    told = model.predict(rows["a"].tolist())
+    for one, probabilities in zip(told, written["probabilities"], strict=True):
+        assert [each["probability"] for each in one["probabilities"]] == pytest.approx(list(probabilities), abs=1e-5)
+    folder.rename(whole)
+    shutil.copytree(whole, folder)
+    for left in ("results.json", "checkpoint-2"):
+        shutil.rmtree(folder / left) if (folder / left).is_dir() else (folder / left).unlink()
+    assert run(*words, columns="a") == 0
+    ours, theirs = (load_file(path / "model.safetensors") for path in (folder, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) -> None:
@@ -74,7 +104,7 @@ def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) ->
         (["--model", "esim", "--text_columns", "a"], "--model esim compares the two texts of a pair"),
         (["--model", "da", "--model_config", "no_such=1"], "has no field 'no_such'"),
         (["--model", "da", "--embeddings", "missing.txt"], "missing.txt"),
-        (["--model", "./missing", "--embeddings", "missing.txt"], "--embeddings is for da and esim"),
+        (["--model", "./missing", "--embeddings", "missing.txt"], "--embeddings is for da, esim, "),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], message: str, run, tmp_path: Path, capsys) -> None:

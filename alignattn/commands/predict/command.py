@@ -167,8 +167,10 @@ def read_calibration(path: Path) -> float:
 
 
 def _check_run(options: PredictOptions, run: FinishedRun) -> None:
-    if options.explain is not None and not run.has_attention:
-        raise AlignAttnError(f"--explain: {run.folder} is a run of {run.options.model.model}, which has no attention")
+    if options.explain is not None and not run.has_heads:
+        raise AlignAttnError(
+            f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
+        )
     if options.explain is not None and not kind_of(run.task).reads_texts_alone:
         raise AlignAttnError(
             f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"

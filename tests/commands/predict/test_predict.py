@@ -470,7 +470,7 @@ def test_a_model_that_is_no_encoder_predicts_and_has_no_head_to_show(tmp_path, c
     assert answers_of(predictor, unlabelled(tmp_path), size=4, by_length=False) == own
     words = ("--text", "the cat", "a dog", "--explain", tmp_path / "seen.png")
     assert predict("--run", tmp_path / "run", *words) == 2
-    assert "is a run of da, which has no attention" in said(capsys)
+    assert "is a run of da, whose words attend to none" in said(capsys)
 
 
 def test_the_page_of_servers_answers_rows_and_names_bad_ones(train, monkeypatch):

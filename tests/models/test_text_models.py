@@ -1,0 +1,208 @@
+"""The classifiers of single texts against their equations, over the registry."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import alignattn
+from alignattn import AlignAttnError
+from alignattn.models import MODELS, traits_of
+from alignattn.models.build import Material
+from alignattn.models.encoders import sinusoids
+from alignattn.models.han import sentence_of_words
+from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.tasks import TextClassification, get_task
+
+TEXT_MODELS = [name for name in MODELS if traits_of(name).texts == (1,)]
+POOLING = [name for name in TEXT_MODELS if traits_of(name).has_attention and not traits_of(name).has_heads]
+TEXTS = ["a man sees the red bird . it sings !", "the dog sleeps", "no . no . no", "bird"]
+SMALL = {"embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0}
+TASK = TextClassification(
+    name="own", text_columns=("text",), label_column="label", labels=("a", "b", "c"), metrics=("accuracy",)
+)
+SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
+
+
+@pytest.fixture(params=TEXT_MODELS)
+def name(request):
+    return request.param
+
+
+def built_of(name, texts=TEXTS, **fields):
+    rows = {"text": texts}
+    return MODELS.load(name).build(Material(TASK, rows, seed=0, config_fields=SMALL | fields))
+
+
+def small_model(name, **fields):
+    """A small model in float64 and in evaluation mode, and its tokenizer."""
+    built = built_of(name, **fields)
+    return built.model.double(), built.processor
+
+
+def batch_of(tokenizer, texts=TEXTS, **options):
+    return tokenizer(texts, padding=True, return_tensors="pt", **options)
+
+
+def test_padding_changes_nothing_wherever_it_stands(name):
+    model, tokenizer = small_model(name)
+    logits = model(**batch_of(tokenizer)).logits
+    for text, of_batch in zip(TEXTS, logits, strict=True):
+        torch.testing.assert_close(model(**batch_of(tokenizer, [text])).logits[0], of_batch)
+    torch.testing.assert_close(model(**batch_of(tokenizer, padding_side="left")).logits, logits)
+    batch = batch_of(tokenizer)
+    # What stands at padding is a word: only the mask tells.
+    ids, mask = (
+        torch.nn.functional.pad(batch[key], (0, 3), value=value)
+        for key, value in (("input_ids", 2), ("attention_mask", 0))
+    )
+    torch.testing.assert_close(model(ids, mask).logits, logits)
+
+
+def test_every_parameter_gets_a_gradient_and_an_empty_text_is_finite(name):
+    model, tokenizer = small_model(name)
+    output = model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2, 0]))
+    torch.testing.assert_close(output.loss, -output.logits.log_softmax(1)[range(4), [0, 1, 2, 0]].mean())
+    output.loss.backward()
+    for path, parameter in model.named_parameters():
+        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        if not path.endswith("key_projection.bias") or name in POOLING:
+            assert parameter.grad.abs().max() > 0, path
+    assert (model.embedding.weight.grad[tokenizer.pad_token_id] == 0).all()
+    for texts in (["", "the dog"], [""]):
+        assert model(**batch_of(tokenizer, texts)).logits.isfinite().all()
+
+
+def test_learns_32_rows_by_heart(name):
+    generator = torch.Generator().manual_seed(0)
+    words = ["".join(chr(97 + letter) for letter in torch.randint(26, (3,), generator=generator)) for _ in range(40)]
+    texts = [" ".join(words[i] for i in torch.randint(40, (12,), generator=generator)) + " ." for _ in range(32)]
+    labels = torch.randint(3, (32,), generator=generator)
+    built = built_of(name, texts, hidden_dim=16, embedding_dim=16)
+    model, batch = built.model, batch_of(built.processor, texts)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+    assert (model(**batch).logits.argmax(1) == labels).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
+    choice = {"alignment": None} | {slot: SLOTS_TAKEN[slot]}
+    built = built_of(name)
+    if slot not in traits_of(name).slots:
+        with pytest.raises(AlignAttnError, match=r"attention|distribution"):
+            check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
+        with pytest.raises(AlignAttnError, match=r"attention|distributions"):
+            alignattn.patch(built.model, **choice)
+        return
+    model = alignattn.patch(built.model, **choice).train()
+    loss = model(**batch_of(built.processor), labels=torch.tensor([0, 1, 2, 0])).loss
+    if slot == "alignment":
+        loss = loss + alignattn.alignment_loss(model)
+    loss.backward()
+    own = [part for path, part in model.named_parameters() if "alignattn" in path]
+    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
+    expected = model.eval()(**batch_of(built.processor)).logits
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    assert loaded.alignattn.config == model.alignattn.config
+    torch.testing.assert_close(loaded(**batch_of(built.processor)).logits, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_name", POOLING)
+def test_weights_of_a_recording_are_of_the_real_words(model_name):
+    model, tokenizer = small_model(model_name)
+    alignattn.patch(model, "soft")
+    with alignattn.collect(model) as seen:
+        model(**batch_of(tokenizer))
+    for layer in seen.layers:
+        torch.testing.assert_close(layer.weights.sum(-1), torch.ones_like(layer.weights[..., 0]))
+        assert (layer.weights[:, 0, 0][~layer.key_mask] == 0).all()
+
+
+def test_han_is_its_equations_sentence_by_sentence():
+    model, tokenizer = small_model("han")
+    model.config.sentence_ends = [tokenizer.get_vocab()[end] for end in (".", "!")]
+
+    def encoded(network, vectors):
+        return network(torch.stack(vectors)[None])[0][0]
+
+    def pooled(pooling, states):
+        scores = torch.stack([pooling.pooling_query @ torch.tanh(pooling.key_projection(state)) for state in states])
+        return sum(weight * state for weight, state in zip(scores.softmax(0), states, strict=True))
+
+    for text, logits in zip(TEXTS, model(**batch_of(tokenizer)).logits, strict=True):
+        sentences, sentence = [], []
+        for index in tokenizer(text)["input_ids"]:
+            sentence.append(model.embedding.weight[index])
+            if index in model.config.sentence_ends:
+                sentences, sentence = [*sentences, sentence], []
+        sentences += [sentence] if sentence else []
+        vectors = [pooled(model.word_pooling, encoded(model.word_encoder.network, words)) for words in sentences]
+        expected = model.classifier(pooled(model.sentence_pooling, encoded(model.sentence_encoder.network, vectors)))
+        torch.testing.assert_close(logits, expected)
+
+
+def test_sentences_end_at_the_last_of_several_marks_and_after_the_longest():
+    ends = torch.tensor([[0, 1, 1, 0, 0, 0, 0, 1, 0]], dtype=torch.bool)
+    number, place = sentence_of_words(ends, 4)
+    assert number.tolist() == [[0, 0, 0, 1, 1, 1, 1, 2, 3]]
+    assert place.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 0]]
+
+
+def test_han_knows_what_ends_a_sentence_and_takes_a_text_of_10000_words():
+    built = built_of("han", ["one . two !", "three ?"])
+    words = built.processor.get_vocab()
+    assert set(built.model.config.sentence_ends) == {words["."], words["!"], words["?"]}
+    assert built.model(**batch_of(built.processor, ["one " * 10_000, "two ."])).logits.isfinite().all()
+
+
+def test_a_convolution_is_its_filters_word_by_word():
+    model, tokenizer = small_model("cnn")
+    filters = model.encoder.filters
+    for text, logits in zip(TEXTS, model(**batch_of(tokenizer)).logits, strict=True):
+        vectors = [model.embedding.weight[index] for index in tokenizer(text)["input_ids"]]
+        around = [torch.zeros_like(vectors[0]), *vectors, torch.zeros_like(vectors[0])]
+        states = [
+            (sum(filters.weight[:, :, k] @ around[i + k] for k in range(3)) + filters.bias).clamp(min=0)
+            for i in range(len(vectors))
+        ]
+        torch.testing.assert_close(logits, model.classifier(torch.stack(states).max(0).values))
+
+
+def test_an_lstm_classifies_what_both_directions_end_with():
+    model, tokenizer = small_model("lstm")
+    for text, logits in zip(TEXTS, model(**batch_of(tokenizer)).logits, strict=True):
+        vectors = model.embedding.weight[tokenizer(text)["input_ids"]][None]
+        _, (hidden, _) = model.encoder.network(vectors)
+        torch.testing.assert_close(logits, model.classifier(torch.cat((hidden[0, 0], hidden[1, 0]))))
+
+
+def test_a_transformer_is_that_of_pytorch():
+    model, tokenizer = small_model("transformer", num_attention_heads=2)
+    ids = batch_of(tokenizer, TEXTS[:1])["input_ids"]
+    states = model.encoder.projection(model.embedding(ids))
+    states = states + sinusoids(*states.shape[1:]).double()
+    for layer in model.encoder.layers:
+        attention = layer.attention
+        reference = torch.nn.TransformerEncoderLayer(8, 2, 32, 0.0, batch_first=True).double()
+        parts = [attention.query_projection, attention.key_projection, attention.value_projection]
+        with torch.no_grad():
+            reference.self_attn.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+            reference.self_attn.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        reference.self_attn.out_proj.load_state_dict(attention.output_projection.state_dict())
+        reference.linear1.load_state_dict(layer.network[0].state_dict())
+        reference.linear2.load_state_dict(layer.network[2].state_dict())
+        reference.norm1.load_state_dict(layer.attention_norm.state_dict())
+        reference.norm2.load_state_dict(layer.network_norm.state_dict())
+        states = reference(states)
+    torch.testing.assert_close(model(ids).logits, model.classifier(states.mean(1)))
+
+
+def test_a_pair_is_refused_by_name(name):
+    with pytest.raises(
+        AlignAttnError, match=rf"--model {name} reads one text, and a row of task 'mrpc' has 2: take da, esim or an"
+    ):
+        check_fits(ModelOptions(model=name), get_task("mrpc"))
