@@ -25,6 +25,7 @@ from alignattn.support.command import OUTPUT_DIR, Command
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json, write_text
 from alignattn.support.json_records import read_record
+from alignattn.support.options import options_of
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -100,7 +101,11 @@ class RunFolder:
     @property
     def values(self) -> dict[str, Any]:
         """What its command is given."""
-        run = {} if self.needed is None else {NEEDED_RUN: [str(self.needed.output)]}
+        run: dict[str, Any] = {}
+        if self.needed is not None:
+            folder = str(self.needed.output)
+            takes_several = options_of(self.command.options)[NEEDED_RUN].is_list
+            run = {NEEDED_RUN: [folder] if takes_several else folder}
         # Equal digests are equal runs, whenever they were made.
         values = {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
         return dict(self.command.options.of_before(values))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from alignattn.runs.run_folder import run_folder
-from alignattn.support.command import Command
+from alignattn.support.command import Command, TableUse
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
@@ -47,5 +47,6 @@ COMMAND = Command(
     "whether a run's model is certain where it is right (PAvPU), on its inputs and on noisy ones",
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
+    in_tables=TableUse("finetune", ("run", "seed", "data_dir"), has_seeds=False),
     examples=("alignattn uncertainty --run runs/mrpc --output_dir uncertainty",),
 )

@@ -13,6 +13,7 @@ from task_rows import make_rows, write_rows
 
 from alignattn.calibration import area_under_risk_coverage, expected_calibration_error
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
+from alignattn.commands.uncertainty.filler import FILLER
 from alignattn.commands.uncertainty.noise import InputNoise
 from alignattn.tasks import get_task
 
@@ -73,6 +74,11 @@ def test_the_figures_of_a_run(train, kind, tmp_path, capsys):
             ):
                 assert found[figure]["value"] == pytest.approx(function(probabilities, labels))
         assert (tmp_path / "out" / f"reliability-{split}.png").is_file()
+    assert FILLER.is_finished(tmp_path / "out")
+    assert not FILLER.is_finished(tmp_path)
+    report = FILLER.report(tmp_path / "out")
+    assert report.numbers["splits"] == content["splits"]
+    assert {f"{split} noisy pavpu" for split in splits} <= report.scores.keys()
     assert "PAvPU" in capsys.readouterr().out
     saved = tmp_path / "out" / "predictions.parquet"
     assert main(["calibrate", str(saved), "--output_dir", str(tmp_path / "c"), "--resamples", "20"]) == 0

@@ -1,0 +1,37 @@
+"""`alignattn uncertainty` as a filler of tables."""
+
+from pathlib import Path
+
+import yaml
+
+from alignattn.commands.uncertainty import UNCERTAINTY_FILE
+from alignattn.runs.filler import Filler, RunReport, percent
+from alignattn.support.json_records import read_json
+
+
+class UncertaintyFiller(Filler):
+    """`alignattn uncertainty`, on the run of a `finetune`."""
+
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether the file of figures is there, which is written last."""
+        return (folder / UNCERTAINTY_FILE).is_file()
+
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished call tells; raises `AlignAttnError` if its file is damaged."""
+        content = read_json(folder / UNCERTAINTY_FILE)
+        settings, splits = content["settings"], content["splits"]
+        return RunReport(
+            numbers=content,
+            facts={"passes": f"{settings['passes']} with dropout", "noise": f"{settings['noise']:g}"},
+            scores={
+                f"{split} {inputs} {name}": percent(figure["value"])
+                for split, by_inputs in splits.items()
+                for inputs, figures in by_inputs.items()
+                for name, figure in figures.items()
+                if isinstance(figure, dict) and "value" in figure
+            },
+            config=yaml.safe_dump(settings),
+        )
+
+
+FILLER = UncertaintyFiller()
