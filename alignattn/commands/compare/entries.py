@@ -73,7 +73,11 @@ def read_entries(options: CompareOptions) -> list[Entry]:
 
 def differing_options(entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     """Return for each entry, by name, the options in which the entries differ, without the paths of this machine."""
-    options = [publishable(entry.first.options.to_dict()) for entry in entries]
+    # Without the option of it a run has what is the default of its model.
+    options = [
+        publishable(entry.first.options.to_dict() | {"attention": entry.first.options.attention.name})
+        for entry in entries
+    ]
     known = dict.fromkeys(name for one in options for name in one if name not in SAY_NOTHING)
     differing = [name for name in known if any(one.get(name) != options[0].get(name) for one in options)]
     return {
