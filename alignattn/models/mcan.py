@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModelForVisualQuestionAnswering, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForVisualQuestionAnswering
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_word_model
 from alignattn.models.co_attention import AttentionReduction, CoAttention, Tokens
+from alignattn.models.word_model import WordModel, WordModelConfig
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import VisualQuestionAnswering
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
@@ -26,20 +27,15 @@ KERNEL, STRIDE = 3, 2
 
 
 @strict
-class McanConfig(PreTrainedConfig):
+class McanConfig(WordModelConfig):
     """The sizes of Yu et al. 2019, §4.2, their MCAN of 6 layers.
 
     Args:
-        vocab_size: number of words, padding and unknown included.
-        embedding_dim: size of a word's vector.
-        train_embeddings: whether the word vectors are trained or stay as they are.
-        pad_token_id: the word that fills up a batch.
         hidden_dim: size of the states of words and regions.
         num_attention_heads: heads of each attention.
         num_hidden_layers: units of words, and of regions.
         reduction_dim: size of the hidden layer of the attention reduction.
         joint_dim: size of the vector that is classified.
-        dropout: probability with which a weight or a number is dropped in training.
         feature_width: numbers of a region's features; 0 where pictures are read.
         conv_channels: of the convolutions of a picture, each of which halves its sides; what is left are the regions.
         pixel_mean: of each colour of the training pictures.
@@ -48,10 +44,6 @@ class McanConfig(PreTrainedConfig):
 
     model_type = MODEL_TYPE_PREFIX + "mcan"
 
-    vocab_size: int = 2
-    embedding_dim: int = 300
-    train_embeddings: bool = True
-    pad_token_id: int = 0
     hidden_dim: int = 512
     num_attention_heads: int = 8
     num_hidden_layers: int = 6
@@ -92,21 +84,17 @@ class PictureGrid(nn.Module):
         return self.project(cells.flatten(2).transpose(1, 2))
 
 
-class McanForVisualQuestionAnswering(PreTrainedModel):
+class McanForVisualQuestionAnswering(WordModel):
     """Words and regions in co-attention, each reduced to a vector, and the classes of their sum (figure 4)."""
 
     config_class = McanConfig
     auto_class = AutoModelForVisualQuestionAnswering
     config: McanConfig
-    reads_pairs: ClassVar[bool] = False
-    _input_embed_layer = "embedding"
 
     def __init__(self, config: McanConfig) -> None:
         super().__init__(config)
         assert config.num_labels is not None
         size = config.hidden_dim
-        self.embedding = nn.Embedding(config.vocab_size, config.embedding_dim, padding_idx=config.pad_token_id)
-        self.embedding.weight.requires_grad_(config.train_embeddings)
         self.lstm = nn.LSTM(config.embedding_dim, size, batch_first=True)
         self.image = self._image_encoder(config)
         self.co_attention = CoAttention(size, config.num_attention_heads, config.num_hidden_layers, config.dropout)
@@ -175,8 +163,7 @@ class McanForVisualQuestionAnswering(PreTrainedModel):
             AlignAttnError: if the images are not what the model was built for.
         """
         self._check(image)
-        mask = input_ids != self.config.pad_token_id if attention_mask is None else attention_mask.bool()
-        words = Tokens(self._read(input_ids), mask)
+        words = Tokens(self._read(input_ids), self.real_words(input_ids, attention_mask))
         regions = Tokens(self.image(image), None if image_mask is None else image_mask.bool())
         question, seen = self.co_attention(words, regions)
         joint = self.reduce_words(Tokens(question, words.mask)) + self.reduce_regions(Tokens(seen, regions.mask))

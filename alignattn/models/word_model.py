@@ -64,12 +64,12 @@ def take_words(input_ids: Tensor, belongs: Tensor, pad: int) -> Sentences:
 
 
 class WordModel(PreTrainedModel):
-    """A classifier of texts with a table of word vectors, `embedding`.
+    """A classifier with a table of word vectors, `embedding`.
 
-    It reads what BERT reads, without special tokens, so that transformers' Trainer and collators carry it.
+    Of texts it reads what BERT reads, without special tokens, so that transformers' Trainer and collators carry it.
     """
 
-    auto_class = AutoModelForSequenceClassification
+    auto_class: ClassVar[type[Any]] = AutoModelForSequenceClassification
     config_class = WordModelConfig
     config: WordModelConfig
     reads_pairs: ClassVar[bool] = False

@@ -142,12 +142,13 @@ def test_scores_of_several_answers_are_trained_on_by_class(inputs):
 
 
 def test_it_is_saved_and_loaded_with_its_slots(inputs, tmp_path):
-    model = make_model({"attention": "aa-ct+qvi"})
+    model = make_model({"attention": "aa-ct+qvi"}, train_embeddings=False)
     expected = logits_of(model, inputs)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, McanForVisualQuestionAnswering.auto_class)
     assert patch_of(loaded).config.name == patch_of(model).config.name
     assert torch.equal(logits_of(loaded, inputs), expected)
+    assert not loaded.embedding.weight.requires_grad
 
 
 @pytest.mark.parametrize(
