@@ -177,7 +177,11 @@ class AttentionReduction(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Return `[B, out]`."""
+        return self.merge((self.weights(tokens)[:, None] @ tokens.states)[:, 0])
+
+    def weights(self, tokens: Tokens) -> Tensor:
+        """Return what each token weighs, `[B, n]`; padding nothing."""
         scores = self.weigh(self.dropout(self.inner(tokens.states).relu()))[..., 0]
         if tokens.mask is not None:
             scores = scores.masked_fill(~tokens.mask, torch.finfo(scores.dtype).min)
-        return self.merge((scores.softmax(dim=-1)[:, None] @ tokens.states)[:, 0])
+        return scores.softmax(dim=-1)

@@ -6,6 +6,7 @@ from alignattn.plots.differences import DifferenceLine, DifferencePanel, draw_di
 from alignattn.plots.drawing import COLOURS, MARKERS, svg_text, write_figure
 from alignattn.plots.growth import LinePanel, draw_lines
 from alignattn.plots.heat_maps import HeatMapPanel, draw_heat_maps
+from alignattn.plots.image_attention import ImagePanel, draw_image_attention
 from alignattn.plots.overview import draw_overview
 from alignattn.plots.points import PointPanel, draw_points
 from alignattn.plots.reliability import ReliabilityPanel, draw_reliability
@@ -21,6 +22,7 @@ __all__ = [
     "DifferenceLine",
     "DifferencePanel",
     "HeatMapPanel",
+    "ImagePanel",
     "LinePanel",
     "PointPanel",
     "ReliabilityPanel",
@@ -30,6 +32,7 @@ __all__ = [
     "draw_curves",
     "draw_differences",
     "draw_heat_maps",
+    "draw_image_attention",
     "draw_lines",
     "draw_overview",
     "draw_points",

@@ -26,6 +26,7 @@ PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
     "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | TSNE_OPTIONS),
     "nodes": ("what a layer makes of a graph's nodes in the plane, by class", NODE_OPTIONS),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
+    "question": ("attention of a question over a picture and its words", frozenset({"text"})),
     "reliability": ("reliability diagrams", frozenset({"split"})),
     "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
     "curves": ("losses, diagnostics and scores over training", frozenset()),
@@ -62,7 +63,9 @@ class FigureOptions(Options):
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
     layer: int | None = option(None, "Layer, from 0 (default: the last; of nodes the last but one).", low=0)
     head: int = option(0, "The head, from 0.", low=0)
-    text: tuple[str, ...] | None = option(None, "A text or a pair (default: first rows).", metavar="TEXT")
+    text: tuple[str, ...] | None = option(
+        None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
+    )
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
     max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=FEWEST_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)

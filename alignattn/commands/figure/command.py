@@ -14,6 +14,7 @@ from alignattn.commands.figure.pictures import (
     draw_training,
     draw_tsne,
 )
+from alignattn.commands.figure.question import draw_question
 from alignattn.plots import write_figure
 from alignattn.runs.run_folder import check_run_folder, short_names
 from alignattn.support.errors import AlignAttnError
@@ -35,6 +36,7 @@ DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
     "tsne": draw_tsne,
     "nodes": draw_nodes,
     "attention": draw_attention,
+    "question": draw_question,
     "reliability": draw_run_reliability,
     "distance": draw_distance,
     "curves": draw_training,

@@ -9,6 +9,8 @@ from questions import WIDTH, question_rows, write_features, write_pictures, writ
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.figure import COMMAND
+from alignattn.commands.figure.command import make_figure
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
@@ -56,6 +58,14 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
     (one,) = alignattn.load_run(run).predict([(files["picture"], "is it red?")])
     assert one["prediction"] == "yes"
 
+    told = ["--text", files["picture"], "is it red?", "--output_file", str(tmp_path / "picture.png")]
+    figure = make_figure(COMMAND.parse(["question", "--run", str(run), *told]))
+    pictures, words = figure.axes[0], figure.axes[1]
+    assert pictures.get_title().endswith(": yes")
+    assert [label.get_text() for label in words.get_yticklabels()] == ["is", "it", "red", "?"]
+    assert sum(bar.get_width() for bar in words.patches) == pytest.approx(1)
+    assert pictures.images[1].get_array().sum() == pytest.approx(1)
+
     table.assign(image="").to_csv(tmp_path / "blind.csv", index=False)
     table.assign(question=" ").to_csv(tmp_path / "mute.csv", index=False)
     features = write_features(tmp_path / "a.npz")
@@ -65,6 +75,8 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
         (f"predict --run {run} --text {features} why?", "is not what the task reads, a picture"),
         (f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no", "images"),
         (f"predict --run {run} --file {files['rows']} --explain no.png", "reads no texts alone"),
+        (f"figure question --run {run} --output_file no.png", "give --text PICTURE QUESTION"),
+        (f"figure attention --run {run} --output_file no.png", "images"),
     ]
     capsys.readouterr()
     for words, message in refused:

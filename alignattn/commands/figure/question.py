@@ -1,0 +1,100 @@
+"""What a question makes a run's model look at: the cells of a picture, and its own words."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.pictures import RunFolders
+from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.plots import ImagePanel, draw_image_attention
+from alignattn.runs.predictor import load_predictor
+from alignattn.runs.rows import input_batches
+from alignattn.runs.run_folder import read_finished_run
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import VisualQuestionAnswering
+
+
+@dataclass(frozen=True)
+class SeenQuestion:
+    """What a run's model attends to, asked a question about a picture.
+
+    Attributes:
+        pixels: `[3, height, width]` of 0 to 1.
+        cells: `[cells]`, what each weighs in the vector of the image that is classified (Yu et al. 2019, eq. 9).
+        words: of the question, n.
+        guided: `[cells, n]`, the guided attention of the last layer to the words, mean over its heads.
+        answer: of the model.
+    """
+
+    pixels: Tensor
+    cells: Tensor
+    words: tuple[str, ...]
+    guided: Tensor
+    answer: str
+
+
+def draw_question(runs: RunFolders, options: FigureOptions) -> Any:
+    """Return the picture of a question's attention, a column a run: over cells, and of the cells over words.
+
+    A word's weight is the mean over the cells, each by its own weight.
+    """
+    panels = []
+    for name, folder in runs.items():
+        seen = see_question(folder, options)
+        # Where there are as many rows as columns: pictures are brought to a square.
+        side = round(len(seen.cells) ** 0.5)
+        panels.append(
+            ImagePanel(
+                f"{name}: {seen.answer}",
+                seen.pixels.permute(1, 2, 0).tolist(),
+                seen.cells.view(side, side).tolist(),
+                seen.words,
+                (seen.cells @ seen.guided).tolist(),
+            )
+        )
+    assert options.text is not None
+    return draw_image_attention(panels, title=options.text[1])
+
+
+def see_question(folder: Path, options: FigureOptions) -> SeenQuestion:
+    """Return what a run's model attends to.
+
+    Args:
+        folder: of the run.
+        options: whose `text` is the file of a picture and a question.
+
+    Raises:
+        AlignAttnError: if the run is of no pictures, or the row cannot be used.
+    """
+    run = read_finished_run(folder, "--run")
+    if not isinstance(run.task, VisualQuestionAnswering) or run.task.reads_features:
+        raise AlignAttnError(f"--run {folder}: task {run.task.name!r} asks no questions about pictures")
+    if options.text is None or len(options.text) != len(run.task.input_columns):
+        raise AlignAttnError("figure question shows one question: give --text PICTURE QUESTION")
+    predictor = load_predictor(run, device="cpu")
+    split = predictor.encode(predictor.checked([options.text]))
+    batch = next(input_batches(run.task, split, predictor.processor, [0], 1))
+    model: Any = predictor.model
+    if is_patched(model) and not patch_of(model).config.changes_function:
+        # Not each of its layers may have slots, whose calls are recorded.
+        unpatch(model)
+    if not is_patched(model):
+        patch(model, "soft")
+    kept: list[Any] = []
+    handle = model.reduce_regions.register_forward_pre_hook(lambda module, args: kept.append(args[0]))
+    try:
+        with collect(model) as seen, torch.inference_mode():
+            logits = model(**batch).logits
+            cells = model.reduce_regions.weights(kept[0])[0]
+    finally:
+        handle.remove()
+    guided = seen.layers[-1].weights
+    assert guided is not None
+    words = predictor.processor.convert_ids_to_tokens(batch["input_ids"][0])
+    return SeenQuestion(
+        batch["image"][0], cells, tuple(words), guided[0].mean(dim=0), run.task.labels[int(logits.argmax())]
+    )

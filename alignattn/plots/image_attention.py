@@ -1,0 +1,57 @@
+"""Attention of a question over the cells of a picture and over its own words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alignattn.plots.drawing import COLOURS, HEAT_COLOURS, PANEL_HEIGHT, PANEL_WIDTH, new_figure
+
+COVER = 0.6
+"""How much of the picture a cell's colour hides."""
+
+
+@dataclass(frozen=True)
+class ImagePanel:
+    """A picture, its cells and a question's words, with a weight each.
+
+    Attributes:
+        title: what is shown.
+        pixels: `[height][width][3]`, of 0 to 1.
+        cells: `[rows][columns]`, the weights of the picture's cells.
+        words: of the question.
+        word_weights: one a word.
+    """
+
+    title: str
+    pixels: Any
+    cells: Sequence[Sequence[float]]
+    words: Sequence[str]
+    word_weights: Sequence[float]
+
+
+def draw_image_attention(panels: Sequence[ImagePanel], *, title: str) -> Any:
+    """Return the `matplotlib` figure of pictures under their cells' weights, and of their words' below them.
+
+    Args:
+        panels: one or more, side by side.
+        title: of the whole picture.
+    """
+    figure, all_axes = new_figure(2, len(panels), PANEL_WIDTH * len(panels), 2 * PANEL_HEIGHT, title)
+    top = max(weight for panel in panels for row in panel.cells for weight in row)
+    widest = max(weight for panel in panels for weight in panel.word_weights)
+    for axes, panel in zip(all_axes[: len(panels)], panels, strict=True):
+        height, width = len(panel.pixels), len(panel.pixels[0])
+        frame = (0, width, height, 0)
+        axes.imshow(panel.pixels, extent=frame)
+        image = axes.imshow(panel.cells, extent=frame, cmap=HEAT_COLOURS, vmin=0, vmax=top, alpha=COVER)
+        axes.set_title(panel.title, fontsize="medium")
+        axes.set_axis_off()
+        figure.colorbar(image, ax=axes, label="weight of a cell")
+    for axes, panel in zip(all_axes[len(panels) :], panels, strict=True):
+        places = range(len(panel.words))
+        axes.barh(places, panel.word_weights, color=COLOURS[0])
+        axes.set_yticks(places, panel.words)
+        axes.invert_yaxis()
+        axes.set_xlim(0, widest)
+        axes.set_xlabel("attention of the cells to a word")
+    return figure
