@@ -1,5 +1,6 @@
 """Differences to a baseline with their intervals: a row a method, a panel a measure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ LABEL_INCHES = 2.2
 """What the names of the rows take of the picture's width."""
 FRAME_INCHES = 1.4
 """What titles and axes take of its height."""
+MOST_ABREAST = 6
+"""Panels side by side; more go on below."""
 NOISE_COLOUR, SURVIVING_COLOUR = COLOURS[6], COLOURS[4]
 
 
@@ -48,16 +51,20 @@ class DifferencePanel:
 
 
 def draw_differences(panels: Sequence[DifferencePanel], *, rows: Sequence[str], title: str) -> Any:
-    """Return the `matplotlib` figure of differences, panels side by side, 0 a line in each.
+    """Return the `matplotlib` figure of differences, panels side by side and below one another, 0 a line in each.
 
     Args:
         panels: one or more.
         rows: names, from top to bottom.
         title: of the whole picture.
     """
-    width, height = LABEL_INCHES + PANEL_INCHES * len(panels), FRAME_INCHES + ROW_INCHES * len(rows)
-    figure, all_axes = new_figure(1, len(panels), width, height, title, sharey=True)
-    for axes, panel in zip(all_axes, panels, strict=True):
+    lines = math.ceil(len(panels) / MOST_ABREAST)
+    abreast = math.ceil(len(panels) / lines)
+    width, height = LABEL_INCHES + PANEL_INCHES * abreast, (FRAME_INCHES + ROW_INCHES * len(rows)) * lines
+    figure, all_axes = new_figure(lines, abreast, width, height, title, sharey=True)
+    for axes in all_axes[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(all_axes, panels, strict=False):
         axes.axvline(0, color="grey", linewidth=0.8)
         for line in panel.lines:
             colour = SURVIVING_COLOUR if line.survives else NOISE_COLOUR

@@ -19,6 +19,7 @@ from alignattn.plots import (
     svg_text,
     write_figure,
 )
+from alignattn.plots.differences import MOST_ABREAST
 from alignattn.plots.fonts import fonts_with
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -57,6 +58,14 @@ def test_differences_stand_in_their_rows_with_their_intervals():
     assert drawn == [([-0.5, 2.5], [0, 0], "None"), ([1.0], [0], "o"), ([3.0], [2], "D")]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["aa-ct", "aa-ot", "soft + $x$"]
     assert axes.get_ylim() == (2.5, -0.5)
+
+
+def test_many_panels_of_differences_go_on_below():
+    panel = DifferencePanel("accuracy", "points", [DifferenceLine(0, 1.0, None, survives=False)])
+    figure = draw_differences([panel] * (MOST_ABREAST + 1), rows=["aa-ct"], title="all")
+    columns = {axes.get_subplotspec().colspan.start for axes in figure.axes}
+    assert len(columns) <= MOST_ABREAST
+    assert sum(axes.axison for axes in figure.axes) == MOST_ABREAST + 1
 
 
 def test_growth_is_drawn_without_what_is_negligible():

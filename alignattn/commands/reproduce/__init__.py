@@ -34,6 +34,7 @@ class ReproduceOptions(Options):
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
     note: str | None = option(None, "A sentence to stand below the table.", metavar="TEXT")
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
+    finished_only: bool = option(False, "Run nothing: write the table of what is finished.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
@@ -44,6 +45,8 @@ class ReproduceOptions(Options):
         super().__post_init__()
         if self.ray_address is not None and self.launcher != "ray":
             raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
+        if self.dry_run and self.finished_only:
+            raise AlignAttnError("--dry_run writes no table, and --finished_only does: leave one of them out")
         seeds = self.seeds or ()
         if self.num_seeds is not None and len(seeds) not in (0, self.num_seeds):
             raise AlignAttnError(f"--num_seeds {self.num_seeds} is not how many --seeds lists: leave one of them out")
@@ -63,7 +66,7 @@ class ReproduceOptions(Options):
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
 
         table = self.asked_table
-        if not (self.dry_run or (Path(self.output_dir) / RUNS_FOLDER).exists()):
+        if not (self.dry_run or self.finished_only or (Path(self.output_dir) / RUNS_FOLDER).exists()):
             for name, value in table.given.items():
                 for option in options_named(table.commands, name):
                     option.check_place(value)

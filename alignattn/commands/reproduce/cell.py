@@ -124,6 +124,7 @@ class Cell:
             else as the unit says.
         comparison: with the baseline; None where either has no value.
         is_one_answer: whether the model of a run predicts the same for every row: its number is that of no model.
+        members: how many finished runs an ensemble is the mean of; 0 of another row.
     """
 
     row: Row
@@ -137,6 +138,7 @@ class Cell:
     values: Sequence[float | None] = ()
     comparison: "Comparison | None" = None
     is_one_answer: bool = False
+    members: int = 0
 
     @property
     def is_primary(self) -> bool:
@@ -203,7 +205,7 @@ class Cell:
         if self.number is None:
             return f"failed{reference}" if reference else NOT_APPLICABLE if self.state == "unfit" else NOTHING
         mark = WORSE_MARK if self.verdict == "worse" else ""
-        finished = "" if self.state == "done" else f", {len(self.numbers)} of {len(self.experiments)}"
+        finished = "" if self.state == "done" else f", {self.members or len(self.numbers)} of {len(self.experiments)}"
         mark += ONE_ANSWER_MARK if self.is_one_answer else ""
         return f"{self.number}{mark}{finished}{reference}"
 

@@ -109,9 +109,12 @@ def to_markdown(table: TableResult) -> str:
 
 
 def to_text(table: TableResult) -> str:
-    """Return the table in lines for the terminal, without the table of differences."""
+    """Return the table in lines for the terminal, what explains it, and the table of the differences."""
     lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table)), ""]
-    return "\n".join(lines + TEXT.lines_below(table))
+    lines += TEXT.lines_below(table)
+    if differences := TEXT.differences(table):
+        lines += ["", "Differences to soft", render_table(DIFFERENCE_HEADINGS, differences)]
+    return "\n".join(lines)
 
 
 def to_frame(table: TableResult) -> Any:
@@ -178,7 +181,7 @@ def differences_figure(table: TableResult) -> Any:
         lines = [_difference_line(rows.index(cell.row.label), cell) for cell in cells]
         panels.append(DifferencePanel(heading, f"difference to soft, {cells[0].unit.difference_symbol}", lines))
     return draw_differences(
-        panels, rows=rows, title=f"{table.title}: differences to soft, 95 % intervals; diamonds: survive correction"
+        panels, rows=rows, title=f"{table.title}\nDifferences to soft, 95 % intervals; diamonds: survive correction"
     )
 
 

@@ -115,7 +115,7 @@ class TableResult:
             published: how a published number is told from a measured one, such as "In brackets".
         """
         verdicts = {cell.verdict for cell in self.cells}
-        counts = sorted({len(cell.numbers) for cell in self.cells if cell.numbers})
+        counts = sorted({len(cell.numbers) for cell in self.cells if cell.numbers and not cell.row.ensemble})
         lines = []
         if counts and counts[-1] > 1:
             number = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else str(counts[0])
@@ -246,13 +246,14 @@ def _of_ensemble(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str,
     """The cell of the mean of what its finished runs predicted: one number."""
     if reason := filler_of(cell.experiments[0].command).no_ensemble(cell.path):
         return replace(cell, state="unfit", reason=reason)
+    members = [one.digest for one in cell.experiments if runs[one.digest].state == "done"]
     try:
-        scores = _ensemble(cell, [one.digest for one in cell.experiments if runs[one.digest].state == "done"], folders)
+        scores = _ensemble(cell, members, folders)
     except UNREADABLE as error:
         return replace(cell, state="failed", reason=one_line(error))
     if scores is None and cell.state == "done":
         return replace(cell, state="failed", reason=f"{'.'.join(cell.path)} of an ensemble is not kept")
-    return replace(cell, values=[None if scores is None else scores.value])
+    return replace(cell, values=[None if scores is None else scores.value], members=len(members))
 
 
 def _ensemble(cell: Cell, digests: Sequence[str], folders: Mapping[str, RunFolder]) -> ExampleScores | None:

@@ -1,6 +1,7 @@
 """A table whose primary rows were named beforehand, filled from the small files of finished runs alone."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -108,6 +109,28 @@ def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_
     text = (tmp_path / "results/mine/mine.md").read_text()
     assert "Primary, named before the runs were made: ct on MRPC accuracy" in text
     assert "a family of 3 comparisons" in text
+
+
+def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_path, capsys):
+    write_small_files(mine, tmp_path / "results")
+    cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
+    missing = [
+        folder for folder in folders_of(tmp_path / "results", cells).values() if folder.experiment.options["seed"] > 4
+    ]
+    for folder in missing:
+        shutil.rmtree(folder.path)
+    assert main(["reproduce", str(mine), "--finished_only", "true", "--output_dir", str(tmp_path / "results")]) == 0
+    captured = capsys.readouterr()
+    assert not any(folder.path.exists() for folder in missing)
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    assert table.loc[("ct", "accuracy"), "seeds"] == 4
+    assert "4 of 9" in captured.out
+    # Beside each interval stands what could have been found.
+    (line,) = [line for line in captured.out.splitlines() if line.startswith("ct") and "MRPC accuracy" in line]
+    detectable = table.loc[("ct", "accuracy"), "detectable_difference"]
+    assert f"{detectable:.2f}" in line
+    page = (tmp_path / "results/mine/mine.html").read_text()
+    assert all(f"run-{folder.experiment.digest}" in page for folder in missing)
 
 
 def test_the_primary_runs_come_first_and_of_all_rows_a_seed_before_the_next(mine, tmp_path):

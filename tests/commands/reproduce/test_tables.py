@@ -360,6 +360,7 @@ def test_rows_are_named_by_what_tells_them_apart():
         (["table1", "--launcher", "slurm", "--tasks", "rte"], "choose one of local, ray"),
         (["table1", "--ray_address", "auto", "--tasks", "rte"], "--launcher ray"),
         (["table1", "--processes", "0", "--tasks", "rte"], "--processes 0"),
+        (["table1", "--dry_run", "--finished_only", "--tasks", "rte"], "leave one of them out"),
     ],
 )
 def test_a_mistake_is_one_line(words, said, tmp_path, capsys):
