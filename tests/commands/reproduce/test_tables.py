@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import SHARED
 
+from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.commands.reproduce.fillers import in_digests, option_for, options_for, own_options, read_given
@@ -106,7 +107,7 @@ def test_cells_run_with_every_seed_and_their_commands_take_the_options(name, tmp
         assert [experiment.options["seed"] for experiment in cell.experiments] == list(SEEDS)
         options = COMMAND.resolve(RunFolder(tmp_path, cell.experiments[0]).values)
         assert options.data.task == cell.column.name
-        assert options.attention.name == cell.row.options["attention"]
+        assert options.attention.name == cell.row.options.get("attention", PLAIN_ATTENTION)
         assert options.training.seed == 1
 
 
