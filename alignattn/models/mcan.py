@@ -51,7 +51,7 @@ class McanConfig(WordModelConfig):
     joint_dim: int = 1024
     dropout: float = 0.1
     feature_width: int = 0
-    conv_channels: list[int] | tuple[int, ...] = (8, 16, 32, 64)
+    conv_channels: list[int] | tuple[int, ...] = (16, 32, 64, 64)
     pixel_mean: list[float] | tuple[float, ...] = (0.0,) * COLOURS
     pixel_deviation: list[float] | tuple[float, ...] = (1.0,) * COLOURS
 
