@@ -29,6 +29,7 @@ from measured_table import (
 
 from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.formats import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
+from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
 from alignattn.statistics.comparison import Comparison
 
@@ -258,3 +259,9 @@ def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert paths[0].read_text(encoding="utf-8") == to_markdown(measured_table())
     assert paths[2].read_text(encoding="utf-8") == to_latex(measured_table())
+
+
+def test_a_page_takes_runs_that_have_no_seed_of_their_own() -> None:
+    table = measured_table()
+    runs = {digest: replace(run, facts={"passes": "20"}) for digest, run in table.runs.items()}
+    assert '">1</a>' in to_html(replace(table, runs=runs))
