@@ -19,7 +19,7 @@ from transformers.utils.generic import find_labels
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.robustness.batches import rows_at_once
-from alignattn.runs.run_folder import FinishedRun, read_finished_run
+from alignattn.runs.run_folder import FinishedRun, read_finished_run, say_plain
 from alignattn.support.errors import AlignAttnError, shown
 from alignattn.support.library_bars import without_library_bars
 from alignattn.tasks import LabelledTask, Task
@@ -261,7 +261,9 @@ def load_run(folder: str | Path, *, temperature: float = 1.0, device: str | torc
     Raises:
         AlignAttnError: if the folder holds no finished run that this version reads.
     """
-    return load_predictor(read_finished_run(Path(folder), "the folder"), temperature=temperature, device=device)
+    run = read_finished_run(Path(folder), "the folder")
+    say_plain(run.folder, run.options)
+    return load_predictor(run, temperature=temperature, device=device)
 
 
 def load_predictor(

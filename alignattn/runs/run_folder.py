@@ -1,5 +1,6 @@
 """What the folder of a run says of it without torch: whether it is one, its options, its task."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,6 +60,20 @@ def read_finished_run(folder: Path, option: str) -> FinishedRun:
     assert result is not None
     options = read_run_options(folder)
     return FinishedRun(folder, options, replace(_task_of(folder, options), name=result.task))
+
+
+def say_plain(folder: Path, options: RunOptions) -> None:
+    """Say on the error stream that a run's results are of more than its plain model, where they are.
+
+    Args:
+        folder: of the run, whose model is taken as it is, in one forward without dropout.
+        options: that it was made with.
+    """
+    training = options.training
+    passes = training.mc_dropout_passes
+    way = "last-layer Laplace" if training.laplace else f"{passes} passes with dropout" if passes is not None else ""
+    if way:
+        print(f"{folder}: its results are of {way}; here its plain model predicts, in one pass", file=sys.stderr)
 
 
 def check_finished(folder: Path, option: str) -> None:

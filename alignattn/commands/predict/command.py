@@ -10,7 +10,7 @@ from alignattn.commands.predict.folder import check_record, folder_jobs, pending
 from alignattn.commands.predict.inputs import JSON_LINES, Source, file_source, stdin_source, text_source
 from alignattn.commands.predict.outputs import TEXT_WRITERS, Write, file_writer
 from alignattn.plots import write_figure
-from alignattn.runs.run_folder import FinishedRun, read_finished_run
+from alignattn.runs.run_folder import FinishedRun, read_finished_run, say_plain
 from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import OWN_PREFIX, replacing
@@ -36,6 +36,7 @@ def predict(options: PredictOptions) -> None:
     run = read_finished_run(Path(options.run), "--run")
     temperature = _temperature(options, run)
     _check_run(options, run)
+    say_plain(run.folder, run.options)
     if options.is_folder:
         _predict_folder(options, run, temperature)
         return

@@ -25,7 +25,7 @@ from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.runs.folders import load_run_evaluation
 from alignattn.runs.options import is_seed_folder
-from alignattn.runs.run_folder import check_run_folder, read_run_options, short_names
+from alignattn.runs.run_folder import check_run_folder, read_run_options, say_plain, short_names
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.rows import Rows, load_rows
@@ -161,6 +161,7 @@ def _target_of_model(arguments: AttackOptions) -> Target:
 
 def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
     options = read_run_options(folder)
+    say_plain(folder, options)
     if arguments.data_dir is not None and options.data.train_file is not None:
         raise AlignAttnError(f"--data_dir does not go with {folder}, a run on files of its own: leave it out")
     if arguments.skip_bad_rows:
