@@ -92,7 +92,7 @@ class DataOptions(Options):
                     "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or "
                     "--tokens_column)"
                 )
-            return self._only(FROM_TASK, "data_dir", "evaluation_splits")
+            return self._only(FROM_TASK, "data_dir", "evaluation_splits", "features")
         if self.task is not None:
             return self._only(FROM_BOTH, *OF_OWN_FILES)
         if plain_suffix(self.train_file) == CONLL:
@@ -118,7 +118,8 @@ class DataOptions(Options):
 
     def _only(self, source: str, *fitting: str) -> str:
         known = options_of(type(self))
-        for name in ("data_dir", "evaluation_splits", *OF_OWN_FILES, "text_columns", "tokens_column", "label_column"):
+        of_texts = ("text_columns", "tokens_column", "label_column")
+        for name in ("data_dir", "evaluation_splits", "features", *OF_OWN_FILES, *of_texts):
             if name not in fitting and getattr(self, name) != known[name].default:
                 raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
         if self.is_multi_label and source != FROM_TEXTS:
