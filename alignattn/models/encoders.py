@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from alignattn.attention.attend import attend
+from alignattn.models.transformer_units import SelfAttentionUnit
 from alignattn.models.word_model import Sentences
 
 LONGEST_WAVE = 10_000
@@ -63,56 +63,6 @@ class Recurrent(nn.Module):
         return run_recurrent(self.network, sentences)
 
 
-class SelfAttention(nn.Module):
-    """Multi-head self-attention, an `AttentionLayer` (Vaswani et al. 2017, §3.2.2).
-
-    Args:
-        size: of a word's vector and of the result.
-        num_heads: heads H.
-        dropout: probability with which a weight is dropped.
-    """
-
-    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
-        super().__init__()
-        self.num_heads, self.dropout = num_heads, dropout
-        self.query_projection, self.key_projection = nn.Linear(size, size), nn.Linear(size, size)
-        self.value_projection, self.output_projection = nn.Linear(size, size), nn.Linear(size, size)
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return `[B, n, size]` of `[B, n, size]` and `[B, n]` bool, True = a real word; each row needs one."""
-        projections = (self.query_projection, self.key_projection, self.value_projection)
-        query, key, value = (
-            project(states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for project in projections
-        )
-        attended = attend(self, query, key, value, mask, dropout=self.dropout)
-        projected: Tensor = self.output_projection(attended.transpose(1, 2).flatten(2))
-        return projected
-
-
-class TransformerLayer(nn.Module):
-    """Self-attention and a network a word, each with a residual and a norm after it (Vaswani et al. 2017, §3.1).
-
-    Args:
-        size: of a word's vector.
-        num_heads: heads H.
-        inner_size: of the network's hidden layer.
-        dropout: of its results and of attention weights.
-    """
-
-    def __init__(self, size: int, num_heads: int, inner_size: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = SelfAttention(size, num_heads, dropout)
-        self.network = nn.Sequential(nn.Linear(size, inner_size), nn.ReLU(), nn.Linear(inner_size, size))
-        self.attention_norm, self.network_norm = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return and take what `SelfAttention.forward` does."""
-        states = self.attention_norm(states + self.dropout(self.attention(states, mask)))
-        normed: Tensor = self.network_norm(states + self.dropout(self.network(states)))
-        return normed
-
-
 class TransformerEncoder(nn.Module):
     """Layers of a Transformer over words and their sinusoidal positions (Vaswani et al. 2017, §3).
 
@@ -127,8 +77,7 @@ class TransformerEncoder(nn.Module):
     def __init__(self, in_features: int, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
         super().__init__()
         self.projection = nn.Linear(in_features, size)
-        layers = [TransformerLayer(size, num_heads, INNER_FACTOR * size, dropout) for _ in range(num_layers)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(SelfAttentionUnit(size, num_heads, dropout) for _ in range(num_layers))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, sentences: Sentences) -> Sentences:
@@ -139,10 +88,6 @@ class TransformerEncoder(nn.Module):
         for layer in self.layers:
             states = layer(states, mask)
         return Sentences(states, mask)
-
-
-INNER_FACTOR = 4
-"""Size of a layer's network over that of a word's vector (Vaswani et al. 2017, §3.3)."""
 
 
 def sinusoids(length: int, size: int) -> Tensor:
