@@ -92,6 +92,23 @@ class PatienceState:
 
 
 @dataclass
+class JointBestAttributes(PatienceAttributes):
+    """Of `JointBest`: the best of each of its metrics, beside its patience."""
+
+    best: dict[str, Number]
+
+
+@dataclass
+class JointBestState:
+    """What `JointBest.state` returns."""
+
+    __pydantic_config__: ClassVar = _WHOLE
+
+    args: Nothing
+    attributes: JointBestAttributes
+
+
+@dataclass
 class ControlArguments(TrainerControl):
     """What a `TrainerControl` is made with."""
 
@@ -123,6 +140,7 @@ class AlignmentCallbacks(PlainCallbacks):
 
     LossMeter: MeterState
     EarlyStopping: PatienceState | None = None
+    JointBest: JointBestState | None = None
 
 
 @dataclass

@@ -87,6 +87,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):
     assert weights[0] == weights[1]
 
 
+def test_one_killed_while_it_waits_by_loss_and_accuracy_goes_on(finetune, tmp_path):
+    words, run = f"--attention soft --num_train_epochs 12 --keep_checkpoints true {STOPPING}", tmp_path / "run"
+    assert finetune(words) == 0
+    whole = (run / "model.safetensors").read_bytes()
+    for written_last in ("results.json", "model.safetensors"):
+        (run / written_last).unlink()
+    assert finetune(words) == 0
+    assert (run / "model.safetensors").read_bytes() == whole
+
+
 def test_one_that_stops_by_loss_and_accuracy_says_of_which_step_it_is(finetune, tmp_path):
     assert finetune(f"--attention soft --num_train_epochs 60 --learning_rate 0.1 {STOPPING}", model="gatv2") == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text())
