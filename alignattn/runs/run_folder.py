@@ -10,6 +10,7 @@ from alignattn.models import traits_of
 from alignattn.runs.data_options import FROM_CONLL, FROM_TAGS
 from alignattn.runs.options import CONFIG_FILE, RunOptions, is_seed_folder
 from alignattn.runs.results import RESULTS_FILE, read_result
+from alignattn.runs.training_options import beside_the_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json
 from alignattn.support.options import read_options_file, resolve
@@ -69,10 +70,10 @@ def say_plain(folder: Path, options: RunOptions) -> None:
         folder: of the run, whose model is taken as it is, in one forward without dropout.
         options: that it was made with.
     """
-    training = options.training
-    passes = training.mc_dropout_passes
-    way = "last-layer Laplace" if training.laplace else f"{passes} passes with dropout" if passes is not None else ""
-    if way:
+    name = beside_the_model(options.training)
+    if name is not None:
+        passes = f"{options.training.mc_dropout_passes} passes with dropout"
+        way = {"mc_dropout_passes": passes, "laplace": "last-layer Laplace"}[name]
         print(f"{folder}: its results are of {way}; here its plain model predicts, in one pass", file=sys.stderr)
 
 
