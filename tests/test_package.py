@@ -1,3 +1,4 @@
+import ast
 import os
 import re
 import subprocess
@@ -54,6 +55,36 @@ def test_libraries_cache_in_the_home_of_the_tests():
     caches = [huggingface_hub.constants.HF_HOME, datasets.config.HF_DATASETS_CACHE, evaluate.config.HF_METRICS_CACHE]
     for cache in (*caches, matplotlib.get_cachedir()):
         assert Path(os.environ["ALIGNATTN_TESTS_HOME"]) in Path(cache).parents
+
+
+def is_of_sets(node):
+    """Whether an expression is drawn from the keys of a dict by an operator of sets: it has another order each time."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub | ast.BitAnd | ast.BitOr | ast.BitXor):
+        return isinstance(node, ast.Set | ast.SetComp)
+    return any(
+        is_of_sets(side)
+        or (isinstance(side, ast.Call) and isinstance(side.func, ast.Attribute) and side.func.attr == "keys")
+        for side in (node.left, node.right)
+    )
+
+
+@pytest.mark.parametrize("code", ["a.keys() - b", "a & b.keys()", "{x for x in a} - b", "a.keys() - b - c"])
+def test_what_has_no_order_is_seen(code):
+    assert is_of_sets(ast.parse(code, mode="eval").body)
+    assert not is_of_sets(ast.parse(f"sorted({code})", mode="eval").body)
+
+
+def test_no_loop_raises_in_the_order_of_a_set():
+    """Which mistake of several is told would be chance: another line each time a command is typed."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in Path(alignattn.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.For) and is_of_sets(node.iter)
+        for within in ast.walk(node)
+        if isinstance(within, ast.Raise)
+    ]
+    assert found == []
 
 
 def test_every_package_of_every_extra_is_pinned():

@@ -200,8 +200,8 @@ def _named_fields(attention: str) -> dict[str, Any]:
             chosen = {field: value for field, value in PRESETS[name].to_dict().items() if value != plain[field]}
         else:
             chosen = {slot_of[name]: name}
-        for field_name in chosen.keys() & fields.keys():
-            raise AlignAttnError(f"attention {attention!r} fills the slot {field_name!r} twice: drop one of the names")
+        if twice := next((field for field in chosen if field in fields), None):
+            raise AlignAttnError(f"attention {attention!r} fills the slot {twice!r} twice: drop one of the names")
         fields |= chosen
     return fields
 

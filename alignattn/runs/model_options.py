@@ -181,5 +181,5 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
         raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
     if arguments.lora_r is not None and not traits.is_pretrained:
         raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
-    for field in fields.keys() & FIELDS_OF_THE_TASK:
-        raise AlignAttnError(f"--model_config {field}={fields[field]} is what the task says: leave it out")
+    if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
+        raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")

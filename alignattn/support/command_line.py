@@ -53,8 +53,8 @@ def read_words(options: type[Options], words: Sequence[str], parser: "OneLineErr
     if path is None:
         return given
     of_file = read_options_file(options, Path(path))
-    for name in given.keys() & of_file.keys():
-        if known[name].is_named_values:
+    for name in given:
+        if name in of_file and known[name].is_named_values:
             given[name] = _joined(known[name].checked(of_file[name]), given[name])
     return of_file | given
 
@@ -287,8 +287,9 @@ def _add(group: Any, option: Option, known: Mapping[str, Option], *, is_hidden: 
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
     answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
-    for name in answers.keys() - known.keys():
-        group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answers[name], help=argparse.SUPPRESS)
+    for name, answer in answers.items():
+        if name not in known:
+            group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
 
 
 def _help(option: Option) -> str:

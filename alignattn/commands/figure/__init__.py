@@ -102,8 +102,9 @@ class FigureOptions(Options):
     def _refuse_unread(self) -> None:
         """Refuse options that would be passed over."""
         known = options_of(type(self))
-        for name in known.keys() - COMMON_OPTIONS - PICTURES[self.kind][1]:
-            if getattr(self, name) != known[name].default:
+        for name in known:
+            is_read = name in COMMON_OPTIONS or name in PICTURES[self.kind][1]
+            if not is_read and getattr(self, name) != known[name].default:
                 others = listing([other for other, (_, read) in PICTURES.items() if name in read])
                 raise AlignAttnError(f"--{name} is for {others}, not for {self.kind}: leave it out")
         if self.text is not None and (

@@ -64,7 +64,8 @@ def _parse(entry: str) -> Range:
         if {int, float} & set(option.types) and str not in option.types and not option.is_list
     }
     if name not in known or name in HELD:
-        hint = did_you_mean(name, known.keys() - HELD) or ": give a number's, such as learning_rate"
+        searchable = [other for other in known if other not in HELD]
+        hint = did_you_mean(name, searchable) or ": give a number's, such as learning_rate"
         raise AlignAttnError(f"--search_space {entry}: there is no such option to search{hint}")
     low, high = (known[name].checked(end) for end in parts[:2])
     if name in STEPS_OR_SHARES and high > 1 and low == int(low) and high == int(high):

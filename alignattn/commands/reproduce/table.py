@@ -92,8 +92,8 @@ class Table(Definition):
         shared = [self.options, *(row.options for row in self.rows)]
         for column in self.columns:
             for options in (*shared, column.options):
-                for name in options.keys() - {ATTENTION_OPTION}:
-                    option_for(self.command_of(column), name).checked(options[name])
+                for name, value in _without(options, {ATTENTION_OPTION}).items():
+                    option_for(self.command_of(column), name).checked(value)
         labels = {row.label for row in self.rows}
         if strange := next((row.against for row in self.rows if row.against not in labels | {""}), None):
             raise ValueError(f"a row is compared with {strange!r}, and no row has that label")
