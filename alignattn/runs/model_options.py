@@ -28,6 +28,10 @@ EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
 """Of a model's config."""
 
+OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
+NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
+"""Options that name the attention, which more than one choice of them may do: aa-ct is what is taken without any."""
+
 MODEL_GROUP, ATTENTION_GROUP, LORA_GROUP = "model", "attention", "LoRA"
 """In the help."""
 
@@ -87,8 +91,7 @@ class ModelOptions(Options):
     @cached_property
     def attention_config(self) -> AttentionConfig:
         """The attention that the options name."""
-        names = {field.name for field in dataclasses.fields(AttentionConfig)}
-        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        given = {name: value for name, value in vars(self).items() if name in OF_ATTENTION and value is not None}
         for name in given:
             if name.endswith("_options"):
                 given[name] = _named_values(name, given[name])

@@ -13,7 +13,7 @@ from alignattn.models import traits_of
 from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
-from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.runs.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.runs.training_options import RANDOM_BASIS, SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
@@ -211,13 +211,15 @@ class RunOptions(Options):
     def differences(self, written: Mapping[str, Any]) -> list[str]:
         """Return the options in which a run differs whose options are `written`.
 
-        An option that they lack, as of a version that did not have it, counts at its default.
+        An option that they lack, as of a version that did not have it, counts at its default; an attention counts as
+        what it is, however it is named.
         """
         former = renamed(type(self))
         present = {former.get(name, name): value for name, value in written.items()}
         theirs = _defaults(type(self)) | dict(self.of_before(present))
         mine = self.to_dict()
-        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
+        alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
+        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in alike)
 
 
 def is_seed_folder(folder: Path) -> bool:
@@ -228,6 +230,16 @@ def is_seed_folder(folder: Path) -> bool:
 def _defaults(options: type[Options]) -> dict[str, Any]:
     known = options_of(options).values()
     return {option.name: _plain(option.name, option.default) for option in known if not option.is_required}
+
+
+def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
+    """Return the attention that written options name; None of those that this version cannot read."""
+    known = options_of(ModelOptions)
+    try:
+        options = resolve(ModelOptions, {name: value for name, value in written.items() if name in known})
+        return options.attention_config
+    except AlignAttnError:
+        return None
 
 
 def _plain(name: str, value: Any) -> Any:

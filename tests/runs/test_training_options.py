@@ -81,6 +81,19 @@ class TestSameRun:
         other = yaml.safe_load(self.options().to_yaml()) | {"of_another_version": 1}
         assert self.options().differences(other) == ["of_another_version"]
 
+    @pytest.mark.parametrize(
+        ("mine", "theirs"),
+        [
+            ((), ("--attention", "aa-ct")),
+            (("--attention", "soft", "--value", "qvi"), ("--attention", "qvi")),
+            (("--attention", "aa-gan+qvi"), ("--attention", "aa-gan", "--value", "qvi", "--alignment_weight", "0.01")),
+        ],
+    )
+    def test_an_attention_is_the_same_however_it_is_named(self, mine: tuple[str, ...], theirs: tuple[str, ...]):
+        written = yaml.safe_load(self.options(*theirs).to_yaml())
+        assert self.options(*mine).differences(written) == []
+        assert "layers" in self.options(*mine, "--layers", "0").differences(written)
+
     def test_what_is_no_default_is_written_even_where_it_is_none(self, tmp_path: Path):
         path = tmp_path / "config.yaml"
         path.write_text("save_total_limit: null\n", encoding="utf-8")
