@@ -1,8 +1,11 @@
 """What leaves this machine is said: no call to the network without a line that tells to where."""
 
+import socket
 import sys
 from collections.abc import Collection
 from functools import cache
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from huggingface_hub import constants, is_offline_mode
 
@@ -25,11 +28,29 @@ def say_reports(reporters: str | Collection[str] | None) -> None:
 def say_hub(what: str) -> None:
     """Say, once for each thing, that the Hub is asked for it, unless the Hub is switched off (`HF_HUB_OFFLINE`).
 
+    Where nobody knows the Hub's address, as without a network, it is switched off for this process.
+
     Args:
         what: such as a model, or a split of a data set.
     """
-    if not is_offline_mode():
-        print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
+    if is_offline_mode():
+        return
+    if not _is_known(constants.ENDPOINT):
+        print(f"{constants.ENDPOINT} is out of reach: {what} must be on this machine already", file=sys.stderr)
+        # Its client would try each file six times, half a minute long.
+        constants.HF_HUB_OFFLINE = True
+        return
+    print(f"asking {constants.ENDPOINT} for {what}", file=sys.stderr)
+
+
+def _is_known(url: str) -> bool:
+    """Whether the host of an address has one on the network, as far as can be told: a proxy may know more."""
+    if getproxies():
+        return True
+    try:
+        return bool(socket.getaddrinfo(urlsplit(url).hostname, None))
+    except OSError:
+        return False
 
 
 @cache
