@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
@@ -22,7 +23,8 @@ class EarlyStopping(EarlyStoppingCallback):
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         self.early_stopping_patience_counter = 0
-        for name, value in (saved or self.state())["attributes"].items():
+        # A copy: the state of the training is written again, with what the checkpoint kept.
+        for name, value in deepcopy((saved or self.state())["attributes"]).items():
             setattr(self, name, value)
         control.should_training_stop = self.has_stopped
 

@@ -1,6 +1,7 @@
 """Means of what a training logs."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 from torch import Tensor
@@ -63,7 +64,8 @@ class LossMeter(TrainerCallback, ExportableState):
         callbacks: Any = state.stateful_callbacks or {}
         saved = callbacks.get(type(self).__name__) if state.global_step else None
         attributes = (saved or LossMeter().state())["attributes"]
-        for name, value in _in_steps(attributes, state.global_step).items():
+        # A copy: the state of the training is written again, with what the checkpoint kept.
+        for name, value in deepcopy(_in_steps(attributes, state.global_step)).items():
             setattr(self, name, value)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

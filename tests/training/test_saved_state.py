@@ -1,11 +1,15 @@
 """A checkpoint's state names every callback of this package that has one."""
 
 import dataclasses
+from copy import deepcopy
 
+import pytest
+import torch
+from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 
-import alignattn.training.early_stopping
-import alignattn.training.meter  # noqa: F401  # they define the callbacks
+from alignattn.training.early_stopping import EarlyStopping, JointBest
+from alignattn.training.meter import LossMeter
 from alignattn.training.saved_state import AlignmentCallbacks
 
 SAVED = AlignmentCallbacks.__module__
@@ -23,3 +27,29 @@ def test_every_callback_with_a_state_is_read_back():
     }
     assert own >= {"LossMeter", "EarlyStopping", "JointBest"}
     assert own <= {field.name for field in dataclasses.fields(AlignmentCallbacks)}
+
+
+def measured_loss():
+    meter = LossMeter()
+    meter.add(torch.ones(()), {"task_loss": torch.ones(())})
+    return meter
+
+
+def measured_best():
+    best = JointBest(2, {"eval_loss": False})
+    best.on_evaluate(None, TrainerState(), TrainerControl(), {"eval_loss": 1.0})
+    return best
+
+
+@pytest.mark.parametrize("make", [measured_loss, measured_best, lambda: EarlyStopping(2)])
+def test_a_callback_that_goes_on_leaves_what_the_checkpoint_kept(make, tmp_path):
+    """The Trainer writes it again at the end of a training that saved nothing since."""
+    callback = make()
+    state = TrainerState(global_step=3, stateful_callbacks={type(callback).__name__: callback.state()})
+    kept = deepcopy(state.stateful_callbacks)
+    callback.on_train_begin(None, state, TrainerControl())
+    for value in vars(callback).values():
+        if isinstance(value, dict):
+            value |= dict.fromkeys(value, torch.zeros(()))
+    assert state.stateful_callbacks == kept
+    state.save_to_json(str(tmp_path / "trainer_state.json"))
