@@ -1,6 +1,7 @@
 """Small real models of each family, real checkpoints and data where they are at hand."""
 
 import atexit
+import gc
 import os
 import random
 import shutil
@@ -157,6 +158,27 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_runtest_call() -> None:
     """Nor does what a test draws."""
     seed_generators(0)
+
+
+def keep_from_collector() -> None:
+    """Whatever is alive now is no longer looked through when garbage is collected.
+
+    Each `Trainer.train` collects it: among the modules and tests of the whole suite that took longer than a training.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    keep_from_collector()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What a module of tests imported stays; its fixtures are gone by then."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        keep_from_collector()
 
 
 @pytest.fixture(scope="module")
