@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignattn.plots import CurvePanel, draw_curves, svg_text
-from alignattn.runs.distance import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
+from alignattn.runs.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 
 X_LABEL = "training step"
 LOSS, TASK_LOSS = "loss", "task_loss"

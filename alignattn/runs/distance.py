@@ -19,15 +19,12 @@ from alignattn.attention.distance import as_many, measure_distances, sliced_wass
 from alignattn.patching import collect, is_patched
 from alignattn.patching.balance import balance_obstacle
 from alignattn.patching.recording import LayerRecord
+from alignattn.runs.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 from alignattn.runs.rows import input_batches
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
 
-DISTANCE_NAME = "query_key_distance"
-"""Of the distance in logs, in units of the size of queries and keys."""
-AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in ("as_is", "balanced", "floor"))
-"""Of those in units of their spread: as is, in the basis where their moments agree, and of two halves of one cloud."""
 DISTANCE_ROWS = 64
 """Rows whose queries and keys are compared: the first of the evaluation rows."""
 

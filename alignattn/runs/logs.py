@@ -10,6 +10,11 @@ from alignattn.support.json_records import read_record
 STATE_FILE = "trainer_state.json"
 """transformers' name of the file that holds what a run logged."""
 
+DISTANCE_NAME = "query_key_distance"
+"""Of the distance in logs, in units of the size of queries and keys."""
+AS_IS_NAME, BALANCED_NAME, FLOOR_NAME = (f"{DISTANCE_NAME}_{name}" for name in ("as_is", "balanced", "floor"))
+"""Of those in units of their spread: as is, in the basis where their moments agree, and of two halves of one cloud."""
+
 
 @dataclass(frozen=True)
 class LoggedState:

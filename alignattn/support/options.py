@@ -99,6 +99,11 @@ def _read_type(hint: Any) -> dict[str, Any]:
 
 def _groups_of(options: type[Options]) -> Mapping[str, type[Options]]:
     """The fields of a dataclass that are themselves dataclasses of options."""
+    return _groups(options)  # type: ignore[arg-type]  # as in options_of
+
+
+@cache
+def _groups(options: type[Options]) -> Mapping[str, type[Options]]:
     hints = get_type_hints(options)
     fields = (field for field in dataclasses.fields(options) if field.init)
     return {

@@ -21,8 +21,9 @@ from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.plots import BarPanel, Spread, draw_overview, write_figure
-from alignattn.runs.distance import AS_IS_NAME, FLOOR_NAME, distance_batch, query_key_distances
+from alignattn.runs.distance import distance_batch, query_key_distances
 from alignattn.runs.heads import row_examples, view_head
+from alignattn.runs.logs import AS_IS_NAME, FLOOR_NAME
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RunResult
 from alignattn.runs.rows import encode_split, load_evaluation_rows

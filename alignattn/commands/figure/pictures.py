@@ -20,9 +20,8 @@ from alignattn.plots import (
     draw_token_maps,
 )
 from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
-from alignattn.runs.distance import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
 from alignattn.runs.heads import view_head
-from alignattn.runs.logs import read_log_history
+from alignattn.runs.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
 from alignattn.runs.tsne import tsne_panel
 from alignattn.support.errors import AlignAttnError, one_line

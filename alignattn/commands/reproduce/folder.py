@@ -7,7 +7,7 @@ system gives that up with the process, however it ends, so no run is ever made t
 
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -98,8 +98,8 @@ class RunFolder:
         """What makes it."""
         return get_command(self.experiment.command)
 
-    @property
-    def values(self) -> dict[str, Any]:
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
         """What its command is given."""
         run: dict[str, Any] = {}
         if self.needed is not None:
@@ -108,7 +108,7 @@ class RunFolder:
             run = {NEEDED_RUN: [folder] if takes_several else folder}
         # Equal digests are equal runs, whenever they were made.
         values = {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
-        return dict(self.command.options.of_before(values))
+        return self.command.options.of_before(values)
 
     @cached_property
     def options(self) -> Any:

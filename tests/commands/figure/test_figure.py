@@ -21,7 +21,7 @@ from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.runs.curves import training_curves_svg
-from alignattn.runs.distance import DISTANCE_NAME
+from alignattn.runs.logs import DISTANCE_NAME
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2
