@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from processes import run_python
 from sklearn.metrics import accuracy_score
 from test_reproduce import write_rte
 
-from alignattn.cli import main
 from alignattn.runs.examples import mean_predictions
 from alignattn.support.errors import AlignAttnError
 
@@ -75,7 +75,7 @@ def test_other_rows_or_labels_or_answers_are_refused(drawn):
         mean_predictions([texts, texts])
 
 
-def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkeypatch, capsys):
+def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkeypatch):
     for split, rows, seed in (("train", 24, 0), ("validation", 8, 5), ("test", 16, 9)):
         write_rte(tmp_path / "data/glue/rte" / f"{split}.parquet", rows, seed)
     path = tmp_path / "mine.yaml"
@@ -83,9 +83,9 @@ def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkey
     given = f"--model {tiny_checkpoint} --data_dir {tmp_path}/data --num_train_epochs 1 --max_length 16 --use_cpu true"
     words = ["reproduce", str(path), "--num_seeds", "2", *given.split(), "--save_strategy", "no"]
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 0
-    out = capsys.readouterr().out
-    assert "0 of 4 runs are done" in out
+    done = run_python("-m", "alignattn.cli", *words)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 4 runs are done" in done.stdout
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index("row")
     assert table["seeds"].to_dict() == {"soft": 2, "soft + smoothing": 2, "ensemble": 1}
     assert table["detectable_difference"].notna().to_dict() == {

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from conftest import ROOT, WORDS
 from filelock import FileLock
+from processes import Python, run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.fillers import read_given
@@ -54,16 +55,13 @@ def words(tiny_checkpoint, data_dir):
 
 
 def start(words, folder, **options):
-    command = [sys.executable, "-m", "alignattn.cli", "reproduce", *words, "--output_dir", str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
-    )
+    """The command in a process whose workers are processes, too; with Ray they import all anew."""
+    return Python(["-m", "alignattn.cli", "reproduce", *words, "--output_dir", folder], **options)
 
 
 def finish(process):
-    out, error = process.communicate(timeout=TIMEOUT_SECONDS)
-    return process.returncode, out, error
+    done = process.finish()
+    return done.returncode, done.stdout, done.stderr
 
 
 def folders_of(words, results):
@@ -152,7 +150,7 @@ def test_two_launchers_at_once_make_each_run_once(measured, words, tmp_path):
 def test_a_table_that_was_killed_goes_on_where_it_was(measured, words, tmp_path):
     results = tmp_path / "results"
     first, second = folders_of(words, results)
-    process = start(words, results, start_new_session=True)
+    process = start(words, results, leads=True)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (second.path / "log.txt").exists():
         assert time.monotonic() < deadline
@@ -189,12 +187,12 @@ def test_a_run_that_another_process_holds_is_not_started(words, tmp_path):
     lock.release()
 
 
-def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words, capsys):
+def test_a_failing_run_is_marked_with_its_reason_and_the_rest_go_on(copy, words):
     words = [*words[:2], "cola", *words[2:]]
-    assert main(["reproduce", *words, "--output_dir", str(copy)]) == 2
-    captured = capsys.readouterr()
-    assert "2 of 4 runs failed" in captured.err.splitlines()[-1]
-    assert "cola" in captured.err.splitlines()[-1]
+    code, _, error = finish(start(words, copy))
+    assert code == 2
+    assert "2 of 4 runs failed" in error.splitlines()[-1]
+    assert "cola" in error.splitlines()[-1]
     table = frame(copy).set_index(["row", "column"])
     assert dict(table["state"]) == {
         (row, column): state for row in ("soft", "aa-ct") for column, state in (("CoLA", "failed"), ("RTE", "done"))
@@ -249,18 +247,16 @@ def test_a_worker_given_the_folder_of_another_run_runs_nothing(copy, words):
     assert sorted(copy.rglob("*")) == before
 
 
-def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
+def limit_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
 
+
+def test_a_disk_that_takes_no_more_is_one_line(words, tmp_path):
     folder = folders_of(words, tmp_path)[0]
     folder.prepare()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "alignattn.commands.reproduce.launchers.worker", str(folder.path)]
-    process = subprocess.run(
-        command, env=environment, preexec_fn=limit, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
+    process = run_python("-m", "alignattn.commands.reproduce.launchers.worker", folder.path, first=limit_files)
     assert process.returncode == 1, process.stderr
+    assert len(process.stdout) + len(process.stderr) < FEW_BYTES  # files, too
     assert folder.status().state == "failed"
     assert "too large" in folder.status().reason
     assert "\n" not in folder.status().reason

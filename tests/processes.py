@@ -1,0 +1,136 @@
+"""`python WORDS` in a process forked from one that has imported what runs need, which takes seconds.
+
+What a test says of how a process starts (what it imports, reads of the environment, writes to the home of its user) it
+must try in a process that does, by `subprocess`.
+"""
+
+import gc
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+TIMEOUT_SECONDS = 900
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [f"alignattn.commands.{name}.command" for name in ("finetune", "predict", "reproduce")]
+    + ["transformers.models.bert.modeling_bert"]
+)
+
+
+class Python:
+    """`python WORDS`, started as `subprocess.Popen` starts it.
+
+    Args:
+        words: a script or `-m` and a module, and what they are given.
+        environment: variables beside those of this process.
+        leads: whether it is the first of a group of processes, which are killed by its number.
+        first: is called in the process before anything else.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        *,
+        environment: Mapping[str, str] | None = None,
+        leads: bool = False,
+        first: Callable[[], None] | None = None,
+    ) -> None:
+        self.words = [str(word) for word in words]
+        folder = Path(tempfile.mkdtemp(dir=os.environ["ALIGNATTN_TESTS_HOME"]))
+        self._out, self._error = folder / "out.txt", folder / "error.txt"
+        variables = os.environ | (environment or {})
+        given = (self.words, variables, self._out, self._error, leads, first)
+        self._process = _CONTEXT.Process(target=_child, args=given)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.exitcode
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Wait for its end."""
+        self._process.join(TIMEOUT_SECONDS)
+        assert self._process.exitcode is not None, f"{self.words} runs on"
+        said = [path.read_text() if path.exists() else "" for path in (self._out, self._error)]
+        return subprocess.CompletedProcess(self.words, self._process.exitcode, *said)
+
+
+def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`python WORDS` to its end; the options are those of `Python`."""
+    return Python(words, **options).finish()
+
+
+def _child(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    out: Path,
+    error: Path,
+    leads: bool,
+    first: Callable[[], None] | None,
+) -> None:
+    from alignattn.commands.reproduce.launchers import worker
+
+    # What is collected is looked at, and so copied from the process that this one is forked from.
+    gc.freeze()
+    if leads:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    for path, descriptor in ((out, 1), (error, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    # A run of a table is started by a process that has imported all, too.
+    vars(worker)["subprocess"] = SimpleNamespace(run=_run_forked, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+    if first is not None:
+        first()
+    _run(words)
+
+
+def _run(words: Sequence[str]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _run_forked(
+    command: Sequence[str], *, stdout: IO[str], env: Mapping[str, str], **_: Any
+) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` does with a Python that prints all to one file."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.environ.update(env)
+            os.dup2(stdout.fileno(), 1)
+            os.dup2(stdout.fileno(), 2)
+            _run(command[1:])
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return subprocess.CompletedProcess(list(command), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
