@@ -137,6 +137,30 @@ def attend(
     return attended
 
 
+def attend_with_weights(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attend as `attend` does, without dropout, and return the weights `[B, H, n, m]` as well."""
+    pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
+    own_score: Score | None = getattr(module, "own_score", None)
+
+    def plain() -> tuple[Tensor, Tensor]:
+        sizes = query.shape[-1], query.shape[1]
+        return attend_by(own_score or ScaledDot(*sizes), Softmax(*sizes), query, key, value, pairs, scale=scale)
+
+    slots: Any = getattr(module, CHILD_NAME, None)
+    if slots is None:
+        return plain()
+    attended, weights = slots(query, key, value, pairs, plain, scale=scale, wants_weights=True, own_score=own_score)
+    return attended, weights
+
+
 def _pair_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     batch, queries, keys = len(query), query.shape[-2], key.shape[-2]
     if queries != keys:

@@ -15,7 +15,7 @@ def _option(name: str, kind: type[Any], **limits: Any) -> Option:
 
 
 _INIT = (_option("init", str, choices=("pretrained", "paper")),)
-_BOUND = (_option("bound", float, above=0, high=1),)
+_BUDGET = (_option("bound", float, above=0, high=1), _option("fertility", float, above=0))
 _SLOPE = (_option("negative_slope", float, low=0, below=1),)
 _WEIGHT = (_option("weight", float, above=0),)
 _ENTMAX = (_option("alpha", float, above=1), _option("learned", bool))
@@ -66,7 +66,7 @@ NORMALIZERS = _slot(
             ".normalizers.fusedmax:Fusedmax", "sparse, equal in segments", "niculae2017regularized", options=_WEIGHT
         ),
         "csoftmax": Entry(
-            ".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse", options=_BOUND
+            ".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse", options=_BUDGET
         ),
         "local": Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1", _LOCAL),
         "hard": Entry(".normalizers.softmax:Hard", "weight 1 at one largest score", "xu2015show", "section 4.1"),

@@ -8,16 +8,35 @@ from alignattn.attention.edges import Edges
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What came before the queries of a call, where a decoder attends a query at a time.
+
+    Attributes:
+        queries: how many there were; the call's own stand at the positions that follow.
+        spent: `[B, H, 1, m]`, the sum of the weights that they gave each key, -inf for one without a budget;
+            None where it was not kept.
+    """
+
+    queries: int = 0
+    spent: Tensor | None = None
+
+
+NOTHING_EARLIER = Earlier()
+
+
+@dataclass(frozen=True)
 class CrossMask:
     """The masks of both sides of attention across, as of an image's regions to a question's words.
 
     Attributes:
         query: `[B, n]` bool, True = a real token; None = all are.
         key: `[B, m]`, likewise, of the tokens that are attended.
+        earlier: what came before these queries.
     """
 
     query: Tensor | None
     key: Tensor | None
+    earlier: Earlier = NOTHING_EARLIER
 
     @property
     def pairs(self) -> Tensor | None:

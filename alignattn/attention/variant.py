@@ -105,7 +105,8 @@ def attend_by(
         return attend_edges(query, key, value, mask, score_edges, normalizer.of_edges, dropout)
     scores = score(query, key, scale)
     scores = scores if bias is None else scores + bias
-    weights = normalizer(scores, pairs_of(mask), query).to(value.dtype)
+    earlier = mask.earlier if isinstance(mask, CrossMask) else None
+    weights = normalizer(scores, pairs_of(mask), query, earlier).to(value.dtype)
     weights = F.dropout(weights, p=dropout, training=dropout > 0)
     return weights @ value, weights
 

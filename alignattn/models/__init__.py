@@ -22,6 +22,7 @@ from alignattn.tasks import (
     MultipleChoice,
     NodeClassification,
     QuestionAnswering,
+    SequenceToSequence,
     Task,
     TextClassification,
     TokenClassification,
@@ -40,7 +41,8 @@ class Traits:
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
         slots: those of its attention that can be filled; where they are left out it has none, and no attention but the
             plain one may be asked of it.
-        texts: how many texts a row may have.
+        refused: why a slot that is none of these cannot be filled, by its name.
+        texts: how many texts a row may have, of which a class is told.
         score: what it attends by, one of `SCORES`, where the attention names no other.
         slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
         attends_edges: whether it attends along the edges of a graph.
@@ -52,6 +54,7 @@ class Traits:
     tasks: tuple[type[Task], ...] = (Task,)
     is_pretrained: bool = False
     slots: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     texts: tuple[int, ...] = (1, 2)
     score: str = PLAIN.score
     slot_options: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -89,7 +92,7 @@ def _sentence_pair_traits(training: Mapping[str, Any]) -> Traits:
 
 ALL_SLOTS = tuple(SLOTS)
 OF_POOLING = tuple(slot for slot in SLOTS if slot != "alignment")
-"""A learned query, by which words are pooled, has no distribution to align."""
+ONE_QUERY = {"alignment": "pools by a learned query, which has no distribution to align"}
 
 
 FROM_NOTHING: Mapping[str, Mapping[str, str]] = {"qvi": {"init": "paper"}, "sum": {"init": "paper"}}
@@ -103,9 +106,30 @@ def _text_traits(slots: tuple[str, ...] = ()) -> Traits:
     return Traits(
         tasks=(TextClassification, MultiLabelClassification),
         slots=slots,
+        refused=ONE_QUERY,
         slot_options={"value": FROM_NOTHING},
         texts=(1,),
         reads_embeddings=True,
+        training=training,
+    )
+
+
+STEP_BY_STEP = {"alignment": "attends by one query at a time, which is no distribution to align"}
+CAUSAL = {"value": "writes word by word, and values that meet all queries would tell a word of those behind it"}
+
+
+def _writing_traits(refused: Mapping[str, str]) -> Traits:
+    # Ours, as are the sizes; Luong et al. 2015 clip at 5, too.
+    training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 2e-3, "lr_scheduler_type": "linear"}
+    training |= {"num_train_epochs": 10, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
+    training |= {"per_device_eval_batch_size": 256}
+    return Traits(
+        tasks=(SequenceToSequence,),
+        slots=tuple(slot for slot in SLOTS if slot not in refused),
+        refused=refused,
+        slot_options={"value": FROM_NOTHING},
+        texts=(),
+        reads_texts_alone=False,
         training=training,
     )
 
@@ -221,6 +245,18 @@ MODELS = Registry(
             "vaswani2017attention",
             traits=_text_traits(ALL_SLOTS),
         ),
+        "seq2seq-lstm": ModelEntry(
+            ".seq2seq_lstm:Seq2SeqLstm",
+            "an LSTM that writes, and attends to what another read (Luong et al. 2015)",
+            "luong2015effective",
+            traits=_writing_traits(STEP_BY_STEP),
+        ),
+        "seq2seq-transformer": ModelEntry(
+            ".seq2seq_transformer:Seq2SeqTransformer",
+            "a Transformer's encoder and decoder from nothing (Vaswani et al. 2017)",
+            "vaswani2017attention",
+            traits=_writing_traits(CAUSAL),
+        ),
     },
     package=__name__,
 )
@@ -237,6 +273,13 @@ TEXT_TASKS = (
 
 ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS)
 """What is true of any pretrained encoder of Hugging Face."""
+
+
+def traits_of_config(config: Any) -> Traits:
+    """Return `traits_of` the model that a config of transformers is of."""
+    model_type = str(getattr(config, "model_type", ""))
+    is_own = model_type.startswith(MODEL_TYPE_PREFIX)
+    return traits_of(model_type.removeprefix(MODEL_TYPE_PREFIX)) if is_own else ENCODER
 
 
 def traits_of(model: str) -> Traits:

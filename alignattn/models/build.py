@@ -20,8 +20,11 @@ FIELDS_OF_THE_DATA = (
     "num_features",
     "num_labels",
     "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
     "pixel_deviation",
     "pixel_mean",
+    "target_vocab_size",
     "vocab_size",
 )
 

@@ -127,7 +127,7 @@ class WordModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
-        elif isinstance(module, nn.RNNBase):
+        elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
             init_recurrent(module)
         elif isinstance(module, nn.Embedding):
             vectors = torch.randn_like(module.weight) * module.embedding_dim**-0.5
@@ -135,7 +135,7 @@ class WordModel(PreTrainedModel):
             init.copy_(module.weight, vectors)
 
 
-def init_recurrent(module: nn.RNNBase) -> None:
+def init_recurrent(module: nn.RNNBase | nn.RNNCellBase) -> None:
     """Initialise as AllenNLP: Glorot-uniform input, orthogonal recurrent weights, an LSTM's forget gate open."""
     for name, parameter in module.named_parameters():
         if name.startswith("weight_ih"):
@@ -144,6 +144,6 @@ def init_recurrent(module: nn.RNNBase) -> None:
             init.orthogonal_(parameter)
         else:
             bias = torch.zeros_like(parameter)
-            if isinstance(module, nn.LSTM) and name.startswith("bias_hh"):
+            if isinstance(module, (nn.LSTM, nn.LSTMCell)) and name.startswith("bias_hh"):
                 bias.view(4, -1)[1] = 1.0  # PyTorch's gates: input, forget, cell, output
             init.copy_(parameter, bias)

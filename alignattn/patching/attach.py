@@ -14,6 +14,7 @@ from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
 from alignattn.attention.config import BASIS, AttentionConfig
+from alignattn.models import traits_of_config
 from alignattn.patching.families import give_slotted_forward, take_slotted_forward
 from alignattn.patching.folding import check_foldable
 from alignattn.patching.heads import check_plain
@@ -63,6 +64,9 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     """
     config = AttentionConfig.resolve(attention, **overrides)
     check_model(model)
+    for slot, reason in traits_of_config(getattr(model, "config", None)).refused.items():
+        if slot in config.filled_slots:
+            raise AlignAttnError(f"{slot} {getattr(config, slot)!r}: this {type(model).__name__} {reason}")
     layers = declared_layers(model)
     _check_declared(model, layers)
     if config.layers is not None and config.layers[-1] >= len(layers):

@@ -13,7 +13,7 @@ from alignattn.runs.training_arguments import RunArguments
 from alignattn.runs.training_options import TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
-from alignattn.tasks.task import ERRORS
+from alignattn.tasks.task import LESS_IS_BETTER
 from alignattn.training import EarlyStopping, JointBest
 from alignattn.training.checkpoints import step_of
 
@@ -62,7 +62,7 @@ def _measured(name: str, task: Task, splits: Sequence[str]) -> str:
 
 
 def _is_better_greater(name: str) -> bool:
-    return not name.endswith(("loss", *ERRORS))
+    return not name.endswith(("loss", *LESS_IS_BETTER))
 
 
 def stopping(args: RunArguments, patience: int | None) -> EarlyStopping | None:

@@ -15,12 +15,14 @@ from alignattn.support.places import input_folder, input_path
 from alignattn.tasks import Task
 from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
 
-DATA_GROUP, ANSWER_GROUP = "data", "question answering"
+DATA_GROUP, ANSWER_GROUP, WRITING_GROUP = "data", "question answering", "writing"
 """In the help."""
 
 TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
 FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the whole graph)."
 FEATURES_HELP = "Features of images' regions, .npz or .npy, of a task that reads those."
+BEAMS_HELP = "Beginnings of a sequence followed at a time (1: greedy)."
+MOST_BEAMS = 256
 LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
 OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
 """Options that go with any file of rows."""
@@ -73,6 +75,7 @@ class DataOptions(Options):
     doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
     n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
     max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
+    num_beams: int = option(1, BEAMS_HELP, group=WRITING_GROUP, low=1, high=MOST_BEAMS, rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,6 +148,7 @@ class DataOptions(Options):
             doc_stride=stride,
             n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length,
+            num_beams=self.num_beams,
             num_proc=self.preprocessing_num_workers,
             fan_out=self.fan_out,
             image_size=getattr(task, "image_size", 0),

@@ -18,7 +18,7 @@ from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import options_of
-from alignattn.tasks import QuestionAnswering
+from alignattn.tasks import QuestionAnswering, SequenceToSequence
 from alignattn.tasks.task import BY_SEED
 
 if TYPE_CHECKING:
@@ -133,6 +133,11 @@ RULES = (
         ("doc_stride", "n_best_size", "max_answer_length"),
         lambda options: not isinstance(options.task, QuestionAnswering),
         "in a task other than question answering",
+    ),
+    Rule(
+        ("num_beams",),
+        lambda options: not isinstance(options.task, SequenceToSequence),
+        "in a task that writes no sequences",
     ),
     Rule(
         ("take",),

@@ -169,8 +169,8 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     for slot in attention.filled_slots:
         if slot not in traits.slots:
             raise AlignAttnError(
-                f"--model {name} pools by a learned query, which has no distribution to align: leave out the {slot} "
-                f"{getattr(attention, slot)!r}, or fill its {', '.join(traits.slots)}"
+                f"--model {name} {traits.refused[slot]}: leave out the {slot} {getattr(attention, slot)!r}, or fill "
+                f"its {', '.join(traits.slots)}"
             )
     if traits.attends_edges and attention.normalizer not in OF_EDGES:
         raise AlignAttnError(

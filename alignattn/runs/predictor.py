@@ -154,7 +154,8 @@ class Predictor:
         options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
         # For each part of the rows there would be one.
         with without_library_bars():
-            return EncodedSplit(rows, kind.encode(self.task, rows, self.processor, options), options)
+            encoded = kind.encode(self.task, rows, self.processor, options)
+            return EncodedSplit(rows, encoded, options, self.processor)
 
     def count_lengths(self, split: EncodedSplit) -> Counter[int]:
         """Return how many rows of what `encode` made have so many tokens before any is cut."""
@@ -209,9 +210,13 @@ class Predictor:
         for members in _batches(columns, len(encoded), batching, device):
             batch = dict(collate([{name: values[index] for name, values in columns.items()} for index in members]))
             labels = batch.pop("labels", None)
+            on_device = {name: values.to(device) for name, values in batch.items()}
             with torch.inference_mode():
-                outputs = self.model(**{name: values.to(device) for name, values in batch.items()})
-            arrays = [_as_array(values) for name, values in outputs.items() if name not in ignored]
+                if self._kind.writes:
+                    outputs = self._kind.written(self.model, on_device, split.options)
+                else:
+                    outputs = [values for name, values in self.model(**on_device).items() if name not in ignored]
+            arrays = [_as_array(values) for values in outputs]
             if not gathered:
                 gathered = [_Gathered(len(encoded)) for _ in arrays]
             for whole, part in zip(gathered, arrays, strict=True):

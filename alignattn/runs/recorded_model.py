@@ -59,7 +59,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     if traits.attends_edges:
         raise AlignAttnError(f"{name!r} attends along the edges of a graph: its heads have no tokens to study")
     if not traits.reads_texts_alone:
-        raise AlignAttnError(f"{name!r} reads images beside texts, and what is studied are tokens of texts")
+        raise AlignAttnError(f"{name!r} reads images, or what it wrote, beside texts, and tokens of texts are studied")
     if not traits.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
     if not traits.has_heads:

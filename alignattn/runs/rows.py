@@ -115,7 +115,7 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
         arguments: how long a sequence may be, and so on.
     """
     options = arguments.task_options(task, processor)
-    return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options)
+    return EncodedSplit(rows, kind_of(task).encode(task, rows, processor, options), options, processor)
 
 
 def input_batches(

@@ -50,6 +50,7 @@ class TaskTrainer(AlignmentTrainer):
             compute_metrics=next(iter(self.scorers.values()), None),
             **kwargs,
         )
+        self.task_options = next((split.options for split in splits.values()), None)
         self.posterior: LastLayerLaplace | None = None
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
@@ -97,6 +98,20 @@ class TaskTrainer(AlignmentTrainer):
         finally:
             self.compute_metrics = scorer
         return kind.evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Return the loss, the outputs and the labels of a batch as `Trainer` does, or what a model writes for it."""
+        kind = kind_of(self.task)
+        step: Any = super().prediction_step
+        if not kind.writes or prediction_loss_only:
+            result: tuple[torch.Tensor | None, Any, Any] = step(model, inputs, prediction_loss_only, ignore_keys)
+            return result
+        loss, _, _ = step(model, inputs, True, ignore_keys)
+        batch: Any = self._prepare_inputs(inputs)
+        assert self.task_options is not None
+        return loss, kind.written(self.accelerator.unwrap_model(model), batch, self.task_options), batch.get("labels")
 
     def _predict_dropping(self, split: EncodedSplit, passes: int) -> PredictionOutput:
         """Predict by Monte Carlo dropout (Gal & Ghahramani 2016, eq. 6): the mean of passes with dropout, k of them.

@@ -13,6 +13,7 @@ from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
 from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.nodes.task import NodeClassification
+from alignattn.tasks.sequences.task import SequenceToSequence
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
@@ -25,6 +26,7 @@ __all__ = [
     "MultipleChoice",
     "NodeClassification",
     "QuestionAnswering",
+    "SequenceToSequence",
     "Sources",
     "Task",
     "TextClassification",

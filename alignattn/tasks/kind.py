@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError, shown
@@ -29,11 +30,13 @@ class EncodedSplit:
         rows: as loaded.
         encoded: one item a sequence: a row, or a window of one.
         options: that it was encoded with.
+        processor: likewise; what reads sequences that a model writes.
     """
 
     rows: datasets.Dataset
     encoded: datasets.Dataset
     options: TaskOptions
+    processor: Any = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class TaskKind(ABC, Generic[T]):
 
     cuts_rows: ClassVar[bool] = True
     """Whether what is too long of a row is left out, and not read in a window of its own."""
+
+    writes: ClassVar[bool] = False
+    """Whether a model writes what is predicted, token by token, and `written` calls it for that; its forward trains."""
 
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """How the tokenizer of a model must be loaded to serve."""
@@ -219,6 +225,16 @@ class TaskKind(ABC, Generic[T]):
             trains: whether a model is trained on them, and may see a part that is drawn.
         """
         return self.collator(processor)
+
+    def written(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
+        """Return what a model writes for a batch in place of what its forward returns, `[B, …]` each.
+
+        Args:
+            model: in evaluation mode.
+            batch: what it reads.
+            options: how it writes.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def answers(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:

@@ -22,6 +22,7 @@ TASK_KINDS = Registry(
         "visual-question-answering": Entry(
             ".vqa.task:VisualQuestionAnswering", "the answer to a question about an image"
         ),
+        "text2text-generation": Entry(".sequences.task:SequenceToSequence", "a sequence that is written of another"),
         "node-classification": Entry(".nodes.task:NodeClassification", "a class of a node of a graph"),
     },
     __package__,

@@ -15,6 +15,9 @@ CORRELATIONS = frozenset({"pearson", "spearmanr"})
 ERRORS = frozenset({"mse", "mae"})
 """Those of them that are of scores and not of classes; of errors less is better, and they have the scores' unit."""
 
+LESS_IS_BETTER = ERRORS | {"error_rate"}
+"""Beside them what is an error as a share."""
+
 MOST_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
 
@@ -180,6 +183,7 @@ class TaskOptions:
         doc_stride: tokens that neighbouring windows of a long context share.
         n_best_size: answers to keep for each question.
         max_answer_length: the most tokens of an answer.
+        num_beams: beginnings of a sequence that are followed where one is written.
         num_proc: processes that tokenize; this one when None.
         fan_out: of a graph, how many neighbours of a node are drawn at each step away from a batch's nodes; a batch is
             the whole graph when None.
@@ -191,6 +195,7 @@ class TaskOptions:
     doc_stride: int = 128
     n_best_size: int = 20
     max_answer_length: int = 30
+    num_beams: int = 1
     num_proc: int | None = None
     fan_out: tuple[int, ...] | None = None
     image_size: int = 0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.choices import OF_EDGES
+from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.edges import Segments
 from alignattn.attention.slot import Slot
 from alignattn.support.errors import AlignAttnError
@@ -67,13 +68,21 @@ class Normalizer(Slot, ABC):
     in float32 (float64 for float64 scores) whatever the autocast type.
     """
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None, query: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        mask: Tensor | None = None,
+        query: Tensor | None = None,
+        earlier: Earlier | None = None,
+    ) -> Tensor:
         """Return the weights.
 
         Args:
             scores: `[B, H, n, m]`, finite where they may be attended.
             mask: bool, broadcastable to the scores, True = may be attended; None = every position may.
             query: `[B, H, n, d]`, needed only where the weights depend on it beyond the scores (local-p).
+            earlier: what came before the queries, where they are of other tokens than the keys; None where both are the
+                same tokens.
 
         Returns:
             `[B, H, n, m]`, float64 for float64 scores and else float32.
@@ -82,7 +91,9 @@ class Normalizer(Slot, ABC):
             AlignAttnError: if the shapes do not fit, the mask is not bool, or a query is needed and not given.
         """
         self._check_shapes(scores, query)
-        return normalize(lambda shifted, attendable: self._weights(shifted, attendable, query), scores, mask)
+        return normalize(
+            lambda shifted, attendable: self._weights_after(shifted, attendable, query, earlier), scores, mask
+        )
 
     def of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
         """Return the weights of edges: those of `forward` on each query's own edges, nothing masked.
@@ -106,6 +117,12 @@ class Normalizer(Slot, ABC):
         raise AlignAttnError(
             f"normalizer {type(self).__name__} is not for edges of a graph: choose one of {', '.join(OF_EDGES)}"
         )
+
+    def _weights_after(
+        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
+    ) -> Tensor:
+        """Return `_weights`; where they depend on what came before the queries, a subclass says how."""
+        return self._weights(scores, mask, query)
 
     @abstractmethod
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
 from alignattn.support.errors import AlignAttnError
 
@@ -105,21 +106,44 @@ def _at_limit(scores: Tensor, limit: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class CSoftmax(Normalizer):
-    """`csoftmax` as a module, with one bound for all weights.
+    """`csoftmax` as a module, with one bound for all weights, or with a budget that a key has for all queries.
+
+    With a fertility f, a decoder that attends a query at a time bounds each key by what is left of it, u_t = f - β_t
+    with β_t the weights that it was given before (Malaviya et al. 2018); where the keys have less than 1 left
+    together, `csoftmax` raises the bounds.
 
     Args:
         head_dim: size d of a head's query.
         num_heads: H.
         bound: u, above 0 and at most 1.
+        fertility: f, above 0; None = the bound serves.
 
     Raises:
-        AlignAttnError: if the bound is out of its range.
+        AlignAttnError: if one of them is out of its range.
     """
 
-    def __init__(self, head_dim: int, num_heads: int, *, bound: float = DEFAULT_BOUND) -> None:
+    def __init__(
+        self, head_dim: int, num_heads: int, *, bound: float = DEFAULT_BOUND, fertility: float | None = None
+    ) -> None:
         super().__init__(head_dim, num_heads)
         _check_bound(bound)
+        if fertility is not None and not (is_number(fertility) and fertility > 0):
+            raise invalid("csoftmax", "fertility", fertility, "a number above 0")
         self.bound = bound
+        self.fertility = fertility
+
+    def _weights_after(
+        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
+    ) -> Tensor:
+        if self.fertility is None:
+            return self._weights(scores, mask, query)
+        if earlier is None or earlier.spent is None:
+            raise AlignAttnError(
+                "normalizer 'csoftmax': fertility is a budget over the steps of a decoder that attends a query at a "
+                "time (--model seq2seq-lstm), and this attention has none: give bound"
+            )
+        left = (self.fertility - earlier.spent.to(scores.dtype)).clamp(0, 1)
+        return _csoftmax(scores, mask, left)
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return _csoftmax(scores, mask, self.bound)

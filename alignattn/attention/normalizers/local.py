@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, normalize
 from alignattn.support.errors import AlignAttnError
 
@@ -73,13 +74,14 @@ def _positions(scores: Tensor, mask: Tensor | None) -> Tensor:
     return (mask.cumsum(dim=-1) - mask.long()).to(scores.dtype)
 
 
-def _monotonic(scores: Tensor, mask: Tensor | None, window: int) -> Tensor:
+def _monotonic(scores: Tensor, mask: Tensor | None, window: int, earlier: Earlier | None = None) -> Tensor:
     queries, keys = scores.shape[-2:]
     position = _positions(scores, mask).expand_as(scores)
-    if queries == keys:
+    if earlier is None and queries == keys:
         own = position.diagonal(dim1=-2, dim2=-1)
     else:
         own = torch.arange(queries, device=scores.device, dtype=scores.dtype)
+        own = own if earlier is None else own + earlier.queries
     return _windowed_softmax(scores, mask, (position - own[..., None]).abs() <= window)
 
 
@@ -124,6 +126,13 @@ class Local(Normalizer):
             bound = head_dim**-0.5  # that of nn.Linear
             self.position_projection = nn.Parameter(torch.empty(num_heads, head_dim, head_dim).uniform_(-bound, bound))
             self.position_vector = nn.Parameter(torch.empty(num_heads, head_dim).uniform_(-bound, bound))
+
+    def _weights_after(
+        self, scores: Tensor, mask: Tensor | None, query: Tensor | None, earlier: Earlier | None
+    ) -> Tensor:
+        if self.kind == "monotonic":
+            return _monotonic(scores, mask, self.window, earlier)
+        return self._weights(scores, mask, query)
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         if self.kind == "monotonic":

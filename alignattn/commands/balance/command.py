@@ -48,7 +48,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
     most = most_tokens(model, tokenizer)
     options = TaskOptions(min(arguments.max_length or _length_of(arguments.model, tokenizer), most), doc_stride=0)
     chosen = rows.select(range(measured.stop))
-    split = EncodedSplit(chosen, kind.encode(task, chosen, tokenizer, options), options)
+    split = EncodedSplit(chosen, kind.encode(task, chosen, tokenizer, options), options, tokenizer)
     report = balance(
         model,
         input_batches(task, split, tokenizer, moments, arguments.batch_size),

@@ -27,7 +27,7 @@ from alignattn.statistics.comparison_words import (
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
-from alignattn.tasks.task import ERRORS
+from alignattn.tasks.task import ERRORS, LESS_IS_BETTER
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measure:
     @property
     def is_better(self) -> Better:
         """Which values are better."""
-        return "lower" if self.metric in ERRORS else "higher"
+        return "lower" if self.metric in LESS_IS_BETTER else "higher"
 
     @property
     def heading(self) -> str:

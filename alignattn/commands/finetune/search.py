@@ -26,7 +26,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_csv
 from alignattn.support.folder_lock import sole_writer
 from alignattn.support.text_tables import render_table
-from alignattn.tasks.task import ERRORS
+from alignattn.tasks.task import LESS_IS_BETTER
 
 STORAGE_FILE, TRIALS_FILE = "search.db", "trials.csv"
 STUDY = "search"
@@ -131,7 +131,7 @@ def _loss(options: FinetuneOptions, result: RunResult) -> float:
     """What the search makes small."""
     _, metric, value = _chosen_by(options, result)
     greater = options.training.greater_is_better
-    return -value if (metric not in ERRORS if greater is None else greater) else value
+    return -value if (metric not in LESS_IS_BETTER if greater is None else greater) else value
 
 
 def _told(study: optuna.Study, options: FinetuneOptions, results: Mapping[int, RunResult]) -> str:

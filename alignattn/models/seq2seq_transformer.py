@@ -1,0 +1,85 @@
+"""A Transformer's encoder and decoder (Vaswani et al. 2017)."""
+
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+
+from alignattn.attention.cross_mask import CrossMask
+from alignattn.models import MODEL_TYPE_PREFIX
+from alignattn.models.co_attention import GuidedAttentionUnit
+from alignattn.models.encoders import TransformerEncoder, sinusoids
+from alignattn.models.sequences import SequenceModel, SequenceModelConfig
+from alignattn.models.word_model import Sentences
+
+
+@strict
+class Seq2SeqTransformerConfig(SequenceModelConfig):
+    """The sizes, which are ours.
+
+    Args:
+        num_attention_heads: heads of each attention.
+        num_hidden_layers: of the encoder, and of the decoder.
+    """
+
+    model_type = MODEL_TYPE_PREFIX + "seq2seq-transformer"
+
+    dropout: float = 0.1
+    num_attention_heads: int = 4
+    num_hidden_layers: int = 2
+
+
+class Written(NamedTuple):
+    """The words so far, `[B, t]`: each step attends to all of them."""
+
+    tokens: Tensor
+
+
+class Seq2SeqTransformer(SequenceModel):
+    """Layers of self-attention read; others write, that attend to the words so far, and to what was read."""
+
+    config_class = Seq2SeqTransformerConfig
+    config: Seq2SeqTransformerConfig
+
+    def __init__(self, config: Seq2SeqTransformerConfig) -> None:
+        super().__init__(config)
+        size, sizes = config.hidden_dim, (config.num_attention_heads, config.num_hidden_layers, config.dropout)
+        if size % config.num_attention_heads:
+            raise ValueError(f"hidden_dim {size} is no {config.num_attention_heads} heads of one size")
+        self.encoder = TransformerEncoder(config.embedding_dim, size, *sizes)
+        self.projection = nn.Linear(config.embedding_dim, size)
+        units = (size, config.num_attention_heads, config.dropout)
+        self.decoder = nn.ModuleList(GuidedAttentionUnit(*units) for _ in range(config.num_hidden_layers))
+        self.classifier = nn.Linear(size, config.target_vocab_size)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def read(self, words: Sentences) -> Sentences:
+        """Return the states of the words that are read."""
+        return self.encoder(Sentences(self._scaled(self.embedding, words.tokens), words.mask))
+
+    def begin(self, memory: Sentences) -> Written:
+        """Return that nothing is written."""
+        return Written(torch.empty(len(memory.mask), 0, dtype=torch.long, device=memory.mask.device))
+
+    def step(self, tokens: Tensor, state: Any, memory: Sentences) -> tuple[Tensor, Written]:
+        """Return the logits of the next word, `[B, V]`, and all words so far."""
+        written = torch.cat((state.tokens, tokens[:, None]), dim=1)
+        return self.logits(written, memory)[:, -1], Written(written)
+
+    def logits(self, tokens: Tensor, memory: Sentences) -> Tensor:
+        """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
+        states = self.projection(self._scaled(self.target_embedding, tokens))
+        states = self.dropout(states + sinusoids(states.shape[1], states.shape[2]).to(states))
+        real = tokens != self.config.pad_token_id
+        earlier = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device).tril()
+        pairs, across = earlier & real[:, None, None, :], CrossMask(real, memory.mask)
+        for unit in self.decoder:
+            states = unit(states, pairs, memory.tokens, across)
+        logits: Tensor = self.classifier(states)
+        return logits
+
+    def _scaled(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
+        # §3.4: beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.
+        vectors: Tensor = table(tokens) * self.config.embedding_dim**0.5
+        return vectors

