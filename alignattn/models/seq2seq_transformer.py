@@ -1,5 +1,6 @@
 """A Transformer's encoder and decoder (Vaswani et al. 2017)."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -78,6 +79,10 @@ class Seq2SeqTransformer(SequenceModel):
             states = unit(states, pairs, memory.tokens, across)
         logits: Tensor = self.classifier(states)
         return logits
+
+    def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
+        """Return the mean weights of the heads of the last layer, `[B, T, n]`."""
+        return recorded[-1].mean(dim=1)
 
     def _scaled(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
         # §3.4: beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.

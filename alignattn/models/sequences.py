@@ -88,6 +88,14 @@ class SequenceModel(WordModel):
     def step(self, tokens: Tensor, state: State, memory: Sentences) -> tuple[Tensor, State]:
         """Return the logits of the next word, `[B, V]`, and what is known then, given the last words, `[B]`."""
 
+    @abstractmethod
+    def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
+        """Return by what weights each written word attended to those that were read, `[B, T, n]`.
+
+        Args:
+            recorded: the weights of all calls of attention of a forward, as `collect` gives them.
+        """
+
     def logits(self, tokens: Tensor, memory: Sentences) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
         state, logits = self.begin(memory), []

@@ -24,17 +24,24 @@ LARGEST_LABEL = 9.0
 
 @dataclass(frozen=True)
 class TokenMapPanel:
-    """How the tokens of one text attend to each other.
+    """How the tokens of one text attend to each other, or to those of another.
 
     Attributes:
         title: what is shown.
-        tokens: n labels.
-        weights: `[n][n]`, a row a query.
+        tokens: n labels, of the queries.
+        weights: `[n][m]`, a row a query.
+        attended: m labels, of the keys; None where they are of the same tokens.
     """
 
     title: str
     tokens: Sequence[str]
     weights: Sequence[Sequence[float]]
+    attended: Sequence[str] | None = None
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The labels of the keys."""
+        return self.tokens if self.attended is None else self.attended
 
 
 def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
@@ -44,7 +51,7 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
         panels: one or more.
         title: of the whole picture.
     """
-    count = max(len(panel.tokens) for panel in panels)
+    count = max(len(labels) for panel in panels for labels in (panel.tokens, panel.keys))
     smallest, largest = MAP_INCHES
     side = min(max(smallest, TOKEN_INCHES * count), largest)
     width = (side + LABEL_INCHES) * len(panels) + COLOUR_BAR_INCHES
@@ -53,10 +60,9 @@ def draw_token_maps(panels: Sequence[TokenMapPanel], *, title: str) -> Any:
     label_size = min(LARGEST_LABEL, LABEL_SHARE * POINTS_AN_INCH * side / count)
     for axes, panel in zip(all_axes, panels, strict=True):
         image = axes.imshow(panel.weights, cmap=HEAT_COLOURS, vmin=0, vmax=top)
-        places = range(len(panel.tokens))
         # A dollar sign in a text is no formula.
-        axes.set_xticks(places, panel.tokens, rotation=90, fontsize=label_size)
-        axes.set_yticks(places, panel.tokens, fontsize=label_size)
+        axes.set_xticks(range(len(panel.keys)), panel.keys, rotation=90, fontsize=label_size)
+        axes.set_yticks(range(len(panel.tokens)), panel.tokens, fontsize=label_size)
         axes.set_xlabel("key (token attended to)")
         axes.set_ylabel("query (token that attends)")
         axes.set_title(panel.title, fontsize="medium")

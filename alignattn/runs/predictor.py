@@ -203,7 +203,6 @@ class Predictor:
         encoded = split.encoded
         columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
         collate, device = self._kind.batches(self.processor, split), self.model.device
-        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
         done = 0
@@ -212,11 +211,7 @@ class Predictor:
             labels = batch.pop("labels", None)
             on_device = {name: values.to(device) for name, values in batch.items()}
             with torch.inference_mode():
-                if self._kind.writes:
-                    outputs = self._kind.written(self.model, on_device, split.options)
-                else:
-                    outputs = [values for name, values in self.model(**on_device).items() if name not in ignored]
-            arrays = [_as_array(values) for values in outputs]
+                arrays = [_as_array(values) for values in self._outputs_of(on_device, split.options)]
             if not gathered:
                 gathered = [_Gathered(len(encoded)) for _ in arrays]
             for whole, part in zip(gathered, arrays, strict=True):
@@ -230,6 +225,13 @@ class Predictor:
                 advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
         outputs = tuple(whole.array() for whole in gathered)
         return outputs[0] if len(outputs) == 1 else outputs, None if places is None else places.array()
+
+    def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
+        """What the model's forward returns for a batch, or what it writes for it, `[B, …]` each."""
+        if self._kind.writes:
+            return self._kind.written(self.model, batch, options)
+        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
+        return [values for name, values in self.model(**batch).items() if name not in ignored]
 
 
 class _Gathered:

@@ -215,6 +215,55 @@ def test_a_budget_bounds_each_step_by_what_those_before_it_left(fertility):
     assert (bounds[:-1] > -1e-9).all()
 
 
+def test_reinforce_has_in_the_mean_the_gradient_of_the_expectation():
+    """All draws of two steps over three places, each by its probability, whatever the baseline."""
+    model, _ = small_model("seq2seq-lstm", hard_attention=True, entropy_weight=0.0)
+    ids, labels = torch.tensor([[5, 6, 3]]), torch.tensor([[4, 3]])
+    parameters = list(model.parameters())
+    expected = exact = 0.0
+    gradients = [torch.zeros_like(part) for part in parameters]
+    model.baseline.fill_(-1.7)
+    for choice in product(range(3), repeat=2):
+        places = torch.tensor([choice])
+        state, memory = model.begin(model.read_ids(ids, None))._replace(choices=places), model.read_ids(ids, None)
+        probability = 1.0
+        for column in model.told(labels).unbind(dim=1):
+            _, state = model.step(column, state, memory)
+            probability = probability * state.log_choice[0].exp()
+        loss = model(ids, labels, choices=places).loss
+        exact = exact + probability * loss.detach() + probability.detach() * (loss_of(model, ids, labels, places))
+        expected += probability.item()
+        for total, one in zip(gradients, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+            total += 0 if one is None else probability.detach() * one
+    assert expected == pytest.approx(1)
+    for total, one in zip(gradients, torch.autograd.grad(exact, parameters, allow_unused=True), strict=True):
+        torch.testing.assert_close(total, torch.zeros_like(total) if one is None else one)
+
+
+def loss_of(model, ids, labels, places):
+    """-log p(y) where the places are given, without what REINFORCE adds."""
+    memory = model.read_ids(ids, None)
+    state, logits = model.begin(memory)._replace(choices=places), []
+    for column in model.told(labels).unbind(dim=1):
+        of_step, state = model.step(column, state, memory)
+        logits.append(of_step)
+    return -log_likelihood(torch.stack(logits, dim=1), labels).mean()
+
+
+def test_hard_attention_draws_in_training_and_keeps_a_baseline():
+    model, batch = small_model("seq2seq-lstm", hard_attention=True)
+    torch.testing.assert_close(model(**batch).loss, model(**batch).loss)
+    torch.manual_seed(0)
+    losses = {model.train()(**batch).loss.item() for _ in range(3)}
+    assert len(losses) == 3
+    assert model.baseline < 0
+    model(**batch).loss.backward()
+    assert model.attention.query_projection.weight.grad.abs().max() > 0
+    alignattn.patch(model, "soft", value="qvi")
+    with pytest.raises(AlignAttnError, match="leave out --value"):
+        model(**batch)
+
+
 def made_step(table):
     """Logits of the next of four tokens by the last two, of two rows."""
 

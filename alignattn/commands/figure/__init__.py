@@ -27,6 +27,7 @@ PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
     "nodes": ("what a layer makes of a graph's nodes in the plane, by class", NODE_OPTIONS),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
     "question": ("attention of a question over a picture and its words", frozenset({"text"})),
+    "written": ("what the words that a model writes attend to, of those it read", frozenset({"text"})),
     "reliability": ("reliability diagrams", frozenset({"split"})),
     "distance": ("query-key distance over training, of runs made with --log_query_key_distance", frozenset()),
     "curves": ("losses, diagnostics and scores over training", frozenset()),

@@ -15,6 +15,7 @@ from alignattn.commands.figure.pictures import (
     draw_tsne,
 )
 from alignattn.commands.figure.question import draw_question
+from alignattn.commands.figure.written import draw_written
 from alignattn.plots import write_figure
 from alignattn.runs.run_folder import check_run_folder, short_names
 from alignattn.support.errors import AlignAttnError
@@ -37,6 +38,7 @@ DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
     "nodes": draw_nodes,
     "attention": draw_attention,
     "question": draw_question,
+    "written": draw_written,
     "reliability": draw_run_reliability,
     "distance": draw_distance,
     "curves": draw_training,

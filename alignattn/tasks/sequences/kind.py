@@ -12,7 +12,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
 )
 
 from alignattn.support.errors import AlignAttnError
@@ -137,7 +136,7 @@ class SequencesKind(TaskKind[SequenceToSequence]):
 
 
 def _encode_batch(
-    batch: dict[str, list[Any]], task: SequenceToSequence, tokenizer: PreTrainedTokenizerBase, max_length: int
+    batch: dict[str, list[Any]], task: SequenceToSequence, tokenizer: Any, max_length: int
 ) -> dict[str, list[Any]]:
     encoded = tokenizer(batch[task.source_column], truncation=True, max_length=max_length)
     targets = [units_of(references[0], task.target_units)[: max_length - 1] for references in batch[task.target_column]]
@@ -145,7 +144,7 @@ def _encode_batch(
     return {**encoded, "labels": labels}
 
 
-def _tokens_of(tokenizer: PreTrainedTokenizerBase, written: Any) -> list[list[str]]:
+def _tokens_of(tokenizer: Any, written: Any) -> list[list[str]]:
     """The tokens of what was written, `[N, n]`, each up to its end."""
     end = tokenizer.eos_token_id
     ids = [row[: row.index(end)] if end in row else row for row in written.tolist()]

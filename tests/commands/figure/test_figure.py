@@ -315,7 +315,11 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("kind", "options", "message"),
         [
-            ("tsn", [], "invalid choice: 'tsn': choose one of tsne, nodes, attention, question, reliability, distance"),
+            (
+                "tsn",
+                [],
+                "invalid choice: 'tsn': choose one of tsne, nodes, attention, question, written, reliability, distance",
+            ),
             ("tsne", ["--layer", "2"], "--layer 2: soft has layers 0 to 1"),
             ("attention", ["--layer", "-1"], "--layer -1 must be at least 0"),
             ("attention", ["--head", "3"], "--head 3: soft has heads 0 to 2"),

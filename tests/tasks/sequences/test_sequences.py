@@ -69,6 +69,9 @@ def test_a_run_writes_and_is_predicted_by_beams_and_resumed(task_file, tmp_path)
     table = pq.read_table(run / "predictions.parquet").to_pylist()
     assert metrics["exact"] == sum(row["edits"] == 0 for row in table) / len(WORDS)
     assert metrics["error_rate"] == sum(row["edits"] for row in table) / sum(row["length"] for row in table)
+    picture = tmp_path / "abc.png"
+    assert main(["figure", "written", "--run", str(run), "--text", "abc", "--output_file", str(picture)]) == 0
+    assert picture.stat().st_size > 0
     predictor = alignattn.load_run(run)
     for batch_size in (1, 27):
         found = predictor.predict(WORDS, batch_size=batch_size)
