@@ -47,6 +47,7 @@ class Traits:
         slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
         attends_edges: whether it attends along the edges of a graph.
         reads_texts_alone: whether all that it attends to are tokens of texts.
+        calls_a_layer: attention calls that it makes for each of the layers that its config counts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
         training: fields of `TrainingArguments` that it is trained with where the user says nothing.
     """
@@ -60,6 +61,7 @@ class Traits:
     slot_options: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     attends_edges: bool = False
     reads_texts_alone: bool = True
+    calls_a_layer: int = 1
     reads_embeddings: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
 
@@ -204,6 +206,7 @@ MODELS = Registry(
                 tasks=(VisualQuestionAnswering,),
                 slots=ALL_SLOTS,
                 reads_texts_alone=False,
+                calls_a_layer=3,
                 reads_embeddings=True,
                 training={"optim": "adamw_torch", "learning_rate": 1e-4, "weight_decay": 0.0, "num_train_epochs": 13}
                 | {"per_device_train_batch_size": 64, "per_device_eval_batch_size": 256},

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models.transformer_units import Around, FeedForward, MultiHeadAttention, SelfAttentionUnit
 
+Sides = tuple[str, str]
+"""What the queries and what the keys of an attention call are of."""
+WORDS, REGIONS = "words", "regions"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -71,6 +75,12 @@ class CoAttention(nn.Module):
         units = (size, num_heads, dropout)
         self.encoder = nn.ModuleList(SelfAttentionUnit(*units) for _ in range(num_layers))
         self.decoder = nn.ModuleList(GuidedAttentionUnit(*units) for _ in range(num_layers))
+
+    @property
+    def attention_sides(self) -> tuple[Sides, ...]:
+        """What attends what in each attention call of a forward, in order."""
+        of_words, of_regions = (WORDS, WORDS), ((REGIONS, REGIONS), (REGIONS, WORDS))
+        return (*(of_words for _ in self.encoder), *(sides for _ in self.decoder for sides in of_regions))
 
     def forward(self, words: Tokens, regions: Tokens) -> tuple[Tensor, Tensor]:
         """Return the states of words and of regions, as they came in."""

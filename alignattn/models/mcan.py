@@ -14,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_word_model
-from alignattn.models.co_attention import AttentionReduction, CoAttention, Tokens
+from alignattn.models.co_attention import AttentionReduction, CoAttention, Sides, Tokens
 from alignattn.models.word_model import WordModel, WordModelConfig
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import VisualQuestionAnswering
@@ -132,6 +132,11 @@ class McanForVisualQuestionAnswering(WordModel):
             config_fields=material.config_fields,
             of_data=of_data,
         )
+
+    @property
+    def attention_sides(self) -> tuple[Sides, ...]:
+        """What attends what in each attention call, in order: `layers` of an `AttentionConfig` are counted so."""
+        return self.co_attention.attention_sides
 
     # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
     def forward(

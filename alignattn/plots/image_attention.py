@@ -46,7 +46,7 @@ def draw_image_attention(panels: Sequence[ImagePanel], *, title: str) -> Any:
         image = axes.imshow(panel.cells, extent=frame, cmap=HEAT_COLOURS, vmin=0, vmax=top, alpha=COVER)
         axes.set_title(panel.title, fontsize="medium")
         axes.set_axis_off()
-        figure.colorbar(image, ax=axes, label="weight of a cell")
+        figure.colorbar(image, ax=axes, label="weight of a cell (rollout)")
     for axes, panel in zip(all_axes[len(panels) :], panels, strict=True):
         places = range(len(panel.words))
         axes.barh(places, panel.word_weights, color=COLOURS[0])

@@ -1,7 +1,7 @@
-"""What one head of a run's model makes of texts: queries, keys and weights, token by token, without padding."""
+"""What one head of a run's model makes of rows: queries, keys and weights, token by token, without padding."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +10,38 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from alignattn.models.co_attention import WORDS, Sides
 from alignattn.models.lengths import most_tokens
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
 from alignattn.plots import TokenMapPanel
 from alignattn.runs.data_options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
+from alignattn.runs.rows import input_batches
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
+from alignattn.tasks.kind import EncodedSplit, TaskKind
 from alignattn.tasks.kinds import kind_of
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts that every run is shown.
+    """Texts, or texts with images, that every run is shown.
 
     Attributes:
         description: which they are, in words.
-        encode: returns what a model reads of each, given its tokenizer; nothing is padded.
-        tokenizer_options: how the tokenizer must be loaded.
+        kind: of the task that they are of.
+        encode: returns what a model reads of each as a batch of one, given its tokenizer; nothing is padded.
     """
 
     description: str
-    encode: Callable[[PreTrainedTokenizerBase], list[dict[str, list[int]]]]
-    tokenizer_options: Mapping[str, Any] = field(default_factory=dict)
+    kind: TaskKind[Any]
+    encode: Callable[[PreTrainedTokenizerBase], list[dict[str, Tensor]]]
+
+
+def batch_of_one(example: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Return what a tokenizer made of one text as a batch."""
+    return {name: torch.tensor([values]) for name, values in example.items()}
 
 
 def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptions) -> Examples:
@@ -47,24 +55,25 @@ def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptio
     """
     kind = kind_of(task)
 
-    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, list[int]]]:
+    def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
         # A token is shown once: windows of a long context share none.
-        encoded = kind.encode(task, rows, tokenizer, replace(data.task_options(task, tokenizer), doc_stride=0))
-        return list(encoded.select_columns([name for name in tokenizer.model_input_names if name in encoded.features]))
+        options = replace(data.task_options(task, tokenizer), doc_stride=0)
+        split = EncodedSplit(rows, kind.encode(task, rows, tokenizer, options), options)
+        return list(input_batches(task, split, tokenizer, range(len(split.encoded)), 1))
 
     number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
-    return Examples(f"{number} of {task.name} {split}", encode, kind.tokenizer_options)
+    return Examples(f"{number} of {task.name} {split}", kind, encode)
 
 
 @dataclass(frozen=True)
 class SeenText:
-    """What a head made of one text of n tokens.
+    """What a head made of one row: of the tokens of a text, or of an image's regions and a question's words.
 
     Attributes:
-        tokens: as the tokenizer names them.
+        tokens: of its texts, as the tokenizer names them.
         query: `[n, d]`.
-        key: `[n, d]`.
-        weights: `[n, n]`, a row a query.
+        key: `[m, d]`.
+        weights: `[n, m]`, a row a query.
     """
 
     tokens: Sequence[str]
@@ -81,6 +90,7 @@ class HeadView:
         name: of the run.
         layer: counted from 0.
         head: likewise.
+        sides: what its queries and what its keys are of.
         texts: in order.
         obstacle: why queries and keys cannot be balanced, or None.
     """
@@ -88,16 +98,23 @@ class HeadView:
     name: str
     layer: int
     head: int
+    sides: Sides
     texts: Sequence[SeenText]
     obstacle: str | None
 
     @property
     def title(self) -> str:
         """The run and the place of the head."""
-        return f"{self.name}\nlayer {self.layer}, head {self.head}"
+        of = "" if self.sides == (WORDS, WORDS) else f" ({' to '.join(dict.fromkeys(self.sides))})"
+        return f"{self.name}\nlayer {self.layer}{of}, head {self.head}"
 
     def attention_panels(self) -> list[TokenMapPanel]:
-        """Return the heat map of the attention in each text."""
+        """Return the heat map of the attention in each text; raises `AlignAttnError` if not words attend to words."""
+        if self.sides != (WORDS, WORDS):
+            raise AlignAttnError(
+                f"layer {self.layer} of {self.name} attends from {' to '.join(self.sides)}, which no map of words "
+                "shows: give the --layer of words alone, or draw `alignattn figure question`"
+            )
         return [TokenMapPanel(self.title, text.tokens, text.weights.double().tolist()) for text in self.texts]
 
 
@@ -111,12 +128,14 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
         layer: from 0; the last one where None.
         head: from 0.
     """
-    loaded = load_recorded_model(str(folder), examples.tokenizer_options)
+    loaded = load_recorded_model(str(folder), examples.kind.tokenizer_options)
+    loaded.check_reads(examples.kind, examples.description)
     place, number = _find_layer(loaded, name, layer, head)
     encoded = examples.encode(loaded.tokenizer)
-    _check_lengths(loaded, name, max(len(example["input_ids"]) for example in encoded))
+    _check_lengths(loaded, name, max(example["input_ids"].shape[1] for example in encoded))
     texts = [_see(loaded, example, place, head) for example in encoded]
-    return HeadView(name, number, head, texts, balance_obstacle(loaded.model))
+    (sides,) = loaded.sides([number])
+    return HeadView(name, number, head, sides, texts, balance_obstacle(loaded.model))
 
 
 def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
@@ -140,7 +159,7 @@ def _check_lengths(loaded: RecordedModel, name: str, longest: int) -> None:
         raise AlignAttnError(f"the text has {longest} tokens, and {name} takes at most {most}: give a shorter one")
 
 
-def _see(loaded: RecordedModel, example: Mapping[str, Sequence[int]], place: int, head: int) -> SeenText:
-    layer = loaded.record({name: torch.tensor([values]) for name, values in example.items()})[place]
-    tokens = loaded.tokenizer.convert_ids_to_tokens(list(example["input_ids"]))
+def _see(loaded: RecordedModel, example: Mapping[str, Tensor], place: int, head: int) -> SeenText:
+    layer = loaded.record(example)[place]
+    tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
     return SeenText(tokens, layer["query"][0, head], layer["key"][0, head], layer["weights"][0, head])

@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from alignattn.attention.basis import Moments, balancing_basis
-from alignattn.attention.distance import measure_distances, sliced_wasserstein
+from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
+from alignattn.models.co_attention import REGIONS
 from alignattn.plots import PointPanel
 from alignattn.runs.heads import HeadView
 
@@ -36,18 +37,30 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
         balanced: show them in the basis in which their moments agree, which attention does not see.
     """
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
-    spread = measure_distances(query[None], key[None])
+    spread = measure_distances(*as_many(query[None], key[None]))
     over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
     if view.obstacle is not None:
         del over_spread["balanced"]
     if balanced:
         basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
         query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
-    distance = float(sliced_wasserstein(query[None, None], key[None, None]))
-    count = min(len(query), max_tokens)
-    chosen = np.sort(np.random.default_rng(seed).choice(len(query), count, replace=False))
-    pairs = in_plane(torch.cat([query[chosen], key[chosen]]).numpy(), seed)
-    number = f"{count} tokens" if count == len(query) else f"{count} of {len(query)} tokens"
-    title = f"{view.title}, {number}\nquery-key distance {distance:.3f}\nover spread: "
+    distance = float(sliced_wasserstein(*(points[None] for points in as_many(query[None], key[None]))))
+    # Of a text each token is both: those that are drawn are the same.
+    shown = [points[_drawn(len(points), max_tokens, seed)] for points in (query, key)]
+    placed = in_plane(torch.cat(shown).numpy(), seed)
+    count = len(shown[0])
+    names = view.sides if REGIONS in view.sides else ("tokens", "tokens")
+    told = [_told(len(some), len(points), name) for some, points, name in zip(shown, (query, key), names, strict=True)]
+    # Of two kinds of tokens there are more words than one line holds.
+    separator = "\n" if REGIONS in view.sides else ", "
+    title = f"{view.title}{separator}{', '.join(dict.fromkeys(told))}\nquery-key distance {distance:.3f}\nover spread: "
     title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
-    return PointPanel(title, {"queries": pairs[:count], "keys": pairs[count:]})
+    return PointPanel(title, {"queries": placed[:count], "keys": placed[count:]})
+
+
+def _drawn(count: int, most: int, seed: int) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
+
+
+def _told(shown: int, count: int, name: str) -> str:
+    return f"{count} {name}" if shown == count else f"{shown} of {count} {name}"

@@ -13,6 +13,11 @@ LOG_SECONDS = 30.0
 T = TypeVar("T")
 
 
+def plural(noun: str) -> str:
+    """Return the plural of a noun of a count."""
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
 def in_terminal() -> bool:
     """Return whether standard error is a terminal, where a bar can be drawn over itself."""
     return sys.stderr.isatty()
@@ -65,7 +70,7 @@ class LogLines:
 
     def __str__(self) -> str:
         done, total = map(tqdm.format_sizeof if self.scaled else str, (self.done, self.total))
-        return ", ".join(filter(None, (f"{self.description}: {done} of {total} {self.unit}s", self.beside)))
+        return ", ".join(filter(None, (f"{self.description}: {done} of {total} {plural(self.unit)}", self.beside)))
 
     def update(self, n: int = 1) -> None:
         """Count what was done since, and say so when it is time."""

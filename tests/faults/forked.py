@@ -120,6 +120,9 @@ class Workplace:
             "seeds": [*finetune, "--save_strategy", "no", "--seeds", "1", "2", "--output_dir", str(out)],
             "domain-shift": ["domain-shift", *shift, *TRAINING, "--output_dir", str(out)],
             "calibrate": ["calibrate", f"{run}/predictions.parquet", "--resamples", "10", "--output_dir", str(out)],
+            "uncertainty": [
+                *("uncertainty", "--run", run, "--passes", "2", "--resamples", "10", "--output_dir", str(out)),
+            ],
             "inspect": [
                 "inspect",
                 "--model",
@@ -364,7 +367,17 @@ def _end(place: Workplace) -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for command in ("finetune", "domain-shift", "inspect", "calibrate", "figure", "demo", "benchmark", "reproduce"):
+    for command in (
+        "finetune",
+        "domain-shift",
+        "inspect",
+        "calibrate",
+        "uncertainty",
+        "figure",
+        "demo",
+        "benchmark",
+        "reproduce",
+    ):
         _ = get_command(command).function
     _ = get_command("robustness").subcommands["train-mlm"].function
     with contextlib.suppress(ImportError):

@@ -13,7 +13,7 @@ from robustness_helpers import needs_textattack
 HARNESS = ROOT / "tests" / "faults" / "forked.py"
 QUICK = ("finetune", "figure")
 OTHERS = (
-    *("seeds", "domain-shift", "inspect", "calibrate", "train-mlm", "demo", "benchmark", "reproduce"),
+    *("seeds", "domain-shift", "inspect", "calibrate", "uncertainty", "train-mlm", "demo", "benchmark", "reproduce"),
     pytest.param("robustness", marks=needs_textattack),
 )
 TIMEOUT_SECONDS = 1800

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.runs.run_folder import run_folder
 from alignattn.support import places
 from alignattn.support.command import Command
@@ -62,7 +63,9 @@ class FigureOptions(Options):
         formerly=("output",),
     )
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
-    layer: int | None = option(None, "Layer, from 0 (default: the last; of nodes the last but one).", low=0)
+    layer: int | None = option(
+        None, "Layer, from 0; of mcan attention call (default: the last; of nodes the last but one).", low=0
+    )
     head: int = option(0, "The head, from 0.", low=0)
     text: tuple[str, ...] | None = option(
         None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
@@ -91,11 +94,14 @@ class FigureOptions(Options):
             # Of a folder without it the loading of the model says what is wrong.
             path = Path(run) / MODEL_FILE
             fields = read_json(path) if path.is_file() else {}
+            calls_a_layer = traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).calls_a_layer
             for name, index in (
                 ("layer", self.layer),
                 ("head", self.head if "head" in PICTURES[self.kind][1] else None),
             ):
                 number = next((fields[count] for count in COUNTS[name] if isinstance(fields.get(count), int)), None)
+                if name == "layer" and number is not None:
+                    number *= calls_a_layer
                 if index is not None and number is not None and index >= number:
                     folder = path.resolve().parent.name
                     raise AlignAttnError(f"--{name} {index}: {folder} has {name}s 0 to {number - 1}")

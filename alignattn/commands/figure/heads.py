@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.runs.data_options import DataOptions
@@ -9,7 +12,8 @@ from alignattn.runs.folders import load_run_evaluation
 from alignattn.runs.heads import Examples, row_examples
 from alignattn.runs.run_folder import read_run_options
 from alignattn.support.errors import AlignAttnError
-from alignattn.tasks import MultipleChoice
+from alignattn.tasks import MultipleChoice, TextClassification
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
 
@@ -18,7 +22,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
     """Return the given text, or else the first evaluation rows of the first run, for all runs."""
     if options.text is not None:
         texts = options.text
-        return Examples("the given text", lambda tokenizer: [dict(tokenizer(*texts))])
+        return Examples("the given text", kind_of(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)])
     runs = [read_run_options(folder) for folder in folders]
     sources = [_source(run.data) for run in runs]
     for folder, source in zip(folders, sources, strict=True):
@@ -33,6 +37,10 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     return row_examples(rows.task, split, max_samples(rows.task, dataset, num_rows, FIRST), runs[0].data)
+
+
+def _batch(tokenizer: Any, texts: Sequence[str]) -> dict[str, Tensor]:
+    return dict(tokenizer(*texts, return_tensors="pt"))
 
 
 def _source(data: DataOptions) -> str:

@@ -1,5 +1,6 @@
 """What a question makes a run's model look at: the cells of a picture, and its own words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
+from alignattn.models.co_attention import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.plots import ImagePanel, draw_image_attention
 from alignattn.runs.predictor import load_predictor
 from alignattn.runs.rows import input_batches
 from alignattn.runs.run_folder import read_finished_run
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, listing
 from alignattn.tasks import VisualQuestionAnswering
 
 
@@ -24,24 +26,21 @@ class SeenQuestion:
 
     Attributes:
         pixels: `[3, height, width]` of 0 to 1.
-        cells: `[cells]`, what each weighs in the vector of the image that is classified (Yu et al. 2019, eq. 9).
+        cells: `[cells]`, what each weighs in what is classified, by attention rollout.
         words: of the question, n.
-        guided: `[cells, n]`, the guided attention of the last layer to the words, mean over its heads.
+        word_weights: `[n]`, how much the cells, by these weights, attend each word, mean over units.
         answer: of the model.
     """
 
     pixels: Tensor
     cells: Tensor
     words: tuple[str, ...]
-    guided: Tensor
+    word_weights: Tensor
     answer: str
 
 
 def draw_question(runs: RunFolders, options: FigureOptions) -> Any:
-    """Return the picture of a question's attention, a column a run: over cells, and of the cells over words.
-
-    A word's weight is the mean over the cells, each by its own weight.
-    """
+    """Return the picture of a question's attention, a column a run: over cells, and of the cells over words."""
     panels = []
     for name, folder in runs.items():
         seen = see_question(folder, options)
@@ -53,7 +52,7 @@ def draw_question(runs: RunFolders, options: FigureOptions) -> Any:
                 seen.pixels.permute(1, 2, 0).tolist(),
                 seen.cells.view(side, side).tolist(),
                 seen.words,
-                (seen.cells @ seen.guided).tolist(),
+                seen.word_weights.tolist(),
             )
         )
     assert options.text is not None
@@ -92,9 +91,36 @@ def see_question(folder: Path, options: FigureOptions) -> SeenQuestion:
             cells = model.reduce_regions.weights(kept[0])[0]
     finally:
         handle.remove()
-    guided = seen.layers[-1].weights
-    assert guided is not None
+    numbers = patch_of(model).config.layers or range(len(seen.layers))
+    sides = [model.attention_sides[number] for number in numbers]
+    if (REGIONS, WORDS) not in sides:
+        there = listing(list(map(str, numbers)))
+        raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from cells to words")
+    weights = [record.weights[0].mean(dim=0) for record in seen.layers if record.weights is not None]
+    cells, word_weights = roll_out(cells, sides, weights)
     words = predictor.processor.convert_ids_to_tokens(batch["input_ids"][0])
-    return SeenQuestion(
-        batch["image"][0], cells, tuple(words), guided[0].mean(dim=0), run.task.labels[int(logits.argmax())]
-    )
+    return SeenQuestion(batch["image"][0], cells, tuple(words), word_weights, run.task.labels[int(logits.argmax())])
+
+
+def roll_out(pooled: Tensor, sides: Sequence[Sides], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what cells and words weigh in what is classified, by attention rollout (Abnar & Zuidema 2020).
+
+    Backwards from the pooling (Yu et al. 2019, eq. 9), each self-attention of the image gives half of a cell's weight
+    to the cells that it attends; the other half stays, for the residual connection. In guided attention each cell
+    attends words by the weight that it has there.
+
+    Args:
+        pooled: `[cells]`, what each weighs in the vector of the image.
+        sides: what attends what in each attention call, in order.
+        weights: of each, mean over heads: `[n, m]`.
+
+    Returns:
+        `[cells]`, and `[words]`, mean over the guided attentions; each sums to 1 if each row of `weights` does.
+    """
+    cells, by_unit = pooled, []
+    for attends, attention in zip(reversed(sides), reversed(weights), strict=True):
+        if attends == (REGIONS, WORDS):
+            by_unit.append(cells @ attention)
+        elif attends == (REGIONS, REGIONS):
+            cells = (cells + cells @ attention) / 2
+    return cells, torch.stack(by_unit).mean(dim=0)

@@ -1,15 +1,16 @@
 """What each attention head of a model does on given texts, or of two models side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
 import numpy as np
 import torch
-from transformers import DataCollatorWithPadding
+from torch import Tensor
 
 from alignattn.commands.inspect import InspectOptions
-from alignattn.commands.inspect.head_study import RareTokens, Sample, study_heads
+from alignattn.commands.inspect.head_study import HeadStudying, RareTokens, Sample, joined
 from alignattn.commands.inspect.report import (
     FILES,
     HEADS_PICTURE,
@@ -20,19 +21,22 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
+from alignattn.models.co_attention import WORDS, Sides
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
+from alignattn.runs.data_options import DataOptions
 from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
+from alignattn.runs.rows import input_batches
 from alignattn.runs.texts import file_texts
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished
 from alignattn.support.progress import progress
 from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import Task, get_task
+from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
-from alignattn.tasks.task import TaskOptions
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
@@ -40,7 +44,10 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
     task, rows = load_texts(arguments)
-    models = [load_recorded_model(name, kind_of(task).tokenizer_options) for name in arguments.models()]
+    kind = kind_of(task)
+    models = [load_recorded_model(name, kind.tokenizer_options) for name in arguments.models()]
+    for loaded in models:
+        loaded.check_reads(kind, task.name)
     _check_same_shape(models)
     names = published_names(arguments.models())
     most = min(most_tokens(loaded.model, loaded.tokenizer) for loaded in models)
@@ -82,42 +89,62 @@ def study_model(
 ) -> ModelStudy:
     """Return the measures of a model's heads on the texts of `rows`, cut at `max_length` tokens, under a name."""
     # A token is studied once: windows of a long context share none.
-    encoded = kind_of(task).encode(task, rows, loaded.tokenizer, TaskOptions(max_length, doc_stride=0))
-    encoded = encoded.select_columns([name for name in loaded.tokenizer.model_input_names if name in encoded.features])
-    ids = encoded["input_ids"][:]
+    options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
+    split = EncodedSplit(rows, kind_of(task).encode(task, rows, loaded.tokenizer, options), options)
+    ids = split.encoded["input_ids"][:]
     most = most_tokens(loaded.model, loaded.tokenizer)
     if max(map(len, ids)) > most:
         raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
     balances = balance_obstacle(loaded.model) is None
-    study = study_heads(_samples(loaded, encoded, rare, batch_size), balances=balances)
-    layers = patch_of(loaded.model).config.layers
-    return ModelStudy(name, layers or range(len(study.measures["entropy"])), study, rare)
+    numbers = patch_of(loaded.model).config.layers or range(loaded.num_layers_and_heads()[0])
+    groups = _by_sides(loaded.sides(numbers))
+    studying = {sides: HeadStudying() for sides in groups}
+    with progress(Path(loaded.name).name, len(ids), "text") as bar:
+        for batch in input_batches(task, split, loaded.tokenizer, range(len(ids)), batch_size):
+            for sides, sample in _samples(loaded, batch, rare, groups):
+                studying[sides].add(sample)
+            bar.update(len(batch["input_ids"]))
+    study = joined([one.study(balances=balances) for one in studying.values()])
+    places = [(numbers[place], sides) for sides, of_group in groups.items() for place in of_group]
+    return ModelStudy(name, [number for number, _ in places], [sides for _, sides in places], study, rare)
 
 
-def _samples(loaded: RecordedModel, encoded: datasets.Dataset, rare: RareTokens, batch_size: int) -> Iterator[Sample]:
-    collate = DataCollatorWithPadding(loaded.tokenizer)
+def _by_sides(sides: Sequence[Sides]) -> dict[Sides, list[int]]:
+    """Return the places of the layers that attend the same."""
+    return {group: [place for place, other in enumerate(sides) if other == group] for group in dict.fromkeys(sides)}
+
+
+def _samples(
+    loaded: RecordedModel, batch: Mapping[str, Tensor], rare: RareTokens, groups: Mapping[Sides, Sequence[int]]
+) -> Iterator[tuple[Sides, Sample]]:
+    """Give what each group of layers made of each row of a batch, without padding."""
     special_ids, rare_ids = torch.tensor(loaded.tokenizer.all_special_ids), torch.tensor(sorted(rare.ids))
-    with progress(Path(loaded.name).name, len(encoded), "text") as bar:
-        for rows in encoded.iter(batch_size):
-            texts = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
-            batch = dict(collate(texts))
-            layers = loaded.record(batch)
-            for index, real in enumerate(batch["attention_mask"].bool()):
-                ids = batch["input_ids"][index, real]
-                yield Sample(
-                    query=torch.stack([layer["query"][index][:, real] for layer in layers]),
-                    key=torch.stack([layer["key"][index][:, real] for layer in layers]),
-                    weights=torch.stack([layer["weights"][index][:, real][:, :, real] for layer in layers]),
-                    separators=torch.isin(ids, special_ids),
-                    rare=torch.isin(ids, rare_ids),
-                )
-                bar.update()
+    recorded = loaded.record(batch)
+    for index, words in enumerate(batch["attention_mask"].bool()):
+        ids = batch["input_ids"][index, words]
+        # Where regions have no mask all are real.
+        regions = batch["image_mask"][index].bool() if "image_mask" in batch else slice(None)
+        for sides, places in groups.items():
+            layers = [recorded[place] for place in places]
+            query, key = (words if side == WORDS else regions for side in sides)
+            has_words = sides[1] == WORDS
+            yield (
+                sides,
+                Sample(
+                    query=torch.stack([layer["query"][index][:, query] for layer in layers]),
+                    key=torch.stack([layer["key"][index][:, key] for layer in layers]),
+                    weights=torch.stack([layer["weights"][index][:, query][:, :, key] for layer in layers]),
+                    separators=torch.isin(ids, special_ids) if has_words else None,
+                    rare=torch.isin(ids, rare_ids) if has_words else None,
+                    is_one_text=sides == (WORDS, WORDS),
+                ),
+            )
 
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
-    if not kind_of(task).reads_texts_alone:
+    if not kind_of(task).reads_texts:
         raise AlignAttnError(f"--task {name} has no texts whose tokens could be studied: give one that has")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]

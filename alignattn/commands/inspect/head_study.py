@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from alignattn.attention.distance import (
+    as_many,
     energy_distance,
     measure_distances,
     measure_told_apart,
@@ -70,21 +71,23 @@ class RareTokens:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model's L attention layers of H heads made of one text of n tokens, none of them padding.
+    """What L attention layers of H heads made of one text, or of an image and a text; none of the tokens is padding.
 
     Attributes:
         query: `[L, H, n, d]`.
-        key: `[L, H, n, d]`.
-        weights: `[L, H, n, n]`, the attention weights.
-        separators: `[n]` bool, True = a special token.
-        rare: `[n]` bool, True = a rare token.
+        key: `[L, H, m, d]`.
+        weights: `[L, H, n, m]`, the attention weights.
+        separators: `[m]` bool, True = a special token; None where the keys are no words.
+        rare: `[m]` bool, True = a rare token; None where the keys are no words.
+        is_one_text: whether queries and keys are of the same words, of which one comes after the other.
     """
 
     query: Tensor
     key: Tensor
     weights: Tensor
-    separators: Tensor
-    rare: Tensor
+    separators: Tensor | None
+    rare: Tensor | None
+    is_one_text: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,13 @@ class HeadStudy:
     Attributes:
         measures: `[L, H]` float64 by the name in `MEASURES`; NaN where no text has the measure, and in the balanced
             basis for a model that has none.
-        uniform: by name, what uniform attention gives on the same texts; queries and keys do not enter.
+        uniform: `[L]` float64 by name, what uniform attention gives on the same texts; queries and keys do not enter.
         num_texts: that were averaged over.
-        num_tokens: of all of them.
+        num_tokens: that attend, of all of them.
     """
 
     measures: dict[str, Tensor]
-    uniform: dict[str, float]
+    uniform: dict[str, Tensor]
     num_texts: int
     num_tokens: int
 
@@ -110,33 +113,44 @@ class HeadStudy:
         It is the one in `ROLES` whose score is the largest multiple of the uniform share, if that is `ROLE_FACTOR` or
         more; else `NO_ROLE`.
         """
-        factors = torch.stack([self.measures[role] / self.uniform[role] for role in ROLES]).nan_to_num(nan=0.0)
+        factors = torch.stack([self.measures[role] / self.uniform[role][:, None] for role in ROLES]).nan_to_num(nan=0.0)
         largest, best = factors.max(dim=0)
         choices = torch.where(largest >= ROLE_FACTOR, best, len(ROLES))
         return [[(*ROLES, NO_ROLE)[choice] for choice in layer] for layer in choices.tolist()]
 
 
-def attention_measures(weights: Tensor, separators: Tensor, rare: Tensor) -> dict[str, Tensor]:
+def attention_measures(
+    weights: Tensor, separators: Tensor | None, rare: Tensor | None, *, is_one_text: bool = True
+) -> dict[str, Tensor]:
     """Return what one text's attention weights tell of each head.
 
     Args:
-        weights: `[…, n, n]`, a row a query.
-        separators: `[n]` bool, True = a special token.
-        rare: `[n]` bool, True = a rare token.
+        weights: `[…, n, m]`, a row a query.
+        separators: `[m]` bool, True = a special token; None where the keys are no words.
+        rare: `[m]` bool, True = a rare token; None where the keys are no words.
+        is_one_text: as of `Sample`.
 
     Returns:
         Each `[…]` float64. `entropy`: of a row in nats, mean over rows. `sparsity`: share of weights that are exactly
         0. `previous`, `next`: weight on the token before or after, mean over the rows that have one, NaN if none has.
-        `separators`, `rare`: sum of the weights on such tokens, mean over rows.
+        `separators`, `rare`: sum of the weights on such tokens, mean over rows; NaN where the keys are no words.
     """
     weights = weights.double()
+    nothing = weights.new_full(weights.shape[:-2], torch.nan)
+
+    def beside(offset: int) -> Tensor:
+        return weights.diagonal(offset=offset, dim1=-2, dim2=-1).mean(dim=-1) if is_one_text else nothing
+
+    def on(tokens: Tensor | None) -> Tensor:
+        return nothing if tokens is None else weights[..., tokens].sum(dim=-1).mean(dim=-1)
+
     return {
         "entropy": torch.special.entr(weights).sum(dim=-1).mean(dim=-1),
         "sparsity": (weights == 0).double().mean(dim=(-2, -1)),
-        "previous": weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1),
-        "next": weights.diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=-1),
-        "separators": weights[..., separators].sum(dim=-1).mean(dim=-1),
-        "rare": weights[..., rare].sum(dim=-1).mean(dim=-1),
+        "previous": beside(-1),
+        "next": beside(1),
+        "separators": on(separators),
+        "rare": on(rare),
     }
 
 
@@ -145,31 +159,35 @@ def query_key_distances(query: Tensor, key: Tensor) -> dict[str, Tensor]:
 
     Args:
         query: `[L, H, n, d]`.
-        key: `[L, H, n, d]`.
+        key: `[L, H, m, d]`; if m is not n, the sliced distance is of as many of the more, drawn, as there are of the
+            fewer.
 
     Returns:
         `sliced_wasserstein` and `energy_distance`, each `[L, H]` float64.
     """
-    clouds = query.flatten(0, 1).unsqueeze(0), key.flatten(0, 1).unsqueeze(0)
-    return {
-        distance.__name__: distance(*clouds).double().view(query.shape[:2])
-        for distance in (sliced_wasserstein, energy_distance)
+    clouds = query.flatten(0, 1), key.flatten(0, 1)
+    measured = {
+        "sliced_wasserstein": sliced_wasserstein(*(points[None] for points in as_many(*clouds))),
+        "energy_distance": energy_distance(*(points[None] for points in clouds)),
     }
+    return {name: distances.double().view(query.shape[:2]) for name, distances in measured.items()}
 
 
 def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool) -> dict[str, Tensor]:
     """Return how far queries and keys of all texts lie apart, over their spread, and how well they are told apart.
 
     Args:
-        clouds: queries and keys of each text, `[L, H, n, d]`.
+        clouds: queries and keys of each text, `[L, H, n, d]` and `[L, H, m, d]`; of the more as many are drawn as there
+            are of the fewer.
         balances: whether the model's attention leaves the basis open.
 
     Returns:
         Each of `POOLED_MEASURES`, `[L, H]` float64.
     """
     query, key = (torch.cat(parts, dim=2) for parts in zip(*clouds, strict=True))
-    distances = [measure_distances(*layer) for layer in zip(query, key, strict=True)]
-    accuracies = [measure_told_apart(*layer) for layer in zip(query, key, strict=True)]
+    layers = [as_many(*layer) for layer in zip(query, key, strict=True)]
+    distances = [measure_distances(*layer) for layer in layers]
+    accuracies = [measure_told_apart(*layer) for layer in layers]
     measured = {
         "spread_distance": torch.stack([layer.as_is for layer in distances]),
         "balanced_distance": torch.stack([layer.balanced for layer in distances]),
@@ -182,6 +200,37 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
     return measured
 
 
+class HeadStudying:
+    """Takes what layers made of texts, one text after the other, and measures their heads."""
+
+    def __init__(self) -> None:
+        self._measured: list[dict[str, Tensor]] = []
+        self._uniform: list[dict[str, Tensor]] = []
+        self._clouds: list[tuple[Tensor, Tensor]] = []
+        self._counts = [0, 0]
+
+    def add(self, sample: Sample) -> None:
+        """Measure a text; of its queries and keys those are kept that all texts together have room for."""
+        tokens = sample.separators, sample.rare
+        measures = attention_measures(sample.weights, *tokens, is_one_text=sample.is_one_text)
+        self._measured.append(query_key_distances(sample.query, sample.key) | measures)
+        queries, keys = sample.weights.shape[-2:]
+        uniform = torch.full((len(sample.weights), queries, keys), 1 / keys, dtype=torch.float64)
+        self._uniform.append(attention_measures(uniform, *tokens, is_one_text=sample.is_one_text))
+        rooms = [max(POOLED_TOKENS - count, 0) for count in self._counts]
+        self._clouds.append((sample.query[:, :, : rooms[0]], sample.key[:, :, : rooms[1]]))
+        self._counts = [self._counts[0] + queries, self._counts[1] + keys]
+
+    def study(self, *, balances: bool) -> HeadStudy:
+        """Return the measures; arguments as of `study_heads`."""
+        return HeadStudy(
+            measures=_means(self._measured) | pooled_distances(self._clouds, balances=balances),
+            uniform=_means(self._uniform),
+            num_texts=len(self._measured),
+            num_tokens=self._counts[0],
+        )
+
+
 def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStudy:
     """Return the measures of every head: each text counts the same, whatever its length.
 
@@ -189,23 +238,19 @@ def study_heads(samples: Iterable[Sample], *, balances: bool = True) -> HeadStud
         samples: one or more, of one model.
         balances: whether its attention leaves the basis of queries and keys open.
     """
-    measured: list[dict[str, Tensor]] = []
-    uniform: list[dict[str, Tensor]] = []
-    clouds: list[tuple[Tensor, Tensor]] = []
-    num_tokens = 0
+    studying = HeadStudying()
     for sample in samples:
-        length = sample.weights.shape[-1]
-        tokens = sample.separators, sample.rare
-        measured.append(query_key_distances(sample.query, sample.key) | attention_measures(sample.weights, *tokens))
-        uniform.append(attention_measures(torch.full((length, length), 1 / length, dtype=torch.float64), *tokens))
-        room = max(POOLED_TOKENS - num_tokens, 0)
-        clouds.append((sample.query[:, :, :room], sample.key[:, :, :room]))
-        num_tokens += length
+        studying.add(sample)
+    return studying.study(balances=balances)
+
+
+def joined(studies: Sequence[HeadStudy]) -> HeadStudy:
+    """Return the studies of several groups of a model's layers as one, group by group; the first tells the counts."""
     return HeadStudy(
-        measures=_means(measured) | pooled_distances(clouds, balances=balances),
-        uniform={name: float(mean) for name, mean in _means(uniform).items()},
-        num_texts=len(measured),
-        num_tokens=num_tokens,
+        {name: torch.cat([study.measures[name] for study in studies]) for name in MEASURES},
+        {name: torch.cat([study.uniform[name] for study in studies]) for name in studies[0].uniform},
+        studies[0].num_texts,
+        studies[0].num_tokens,
     )
 
 

@@ -5,7 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
+from alignattn.models.co_attention import WORDS, Sides
 from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.support.files import write_csv
 from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
@@ -46,6 +49,9 @@ PANEL_TITLES = {
     "separators": "weight on separators",
     "rare": "weight on rare tokens",
 }
+GUIDED = "guided"
+"""What attention is called whose queries and keys are of two modalities, where there is little room."""
+
 LONGEST_NAME = 70
 """Characters of a model's name that fit above the picture."""
 
@@ -73,15 +79,30 @@ class ModelStudy:
 
     Attributes:
         name: of its folder, or Hub id.
-        layers: the number of each studied layer, from 0.
+        layers: the number of each studied layer, from 0, in the order of the measures.
+        sides: what attends what in each of them.
         heads: the measures of its heads.
         rare: which of its tokens count as rare.
     """
 
     name: str
     layers: Sequence[int]
+    sides: Sequence[Sides]
     heads: HeadStudy
     rare: RareTokens
+
+    @property
+    def reads_texts_alone(self) -> bool:
+        """Whether words alone attend and are attended."""
+        return set(self.sides) == {(WORDS, WORDS)}
+
+    @property
+    def layer_names(self) -> list[str]:
+        """The layers' numbers, with what attends what where that differs."""
+        if self.reads_texts_alone:
+            return [str(layer) for layer in self.layers]
+        names = [query if query == key else GUIDED for query, key in self.sides]
+        return [f"{layer} {name}" for layer, name in zip(self.layers, names, strict=True)]
 
 
 def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
@@ -89,17 +110,18 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     roles = [study.heads.roles() for study in studies]
     num_heads = len(roles[0][0])
     by_head, by_layer = [], []
-    shown = shown_measures(studies)
-    for row, layer in enumerate(map(str, studies[0].layers)):
+    shown, first = shown_measures(studies), studies[0]
+    for row, layer in enumerate(first.layer_names):
         by_layer.append([layer, *_cells([_mean_of_layer(study, row) for study in studies], shown)])
         for head in range(num_heads):
             role = _side_by_side([by_model[row][head] for by_model in roles])
             by_head.append([layer, str(head), *_cells([_of_head(study, row, head) for study in studies], shown), role])
-    uniform = ["uniform", "", *_cells([study.heads.uniform for study in studies], shown), ""]
+        if row + 1 == len(first.sides) or first.sides[row + 1] != first.sides[row]:
+            by_head.append(["uniform", "", *_cells([_uniform(study, row) for study in studies], shown), ""])
     measures = [COLUMN_NAMES.get(name, name) for name in shown]
     return "\n".join(
         [
-            *folded_tables(["layer", "head", *measures, "role"], [*by_head, uniform], READABLE_WIDTH, keys=2),
+            *folded_tables(["layer", "head", *measures, "role"], by_head, READABLE_WIDTH, keys=2),
             "mean over heads",
             *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
             *_caption(studies, studied),
@@ -108,8 +130,13 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
 
 
 def shown_measures(studies: Sequence[ModelStudy]) -> list[str]:
-    """Return the measures that are not 0 for every head, as the zeros of a softmax are."""
-    return [name for name in MEASURES if any((study.heads.measures[name] != 0).any() for study in studies)]
+    """Return the measures that are not 0 for every head that has them, as the zeros of a softmax are."""
+    return [name for name in MEASURES if any(_tells(study.heads.measures[name]) for study in studies)]
+
+
+def _tells(values: Tensor) -> bool:
+    known = values[values.isfinite()]
+    return not len(known) or bool((known != 0).any())
 
 
 def _is_drawn(studies: Sequence[ModelStudy], name: str) -> bool:
@@ -133,7 +160,7 @@ def heat_map_panels(studies: Sequence[ModelStudy]) -> list[HeatMapPanel]:
     return [
         HeatMapPanel(
             title=PANEL_TITLES[name],
-            row_names=[str(layer) for layer in studies[0].layers],
+            row_names=studies[0].layer_names,
             series={
                 letter: study.heads.measures[name].tolist() for letter, study in zip(letters, studies, strict=True)
             },
@@ -161,6 +188,15 @@ def _of_head(study: ModelStudy, row: int, head: int) -> dict[str, float]:
     return {name: float(study.heads.measures[name][row, head]) for name in MEASURES}
 
 
+def _uniform(study: ModelStudy, row: int) -> dict[str, float]:
+    return {name: float(shares[row]) for name, shares in study.heads.uniform.items()}
+
+
+def _attends(sides: Sides) -> str:
+    query, key = sides
+    return query if query == key else f"{query} to {key}"
+
+
 def _mean_of_layer(study: ModelStudy, row: int) -> dict[str, float]:
     return {name: float(study.heads.measures[name][row].mean()) for name in MEASURES}
 
@@ -185,17 +221,29 @@ def _caption(studies: Sequence[ModelStudy], studied: StudiedTexts) -> list[str]:
     ]
     return [
         *models,
+        *_caption_of_layers(studies),
         "sliced, energy: sliced Wasserstein and energy distance of queries and keys in units of their size.",
         f"as is, bal., floor: the sliced distance over the spread, of the first {POOLED_TOKENS:,} tokens of all texts",
         "as one cloud; bal.: balanced, in a basis that attention does not see, from the moments of one half of",
         "them, on the other; floor: between two halves of the queries, and of the keys. told, told b.: the share of",
         "queries and keys that a discriminator tells apart, on the half that it has not learned from, as is and",
-        "balanced; 0.5 is chance. nan: the attention of the model fixes the basis.",
+        f"balanced; 0.5 is chance. nan: {_why_missing(studies)}.",
         "entropy: of the weights, in nats. zeros: share of weights that are exactly 0.",
         "prev., next, sep., rare: weight on the token before, the token after, special tokens, rare tokens.",
         "uniform: what attention that is equal everywhere would give. A measure that is 0 for all heads is left out.",
         f"role: the largest multiple of the uniform share, if it is {ROLE_FACTOR:g} or more.",
     ]
+
+
+def _caption_of_layers(studies: Sequence[ModelStudy]) -> list[str]:
+    across = [sides for sides in dict.fromkeys(studies[0].sides) if len(set(sides)) > 1]
+    return [f"{GUIDED}: attention from {query} to {key}; layers are attention calls." for query, key in across]
+
+
+def _why_missing(studies: Sequence[ModelStudy]) -> str:
+    if studies[0].reads_texts_alone:
+        return "the attention of the model fixes the basis"
+    return "regions have no order, and are no words; or the attention of the model fixes the basis"
 
 
 def _names(studies: Sequence[ModelStudy]) -> list[str]:
@@ -212,12 +260,13 @@ def _title(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
 
 def _lines(study: ModelStudy, studied: StudiedTexts) -> Iterator[dict[str, Any]]:
     roles = study.heads.roles()
-    uniform = {f"{name}_uniform": share for name, share in study.heads.uniform.items()}
     for row, layer in enumerate(study.layers):
+        uniform = {f"{name}_uniform": share for name, share in _uniform(study, row).items()}
         for head, role in enumerate(roles[row]):
             yield {
                 "model": study.name,
                 "layer": layer,
+                "attends": _attends(study.sides[row]),
                 "head": head,
                 **_of_head(study, row, head),
                 "role": role,

@@ -6,7 +6,7 @@ import datasets
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.plots import draw_token_maps
-from alignattn.runs.heads import Examples, view_head
+from alignattn.runs.heads import Examples, batch_of_one, view_head
 from alignattn.runs.predictor import Predictor
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.kinds import kind_of
@@ -34,6 +34,6 @@ def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: Predi
         sequences = [dict(zip(names, values, strict=True)) for values in zip(*choices.values(), strict=True)]
     shown = sequences[:MOST_PANELS]
     more = f", {MOST_PANELS} of its {len(sequences)} sequences" if len(sequences) > MOST_PANELS else ""
-    examples = Examples("the first row", lambda tokenizer: shown, kind_of(predictor.task).tokenizer_options)
+    examples = Examples("the first row", kind_of(predictor.task), lambda tokenizer: list(map(batch_of_one, shown)))
     view = view_head(predictor.run.folder, predictor.run.folder.name, examples, options.layer, options.head)
     return draw_token_maps(view.attention_panels(), title=f"attention, {examples.description}{more}")

@@ -1,16 +1,19 @@
 """A run of questions about images, from files to predictions: folder, card, resuming, and what is refused of it."""
 
 import json
+import math
 import re
 
 import pandas as pd
 import pytest
+import torch
 from questions import WIDTH, question_rows, write_features, write_pictures, write_task
 
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import COMMAND
 from alignattn.commands.figure.command import make_figure
+from alignattn.commands.figure.question import roll_out
 
 SIZES = "hidden_dim=16 num_attention_heads=2 num_hidden_layers=1 embedding_dim=8 reduction_dim=8 joint_dim=16"
 SMALL = f"--disable_tqdm true --use_cpu true --model_config {SIZES} conv_channels=[8,8] dropout=0.1"
@@ -61,11 +64,13 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
     told = ["--text", files["picture"], "is it red?", "--output_file", str(tmp_path / "picture.png")]
     figure = make_figure(COMMAND.parse(["question", "--run", str(run), *told]))
     pictures, words = figure.axes[0], figure.axes[1]
+    assert "rollout" in figure.axes[2].get_ylabel()
     assert pictures.get_title().endswith(": yes")
     assert [label.get_text() for label in words.get_yticklabels()] == ["is", "it", "red", "?"]
     assert sum(bar.get_width() for bar in words.patches) == pytest.approx(1)
     assert pictures.images[1].get_array().sum() == pytest.approx(1)
 
+    check_heads(run, files["task"], tmp_path, capsys)
     table.assign(image="").to_csv(tmp_path / "blind.csv", index=False)
     table.assign(question=" ").to_csv(tmp_path / "mute.csv", index=False)
     features = write_features(tmp_path / "a.npz")
@@ -73,10 +78,15 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
         (f"predict --run {run} --file {tmp_path / 'blind.csv'} --output_file no.csv", "names no image"),
         (f"predict --run {run} --file {tmp_path / 'mute.csv'} --output_file no.csv", "column 'question' is empty"),
         (f"predict --run {run} --text {features} why?", "is not what the task reads, a picture"),
-        (f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no", "images"),
+        (
+            f"inspect --model {run} --validation_file {files['rows']} --text_columns question --output_dir no",
+            "reads images beside texts, which rows.csv lacks",
+        ),
         (f"predict --run {run} --file {files['rows']} --explain no.png", "reads no texts alone"),
         (f"figure question --run {run} --output_file no.png", "give --text PICTURE QUESTION"),
-        (f"figure attention --run {run} --output_file no.png", "images"),
+        (f"figure attention --run {run} --output_file no.png", "attends from regions to words, which no map"),
+        (f"figure tsne --run {run} --text a b --output_file no.png", "which the given text lacks"),
+        (f"figure tsne --run {run} --layer 3 --output_file no.png", "layers 0 to 2"),
     ]
     capsys.readouterr()
     for words, message in refused:
@@ -84,6 +94,53 @@ def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypat
         error = capsys.readouterr().err
         assert message in error
         assert len(error.splitlines()) == 1
+
+
+def check_heads(run, task, tmp_path, capsys):
+    """Its heads, as those of an encoder: three attention calls of two heads."""
+    words = f"inspect --model {run} --task {task} --max_eval_samples 9 --batch_size 4 --output_dir {tmp_path / 'heads'}"
+    capsys.readouterr()
+    assert main(words.split()) == 0
+    told = capsys.readouterr().out
+    assert "guided: attention from regions to words" in told
+    heads = pd.read_csv(tmp_path / "heads" / "heads.csv")
+    assert heads["layer"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert heads["attends"].tolist() == ["words"] * 2 + ["regions"] * 2 + ["regions to words"] * 2
+    assert heads["previous"].notna().tolist() == [True] * 2 + [False] * 4
+    assert heads["rare"].notna().tolist() == [True] * 2 + [False] * 2 + [True] * 2
+    regions = 16  # cells of 4 × 4
+    assert heads["entropy_uniform"][2] == pytest.approx(math.log(regions))
+    assert (heads["entropy"] <= heads["entropy_uniform"] + 1e-6).all()
+    assert heads[["sliced_wasserstein", "balanced_distance", "told_apart"]].notna().all(axis=None)
+
+    for words in ("", "--balanced"):
+        picture = tmp_path / f"tsne{words}.png"
+        figure = make_figure(COMMAND.parse(["tsne", "--run", str(run), "--output_file", str(picture), *words.split()]))
+        title = figure.axes[0].get_title()
+        assert "layer 2 (regions to words), head 0\n500 of 512 regions, " in title
+        assert "balanced" in title
+    picture = ["--layer", "0", "--output_file", str(tmp_path / "attention.png")]
+    assert make_figure(COMMAND.parse(["attention", "--run", str(run), *picture])).axes[0].images
+
+
+def test_rollout_is_a_loop():
+    draw = torch.Generator().manual_seed(0)
+    sides = [("words", "words"), *[("regions", "regions"), ("regions", "words")] * 2]
+    sizes = {"words": 3, "regions": 4}
+    weights = [torch.rand(sizes[q], sizes[k], generator=draw).softmax(-1) for q, k in sides]
+    pooled = torch.rand(4, generator=draw).softmax(-1)
+    cells, words = roll_out(pooled, sides, weights)
+    expected, seen = pooled.tolist(), [0.0] * 3
+    for attention, guided in ((weights[3], weights[4]), (weights[1], weights[2])):
+        for word in range(3):
+            seen[word] += sum(expected[cell] * float(guided[cell, word]) for cell in range(4)) / 2
+        expected = [
+            expected[cell] / 2 + sum(expected[other] * float(attention[other, cell]) for other in range(4)) / 2
+            for cell in range(4)
+        ]
+    assert cells.tolist() == pytest.approx(expected)
+    assert words.tolist() == pytest.approx(seen)
+    assert [float(cells.sum()), float(words.sum())] == pytest.approx([1, 1])
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_been(finetune, tmp_path):

@@ -16,6 +16,7 @@ from alignattn.commands.inspect.head_study import (
     RareTokens,
     Sample,
     attention_measures,
+    joined,
     study_heads,
 )
 
@@ -195,3 +196,24 @@ class TestEnergyDistance:
         shuffled = query[:, :, torch.randperm(6, generator=torch.Generator().manual_seed(0))]
         assert energy_distance(query, shuffled).tolist() == pytest.approx([0, 0], abs=1e-5)
         torch.testing.assert_close(energy_distance(100 * query, 100 * key), energy_distance(query, key))
+
+
+def test_attention_across_is_measured_where_it_can_be() -> None:
+    """Of 5 queries and 8 keys: neither has a token before it, and the sliced distance is of 5 of the keys."""
+    draw = torch.Generator().manual_seed(1)
+    query, key = torch.randn(1, 2, 5, 4, generator=draw), torch.randn(1, 2, LENGTH, 4, generator=draw)
+    weights = torch.randn(1, 2, 5, LENGTH, generator=draw).softmax(-1)
+    study = study_heads([Sample(query, key, weights, SEPARATORS, RARE, is_one_text=False)])
+    assert study.measures["previous"].isnan().all()
+    assert study.measures["next"].isnan().all()
+    torch.testing.assert_close(study.measures["rare"][0], weights[0, :, :, 3].double().mean(dim=1))
+    assert study.uniform["rare"].tolist() == [1 / LENGTH]
+    torch.testing.assert_close(study.measures["energy_distance"][0], energy_distance(query, key).double())
+    assert study.measures["sliced_wasserstein"].isfinite().all()
+    assert study.measures["told_apart"].isfinite().all()
+    without_words = study_heads([Sample(query, key, weights, None, None, is_one_text=False)])
+    assert without_words.measures["rare"].isnan().all()
+    assert without_words.roles() == [[NO_ROLE, NO_ROLE]]
+    both = joined([study, without_words])
+    assert both.measures["rare"].shape == (2, 2)
+    assert both.uniform["entropy"].tolist() == pytest.approx([math.log(LENGTH)] * 2)
