@@ -25,6 +25,8 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
         del os.environ[_name]
     # Packages of the user lie below the home that is left.
     os.environ.update(ALIGNATTN_TESTS_HOME=_home, HOME=_home, PYTHONUSERBASE=site.getuserbase())
+    # What one process has compiled of this package the next one reads.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # What matplotlib looks up once it keeps, also where the test that made it look has another cache for itself.
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", MPLCONFIGDIR=f"{_home}/matplotlib")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from math import inf, isfinite, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -158,17 +159,21 @@ reproduce table1 --data_dir nowhere
 PROBE = """
 import contextlib, io, json, sys
 from alignattn.cli import main
-answers = []
-for words in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(words)
-        except SystemExit as ended:
-            code = ended.code
-    answers.append([code, out.getvalue(), err.getvalue()])
-print(json.dumps([answers, [name for name in json.loads(sys.argv[2]) if name in sys.modules]]))
+found = {}
+for name, lines in json.load(sys.stdin).items():
+    answers = []
+    for words in lines:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = main(words)
+            except SystemExit as ended:
+                code = ended.code
+        answers.append([code, out.getvalue(), err.getvalue()])
+    found[name] = [answers, [module for module in sys.argv[1:] if module in sys.modules]]
+print(json.dumps(found))
 """
+HELPS = ("--help", "--help-all")
 
 
 def commands() -> list[Command]:
@@ -222,28 +227,36 @@ def test_a_number_has_a_range_which_holds_in_words_files_and_programs(command: C
             assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
-def test_help_and_mistakes_import_nothing_heavy(command: Command, tmp_path: Path):
-    (tmp_path / "mine.csv").write_text("a,label\n")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("model: x\ntask: mrpc\noutput_dir: run\n")
-    (tmp_path / "run" / "config.json").write_text('{"num_hidden_layers": 2, "num_attention_heads": 2}')
-    words = command.name.split()
-    helps, wrong = [[*words, flag] for flag in ("--help", "--help-all")], mistakes(command)
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each command answers to its helps and mistakes, one after the other, and what is imported by then."""
+    folder = tmp_path_factory.mktemp("answered")
+    (folder / "mine.csv").write_text("a,label\n")
+    (folder / "run").mkdir()
+    (folder / "run" / "config.yaml").write_text("model: x\ntask: mrpc\noutput_dir: run\n")
+    (folder / "run" / "config.json").write_text('{"num_hidden_layers": 2, "num_attention_heads": 2}')
+    lines = {
+        command.name: [*([*command.name.split(), flag] for flag in HELPS), *mistakes(command)] for command in commands()
+    }
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, json.dumps([*helps, *wrong]), json.dumps(HEAVY)],
-        check=True, capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, "-c", PROBE, *HEAVY],
+        input=json.dumps(lines), check=True, capture_output=True, text=True, cwd=folder,
     )  # fmt: skip
-    answers, heavy = json.loads(done.stdout)
+    assert not any((folder / name).exists() for name in ("o", "robustness", "results", "inspection", "demo"))
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)
+def test_help_and_mistakes_import_nothing_heavy(command: Command, answered: dict[str, Any]):
+    answers, heavy = answered[command.name]
     assert heavy == []
-    for code, out, err in answers[: len(helps)]:
+    for code, out, err in answers[: len(HELPS)]:
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: {command.prog}")
-    for code, out, err in answers[len(helps) :]:
+    for code, out, err in answers[len(HELPS) :]:
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
         assert err.startswith("alignattn: ")
-    assert not any((tmp_path / name).exists() for name in ("o", "robustness", "results", "inspection", "demo"))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.name)

@@ -6,6 +6,7 @@ killed there, the same command is given again, and what it leaves is compared wi
 """
 
 import contextlib
+import gc
 import hashlib
 import json
 import mmap
@@ -386,6 +387,8 @@ if __name__ == "__main__":
         load_textattack(RESOURCES / "nltk_data")
     vars(worker)["subprocess"] = SimpleNamespace(run=run_worker, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     workplace = Workplace(folder)
+    # Each training collects garbage: a child would look at all that was imported, and so copy it.
+    gc.freeze()
     run = workplace.words("finetune", folder / "run")
     assert in_child(lambda: main(run), folder / "log") == 0, _end(workplace)
     for command in sys.argv[2:]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, WORDS
+from processes import run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
@@ -27,6 +29,7 @@ from alignattn.training.saving import check_finite_weights, remove_torn_weights
 
 TIMEOUT_SECONDS = 600
 ROWS = 8
+FEW_BYTES = 4096
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 HOLD = """
 import sys
@@ -180,6 +183,10 @@ def small_disk(folder: Path, size: str):
         subprocess.run(["umount", str(folder)], check=True)
 
 
+def limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FEW_BYTES, FEW_BYTES))
+
+
 class TestFullDisk:
     def test_a_disk_that_cannot_take_the_run_is_said_before_the_training(self, words, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("alignattn.runs.disk_room.free_space", lambda folder: 1000)
@@ -206,13 +213,12 @@ class TestFullDisk:
             shutil.copytree(disk / "run", tmp_path / "moved", ignore=shutil.ignore_patterns(".alignattn*"))
         assert main([*words[:-1], str(tmp_path / "moved")]) == 0
 
-    def test_a_file_that_may_not_grow(self, words, tmp_path):
-        code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
-        code += "from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
-        process = python(code, *words)
-        _, said = process.communicate(timeout=TIMEOUT_SECONDS)
-        assert process.returncode == 2, said
-        assert "too large" in said.strip().splitlines()[-1]
+    def test_a_file_that_may_not_grow(self, words):
+        done = run_python("-m", "alignattn", *words, first=limit_files)
+        assert done.returncode == 2, done.stderr
+        assert "too large" in done.stderr.strip().splitlines()[-1]
+        # What it says is a file, too.
+        assert len(done.stdout) + len(done.stderr) < FEW_BYTES
 
 
 def test_a_read_only_folder_is_one_line(words, tmp_path, capsys):

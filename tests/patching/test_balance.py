@@ -2,8 +2,6 @@
 
 import copy
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import peft
@@ -13,6 +11,7 @@ import transformers
 from balance_in_processes import balanced
 from conftest import FAMILIES, tiny_batch, tiny_model
 from own_encoder import HEADS, SIZE, OwnEncoder, own_encoder
+from processes import Python
 from torch import nn
 
 import alignattn
@@ -428,19 +427,13 @@ def test_collapsed_heads_and_constant_keys_keep_the_function(caplog):
 
 def test_two_processes_make_the_model_of_one(tmp_path):
     script = Path(__file__).with_name("balance_in_processes.py")
-    environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     started = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "store"), str(tmp_path / "out"), str(rank), "2"],
-            env=environment | {"PATH": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        Python([script, tmp_path / "store", tmp_path / "out", rank, 2], environment={"GLOO_SOCKET_IFNAME": "lo"})
         for rank in range(2)
     ]
     for process in started:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+        done = process.finish()
+        assert done.returncode == 0, done.stderr
     model, report = balanced(0, 1)
     parts = [torch.load(tmp_path / f"out-{rank}.pt", weights_only=True) for rank in range(2)]
     for name, values in model.state_dict().items():

@@ -21,9 +21,9 @@ VARIANTS = [
 ]
 
 
-def patched(variant):
+def patched(variant, layers=2):
     model = tiny_model(
-        "bert", num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, use_cache=False
+        "bert", num_hidden_layers=layers, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, use_cache=False
     )
     alignattn.patch(model, variant, alignment_weight=0.3).train()
     # transformers notes something of a model's first forward, which the compiler guards on.
@@ -100,7 +100,7 @@ def test_one_graph_of_a_whole_step(variant):
 
 
 def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
-    model = patched("aa-ct")
+    model = patched("aa-ct", layers=1)
     forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
     of_model = of_alignment = 0
     for length in (8, 11, 13, 17, 9):

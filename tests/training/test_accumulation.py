@@ -2,15 +2,14 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
+import socket
 
 import pytest
 import torch
 from conftest import ROOT
+from processes import Python
 from rows_of_kinds import WITHOUT_LABELS, KindRows
-from test_trainer import PYTHONPATH, logged
+from test_trainer import logged
 from train_distributed import CASES, ROWS, train_kind, train_nodes, train_sentences
 
 LOGGED = ("loss", "task_loss", "align_loss", "alignment_weight", "train_loss")
@@ -50,16 +49,16 @@ def two_processes(tiny_checkpoint, tmp_path_factory):
     """The folder where two processes left what they trained, by steps of four rows, one by one, in each."""
     folder = tmp_path_factory.mktemp("two")
     script = ROOT / "tests" / "training" / "train_distributed.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    done = subprocess.run(
-        [*torchrun, str(script), str(tiny_checkpoint), str(folder), "1", "4"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    both = [
+        Python([script, tiny_checkpoint, folder, "1", "4"], environment=address | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
+    ]
+    for process in both:
+        done = process.finish()
+        assert done.returncode == 0, done.stderr
     return folder
 
 

@@ -1,14 +1,12 @@
 import math
-import os
 import signal
-import subprocess
-import sys
 import warnings
 
 import pytest
 import torch
 import transformers
 from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, chosen, diagnostic_of, tiny_batch, tiny_model
+from processes import run_python
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -20,8 +18,6 @@ from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, las
 
 ROWS = 16
 LENGTH = 9
-PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-"""Of the processes that a test starts: their scripts read the tests' own modules."""
 
 
 class TinyRows(Dataset):
@@ -347,7 +343,8 @@ def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_
 def test_torch_compile_trains_as_eager_does(variant, tmp_path):
     def run(**changes):
         torch._dynamo.reset()
-        model = alignattn.patch(without_dropout(tiny_model("bert")), variant, alignment_weight=0.3)
+        # That the layers' alignment is one graph is tried in patching/test_compile.
+        model = alignattn.patch(without_dropout(tiny_model("bert", num_hidden_layers=1)), variant, alignment_weight=0.3)
         return train(model, tmp_path, **changes)
 
     with warnings.catch_warnings():
@@ -424,11 +421,7 @@ class TestResume:
         script = ROOT / "tests" / "training" / "train_and_die.py"
 
         def run(folder, kill_at):
-            return subprocess.run(
-                [sys.executable, str(script), str(folder), str(kill_at)],
-                check=False,
-                env={**os.environ, "PYTHONPATH": PYTHONPATH},
-            ).returncode
+            return run_python(script, folder, kill_at).returncode
 
         assert run(tmp_path / "killed", 4) == -signal.SIGKILL
         assert not (tmp_path / "killed" / "weights.pt").exists()

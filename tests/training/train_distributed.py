@@ -1,4 +1,4 @@
-"""Train a tiny model of each kind by SGD in this process or, under torchrun, in several. Run by test_accumulation."""
+"""Train a tiny model of each kind by SGD in this process or as one of two. Run by test_accumulation."""
 
 import json
 import os

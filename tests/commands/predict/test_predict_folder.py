@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import run_python
 from task_rows import make_rows, text_row
 
 from alignattn.cli import INTERRUPTED_EXIT_CODE, main
@@ -143,7 +142,8 @@ def killed(self, source, target, advance):
 Prediction.write = killed
 main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir", {str(tmp_path / "out")!r}])
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    (tmp_path / "killed.py").write_text(code)
+    assert run_python(tmp_path / "killed.py").returncode == -signal.SIGKILL
     # What was begun has a name of its own, which is hidden.
     done = {path.name for path in (tmp_path / "out").rglob("[!.]*.parquet")}
     assert done == {"a.parquet", "b.parquet", "d.parquet"}
