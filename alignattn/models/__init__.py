@@ -49,6 +49,7 @@ class Traits:
         reads_texts_alone: whether all that it attends to are tokens of texts.
         calls_a_layer: attention calls that it makes for each of the layers that its config counts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
+        has_crf: whether it tags words by a CRF of its own.
         training: fields of `TrainingArguments` that it is trained with where the user says nothing.
     """
 
@@ -63,6 +64,7 @@ class Traits:
     reads_texts_alone: bool = True
     calls_a_layer: int = 1
     reads_embeddings: bool = False
+    has_crf: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -101,17 +103,22 @@ FROM_NOTHING: Mapping[str, Mapping[str, str]] = {"qvi": {"init": "paper"}, "sum"
 """No pretrained function is there to begin at."""
 
 
-def _text_traits(slots: tuple[str, ...] = ()) -> Traits:
+def _text_traits(
+    slots: tuple[str, ...] = (),
+    tasks: tuple[type[Task], ...] = (TextClassification, MultiLabelClassification),
+    epochs: int = 5,
+) -> Traits:
     # Wu et al. 2020 do not say how they train: these are ours, with a tenth of the rows to stop by.
     training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 1e-3, "lr_scheduler_type": "constant"}
-    training |= {"num_train_epochs": 5, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
+    training |= {"num_train_epochs": epochs, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
     return Traits(
-        tasks=(TextClassification, MultiLabelClassification),
+        tasks=tasks,
         slots=slots,
         refused=ONE_QUERY,
         slot_options={"value": FROM_NOTHING},
         texts=(1,),
         reads_embeddings=True,
+        has_crf=tasks == (TokenClassification,),
         training=training,
     )
 
@@ -259,6 +266,18 @@ MODELS = Registry(
             "a Transformer's encoder and decoder from nothing (Vaswani et al. 2017)",
             "vaswani2017attention",
             traits=_writing_traits(CAUSAL),
+        ),
+        "transformer-crf": ModelEntry(
+            ".transformer_crf:TransformerCrfForTokenClassification",
+            "a Transformer's encoder from nothing, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",
+            "lafferty2001conditional",
+            traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
+        ),
+        "cnn-transformer-crf": ModelEntry(
+            ".transformer_crf:CnnTransformerCrfForTokenClassification",
+            "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
+            "lafferty2001conditional",
+            traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
         ),
     },
     package=__name__,

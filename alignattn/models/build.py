@@ -76,11 +76,13 @@ class BuiltModel:
         processor: what the task's kind makes tensors of rows with, saved beside the model: a tokenizer; None where the
             rows need none.
         embeddings: where the word vectors come from, if the model reads any.
+        remark: what is to be known of its rows before it is trained on them, a line; None where there is nothing.
     """
 
     model: PreTrainedModel
     processor: Any
     embeddings: EmbeddingsReport | None = None
+    remark: str | None = None
 
 
 def build_word_model(
@@ -100,7 +102,8 @@ def build_word_model(
 
     Args:
         model_class: its config has `vocab_size`, `pad_token_id`, `embedding_dim` and `train_embeddings`; it says
-            whether it `reads_pairs`, of whose two texts its tokenizer then tells the words apart.
+            whether it `reads_pairs`, of whose two texts its tokenizer then tells the words apart, and whether it reads
+            `whole_words`, as they are written.
         texts: what the vocabulary is made of. Words of other texts are unknown to the model.
         num_labels: number of classes; 1 for a regression.
         embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and
@@ -112,7 +115,7 @@ def build_word_model(
     """
     fields = dict(config_fields or {})
     check_fields(fields, model_class.config_class)
-    tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs)
+    tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
     if read is None:

@@ -55,12 +55,24 @@ def take_words(input_ids: Tensor, belongs: Tensor, pad: int) -> Sentences:
         Them, right-padded to the longest, `[B, n']`. A batch of nothing but empty ones has the length 1, so that later
         layers have something to mask.
     """
-    # Sorting brings the words to the front wherever the padding stood; a batch without any still has a column to take.
+    # A batch without any still has a column to take.
     ids, belongs = F.pad(input_ids, (0, 1), value=pad), F.pad(belongs, (0, 1))
+    order, mask = to_the_front(belongs)
+    return Sentences(ids.gather(1, order).masked_fill(~mask, pad), mask)
+
+
+def to_the_front(belongs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where some of the tokens of each row stand, in their order, and behind them others that fill it up.
+
+    Args:
+        belongs: `[B, n]` bool, which they are.
+
+    Returns:
+        Their places, `[B, n']` with n' the most that a row has and 1 at least, and which of these are of them, bool.
+    """
     longest = max(int(belongs.sum(dim=1).max()), 1)
     order = belongs.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
-    mask = belongs.gather(1, order)
-    return Sentences(ids.gather(1, order).masked_fill(~mask, pad), mask)
+    return order, belongs.gather(1, order)
 
 
 class WordModel(PreTrainedModel):
@@ -73,6 +85,7 @@ class WordModel(PreTrainedModel):
     config_class = WordModelConfig
     config: WordModelConfig
     reads_pairs: ClassVar[bool] = False
+    whole_words: ClassVar[bool] = False
     _input_embed_layer = "embedding"
 
     def __init__(self, config: WordModelConfig) -> None:

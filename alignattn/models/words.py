@@ -44,7 +44,12 @@ class Embeddings:
 
 
 def build_tokenizer(
-    texts: Iterable[str], *, max_words: int = MAX_WORDS, min_count: int = 1, reads_pairs: bool = True
+    texts: Iterable[str],
+    *,
+    max_words: int = MAX_WORDS,
+    min_count: int = 1,
+    reads_pairs: bool = True,
+    whole_words: bool = False,
 ) -> PreTrainedTokenizerFast:
     """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`.
 
@@ -55,13 +60,17 @@ def build_tokenizer(
         max_words: the most words kept, the most frequent first.
         min_count: a word that occurs less often is unknown.
         reads_pairs: whether it gives `token_type_ids`.
+        whole_words: whether what stands between blanks is one token, in the letters that it is written in: of a tagged
+            word, whose name they may tell.
     """
     if min(max_words, min_count) < 1:
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
     special = [PADDING, UNKNOWN]
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), *([] if whole_words else [normalizers.Lowercase()])]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if whole_words else pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
     trainer = trainers.WordLevelTrainer(
         vocab_size=max_words + len(special), min_frequency=min_count, special_tokens=special, show_progress=False

@@ -12,7 +12,14 @@ from typing import Any
 import transformers
 from safetensors import safe_open
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
@@ -20,6 +27,7 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import saved_class
+from alignattn.models.crf import CRF_FIELD, tagger_with_crf
 from alignattn.models.names import CHOICES, HUB_ID
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
@@ -127,6 +135,8 @@ def load_checkpoint(
             kwargs.setdefault("attn_implementation", _implementation_beneath(fields, model_class))
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
             config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
+            if hasattr(config, CRF_FIELD) and auto_class is AutoModelForTokenClassification:
+                auto_class = tagger_with_crf(config)
             check_fills(name, source, auto_class, config, hub)
         with _without_report(), without_library_bars():
             model, report = auto_class.from_pretrained(

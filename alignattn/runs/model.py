@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModel
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, saved_class
+from alignattn.models.crf import CRF_FIELD
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
@@ -28,9 +29,10 @@ from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
-from alignattn.tasks import Task
+from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
+from alignattn.tasks.tags.scheme import scheme_of
 
 
 def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
@@ -45,7 +47,7 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
     traits, task, attention = traits_of(arguments.model), rows.task, arguments.attention_config
     check_fits(arguments, task)
     if traits.is_pretrained:
-        built = _load_pretrained(arguments, task)
+        built = _load_pretrained(arguments, task, rows)
     else:
         assert rows.train is not None
         embeddings = None if arguments.embeddings is None else Path(arguments.embeddings)
@@ -121,16 +123,22 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
     return {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
 
 
-def _load_pretrained(arguments: ModelOptions, task: Task) -> BuiltModel:
+def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> BuiltModel:
     kind, name, hub = kind_of(task), arguments.model, _hub_options(arguments)
     config = _pretrained_config(arguments)
     with loading(name):
         kind.configure(task, config)
+    remark = None
+    if arguments.crf:
+        assert isinstance(task, TokenClassification)
+        assert rows.train is not None
+        crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
+        setattr(config, CRF_FIELD, crf_tags)
     model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
-    return BuiltModel(model, tokenizer)
+    return BuiltModel(model, tokenizer, remark=remark)
 
 
 def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:

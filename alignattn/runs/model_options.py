@@ -18,7 +18,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import NAMED_VALUES, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
-from alignattn.tasks import Task
+from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.task import MOST_TEXTS
 
 DEFAULT_ATTENTION = "aa-ct"
@@ -56,6 +56,7 @@ class ModelOptions(Options):
     cache_dir: str | None = option(
         None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", place=output_folder, rare=True
     )
+    crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", group=MODEL_GROUP, rare=True)
     lora_r: int | None = option(
         None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, rare=True, low=1
     )
@@ -107,6 +108,11 @@ class ModelOptions(Options):
         return config
 
     @property
+    def has_crf(self) -> bool:
+        """Whether words are tagged by a CRF."""
+        return self.crf or traits_of(self.model).has_crf
+
+    @property
     def lora_scale(self) -> float:
         """α of the adapters, whose output is scaled by α over their rank."""
         return 2 * (self.lora_r or 0) if self.lora_alpha is None else self.lora_alpha
@@ -152,6 +158,8 @@ def misfit(arguments: ModelOptions, task: Task | None) -> str:
     if task is not None and not isinstance(task, traits.tasks):
         kinds = " and ".join(kind.kind for kind in traits.tasks)
         return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
+    if task is not None and arguments.crf and not isinstance(task, TokenClassification):
+        return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
     return ""
 
 
@@ -180,6 +188,11 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     if arguments.embeddings is not None and not traits.reads_embeddings:
         readers = ", ".join(model for model in MODELS if traits_of(model).reads_embeddings)
         raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
+    if arguments.crf and not traits.is_pretrained:
+        taggers = ", ".join(model for model in MODELS if traits_of(model).has_crf)
+        raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
+    if arguments.has_crf and arguments.lora_r is not None:
+        raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
     if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
         raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
     if arguments.lora_r is not None and not traits.is_pretrained:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
 from alignattn.runs.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.runs.training_options import RANDOM_BASIS, SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
@@ -56,6 +57,8 @@ class RunOptions(Options):
         check_fits(self.model, None)
         if self.training.balance is not None:
             self._check_balance()
+        if self.model.has_crf:
+            self._check_crf()
         if self.attention.gradient_scope == BASIS and self._own_score is not None:
             raise AlignAttnError(
                 f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
@@ -92,6 +95,14 @@ class RunOptions(Options):
                 f"{given}: adapters lie around the projections: balance the base with `alignattn balance` and adapt "
                 "that, or leave --lora_r out"
             )
+
+    def _check_crf(self) -> None:
+        """Refuse what reads the scores of each word in training as probabilities of its tags."""
+        for name in ("label_smoothing_factor", "r_drop_weight"):
+            if getattr(self.training, name):
+                raise AlignAttnError(
+                    f"--{name} is of probabilities word by word, and a CRF has those of whole sequences: leave it out"
+                )
 
     def _check_control(self, given: str) -> None:
         """Refuse a random basis that is the control of nothing."""
@@ -144,6 +155,8 @@ class RunOptions(Options):
         """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
         is_there = any((run.output_dir / CONFIG_FILE).is_file() for run in self.runs())
         super().check_places(reads=reads and not is_there)
+        if self.model.has_crf and find_spec("torchcrf") is None:
+            raise AlignAttnError(f"a CRF needs pytorch-crf: {install_extra('crf')}")
 
     @property
     def attention(self) -> AttentionConfig:

@@ -135,7 +135,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
         trainer.head_for(data.train.encoded)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
-        for remark in _remarks(task, options, cut):
+        for remark in _remarks(task, options, cut, loaded.remark):
             print(remark)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
@@ -222,7 +222,7 @@ def _result(
     )
 
 
-def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows]) -> Iterator[str]:
+def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_model: str | None) -> Iterator[str]:
     """Yield what is to be known of the rows before a training begins."""
     labels = getattr(task, "labels", ())
     if options.task is None and labels:
@@ -230,6 +230,8 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows]) -> Ite
         yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
     elif options.task is None:
         yield f"{task.name}: the labels are scores"
+    if of_model is not None:
+        yield of_model
     yield from (f"{split}: {rows}" for split, rows in cut.items())
 
 

@@ -13,7 +13,7 @@ from alignattn.models.han import sentence_of_words
 from alignattn.runs.model_options import ModelOptions, check_fits
 from alignattn.tasks import TextClassification, get_task
 
-TEXT_MODELS = [name for name in MODELS if traits_of(name).texts == (1,)]
+TEXT_MODELS = [name for name in MODELS if traits_of(name).texts == (1,) and TextClassification in traits_of(name).tasks]
 POOLING = [name for name in TEXT_MODELS if traits_of(name).has_attention and not traits_of(name).has_heads]
 TEXTS = ["a man sees the red bird . it sings !", "the dog sleeps", "no . no . no", "bird"]
 SMALL = {"embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0}

@@ -14,8 +14,11 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.models import MODELS, traits_of
+from alignattn.tasks import TextClassification
 
-WORD_MODELS = [name for name in MODELS if traits_of(name).reads_embeddings and traits_of(name).reads_texts_alone]
+WORD_MODELS = [
+    name for name in MODELS if traits_of(name).reads_embeddings and TextClassification in traits_of(name).tasks
+]
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from transformers import (
     AutoModelForTokenClassification,
-    DataCollatorForTokenClassification,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -23,6 +22,7 @@ from alignattn.tasks.kind import (
     name_classes,
     row_numbers,
 )
+from alignattn.tasks.tags.collator import TagCollator
 from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
 from alignattn.tasks.tags.tagging import (
     WORDS_READ,
@@ -114,13 +114,17 @@ class TokenClassificationKind(TaskKind[TokenClassification]):
             num_proc=options.num_proc,
         )
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorForTokenClassification:
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> TagCollator:
         """Return what pads inputs and labels to the longest row of a batch."""
-        return DataCollatorForTokenClassification(tokenizer)
+        return TagCollator(tokenizer)
 
     def answers(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
-        """Return a tag for each word; words that the model does not read are outside of all entities."""
-        tags = word_tags(np.asarray(outputs), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:])
+        """Return a tag for each word; words that the model does not read are outside of all entities.
+
+        Outputs of a model that chooses sequences of tags are two arrays, its logits and the tags' numbers.
+        """
+        logits, decoded = outputs if isinstance(outputs, tuple) else (outputs, None)
+        tags = word_tags(np.asarray(logits), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:], decoded)
         return pa.table({"prediction": pa.array(tags)})
 
     def one_answer(self, task: TokenClassification, predictions: pa.Table) -> str | None:

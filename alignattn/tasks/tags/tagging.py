@@ -23,6 +23,10 @@ WORDS_READ = "words_read"
 """The column that says, a word, whether the model reads it: whether a piece of it is left after truncation."""
 
 
+WORD_STARTS = "word_starts"
+"""The column that says, a piece, whether a word begins with it; also the argument of models that read it."""
+
+
 def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
     """The tags of a training split, in the order of the model's outputs.
 
@@ -139,8 +143,8 @@ def encode_tags(
 ) -> datasets.Dataset:
     """Tokenizes tagged sentences, one sequence a row.
 
-    Nothing is padded: `transformers.DataCollatorForTokenClassification` pads each batch, labels with -100. It cannot
-    take the column `words_read`, which the Trainer takes away since no model reads it.
+    Nothing is padded: `TagCollator` pads each batch, labels with -100. It cannot take the column `words_read`, which
+    the Trainer takes away since no model reads it, as it takes `word_starts` from most.
 
     Args:
         dataset: Rows in which `tag_problem` finds nothing.
@@ -153,8 +157,9 @@ def encode_tags(
 
     Returns:
         `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `labels`, the number of a word's tag
-        at its first piece and -100 elsewhere; and `words_read`, a truth value for each word: False where `max_length`
-        cut it off, or where the tokenizer makes nothing of it (BERT's of a control character).
+        at its first piece and -100 elsewhere; `word_starts`, 1 at these pieces and 0 elsewhere; and `words_read`, a
+        truth value for each word: False where `max_length` cut it off, or where the tokenizer makes nothing of it
+        (BERT's of a control character).
     """
     check_tokenizer(tokenizer)
     return map_rows(
@@ -187,7 +192,8 @@ def _encode_batch(
             row_labels[position] = numbers[tags[word]]
         labels.append(row_labels)
         words_read.append([word in firsts for word in range(len(tags))])
-    return {**encoding, "labels": labels, WORDS_READ: words_read}
+    word_starts = [[int(label != IGNORED) for label in row_labels] for row_labels in labels]
+    return {**encoding, "labels": labels, WORD_STARTS: word_starts, WORDS_READ: words_read}
 
 
 def word_tags(
@@ -195,6 +201,7 @@ def word_tags(
     labels: NDArray[np.integer[Any]],
     names: tuple[str, ...],
     words_read: Iterable[Sequence[bool]],
+    decoded: NDArray[np.integer[Any]] | None = None,
 ) -> list[list[str]]:
     """The predicted tag of every word of every row, in order.
 
@@ -206,13 +213,14 @@ def word_tags(
         labels: The labels of `encode_tags`, [N, n], -100 wherever no word begins and in the padding.
         names: The tags, C of them.
         words_read: The column `words_read` of `encode_tags`, N rows with a truth value for each word.
+        decoded: The numbers of the tags that a model has chosen by itself, [N, n]; the largest logit's where None.
     """
     if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
         raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")
     at_words = labels != IGNORED
     outputs = logits[at_words]
     check_finite(outputs)
-    predicted = np.array(names, dtype=object)[outputs.argmax(axis=-1)]
+    predicted = np.array(names, dtype=object)[outputs.argmax(axis=-1) if decoded is None else decoded[at_words]]
     counts = at_words.sum(axis=1)
     ends = np.cumsum(counts)
     rows: list[list[str]] = []

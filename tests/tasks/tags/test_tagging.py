@@ -11,12 +11,14 @@ import transformers
 from datasets import Dataset
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import DataCollatorForTokenClassification, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks.tags.collator import TagCollator
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import (
     IGNORED,
+    WORD_STARTS,
     WORDS_READ,
     check_tokenizer,
     encode_tags,
@@ -43,7 +45,7 @@ def encoded(
 
 def padded_labels(data: Dataset, tokenizer: PreTrainedTokenizerBase) -> NDArray[Any]:
     """The labels as the collator pads them."""
-    collate = DataCollatorForTokenClassification(tokenizer)
+    collate = TagCollator(tokenizer)
     return collate(list(data.remove_columns(WORDS_READ)))["labels"].numpy()
 
 
@@ -185,7 +187,8 @@ def test_the_first_piece_of_a_word_has_its_label(bert: PreTrainedTokenizerBase) 
     assert bert.convert_ids_to_tokens(row["input_ids"]) == ["[CLS]", "ann", "token", "##ization", "rome", "[SEP]"]
     assert row["labels"] == [IGNORED, 1, 2, IGNORED, 3, IGNORED]
     assert row[WORDS_READ] == [True, True, True]
-    assert set(row) == {"input_ids", "token_type_ids", "attention_mask", "labels", WORDS_READ}
+    assert row[WORD_STARTS] == [0, 1, 1, 0, 1, 0]
+    assert set(row) == {"input_ids", "token_type_ids", "attention_mask", "labels", WORDS_READ, WORD_STARTS}
 
 
 @pytest.mark.parametrize("unread", [ZERO_WIDTH, CONTROL, "\u3000", "\ufffd"])
@@ -264,7 +267,7 @@ def test_outputs_of_a_model_through_the_trainer(tmp_path: Path, bert: PreTrained
     trainer = transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(str(tmp_path), per_device_eval_batch_size=1, report_to=[], use_cpu=True),
-        data_collator=DataCollatorForTokenClassification(bert),
+        data_collator=TagCollator(bert),
     )
     output = trainer.predict(data)
     predicted = word_tags(np.asarray(output.predictions), np.asarray(output.label_ids), NAMES, data[WORDS_READ])

@@ -1,0 +1,225 @@
+"""Tags by a conditional random field: its sums against those over all sequences, and the models that have one."""
+
+import itertools
+
+import datasets
+import pytest
+import torch
+import transformers
+from conftest import tiny_batch, tiny_model
+from transformers import AutoModelForTokenClassification
+
+import alignattn
+from alignattn.models import MODELS, traits_of
+from alignattn.models.build import Material
+from alignattn.models.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
+from alignattn.models.word_model import WordModel
+from alignattn.tasks import TokenClassification
+from alignattn.tasks.tags.collator import TagCollator
+from alignattn.tasks.tags.kind import TokenClassificationKind
+from alignattn.tasks.tags.scheme import ANY, BIO, is_bio, may_follow, scheme_of
+from alignattn.tasks.tags.tagging import IGNORED
+from alignattn.tasks.task import TaskOptions
+
+TAGGERS = [name for name in MODELS if traits_of(name).has_crf]
+LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
+TASK = TokenClassification(name="own", labels=LABELS)
+ROWS = [
+    (["Ann", "sees", "New", "York", "."], ["B-X", "O", "B-Y", "I-Y", "O"]),
+    (["York"], ["B-Y"]),
+    (["ann", "\u3000", "sleeps"], ["O", "O", "O"]),  # of a blank the tokenizer makes nothing
+]
+SMALL = {"embedding_dim": 6, "hidden_dim": 8, "num_attention_heads": 2, "dropout": 0.0}
+SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
+
+
+def crf_of(scheme, labels=LABELS):
+    torch.manual_seed(0)
+    config = transformers.PreTrainedConfig(id2label=dict(enumerate(labels)), **{CRF_FIELD: scheme})
+    crf = LinearChainCrf(config).double().eval()
+    for scores in crf.parameters():
+        scores.data.normal_()
+    return crf
+
+
+def rows_of(pairs=ROWS):
+    return datasets.Dataset.from_dict({"tokens": [row for row, _ in pairs], "ner_tags": [tags for _, tags in pairs]})
+
+
+def built_of(name, pairs=ROWS, **fields):
+    return MODELS.load(name).build(Material(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
+
+
+def batch_of(tokenizer, pairs=ROWS):
+    encoded = TokenClassificationKind().encode(TASK, rows_of(pairs), tokenizer, TaskOptions(max_length=64))
+    return dict(TagCollator(tokenizer)(list(encoded.remove_columns("words_read"))))
+
+
+@pytest.mark.parametrize("scheme", [BIO, ANY])
+def test_likelihood_path_and_probabilities_are_those_over_all_sequences(scheme):
+    crf = crf_of(scheme)
+    chain, lengths = crf.chain, [4, 1, 0, 3]
+    # Where no word begins, there is another piece before each.
+    words = torch.zeros(4, 9, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        words[row, 1 : 1 + 2 * length : 2] = True
+    emissions = torch.randn(4, 9, len(LABELS), dtype=torch.float64) * 2
+    labels = torch.randint(len(LABELS), (4, 9)).masked_fill(~words, IGNORED)
+    output, likelihood = crf(emissions, words, labels), 0.0
+    assert (output.tags[~words] == IGNORED).all()
+    assert (output.logits[~words] == 0).all()
+    for row, length in enumerate(lengths):
+        if length == 0:
+            continue
+        scores = emissions[row][words[row]]
+        paths = list(itertools.product(range(len(LABELS)), repeat=length))
+        weights = torch.stack(
+            [
+                chain.start_transitions[path[0]]
+                + sum(scores[i, tag] for i, tag in enumerate(path))
+                + sum(chain.transitions[pair] for pair in itertools.pairwise(path))
+                + chain.end_transitions[path[-1]]
+                for path in paths
+            ]
+        )
+        gold = tuple(labels[row][words[row]].tolist())
+        likelihood = likelihood + weights.log_softmax(0)[paths.index(gold)]
+        legal = torch.tensor([scheme == ANY or is_legal(path) for path in paths])
+        among = weights.masked_fill(~legal, -torch.inf)
+        assert tuple(output.tags[row][words[row]].tolist()) == paths[int(among.argmax())]
+        shares = among.softmax(0)
+        expected = torch.stack(
+            [
+                torch.stack([shares[[path[i] == tag for path in paths]].sum() for tag in range(len(LABELS))])
+                for i in range(length)
+            ]
+        )
+        torch.testing.assert_close(output.logits[row][words[row]].softmax(-1), expected)
+    torch.testing.assert_close(output.loss, -likelihood / sum(lengths))
+
+
+def is_legal(path):
+    return all(
+        may_follow(None if before is None else LABELS[before], LABELS[tag])
+        for before, tag in itertools.pairwise([None, *path])
+    )
+
+
+def test_what_bio_forbids_never_comes_out_and_half_precision_is_summed_in_full():
+    crf = crf_of(BIO)
+    emissions = torch.randn(64, 7, len(LABELS), dtype=torch.bfloat16)
+    emissions[..., [2, 4]] += 1e4
+    output = crf.float()(emissions, torch.ones(64, 7, dtype=torch.bool))
+    assert all(is_legal(path) for path in output.tags.tolist())
+    assert output.logits.dtype == torch.float32
+    assert output.logits.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "scheme", "told"),
+    [
+        (("O", "B-X", "I-X"), [["B-X", "I-X", "O"], ["O"]], BIO, None),
+        (("O", "B-X", "I-X"), [["B-X", "I-X", "O"], ["O", "I-X"]], BIO, "in 1 training row"),
+        (("O", "B-X", "I-X"), [["I-X", "B-X", "O"], ["O", "I-X"], ["I-X"]], ANY, "IOB1"),
+        (("O", "B", "I"), [["B", "I"]], BIO, None),
+        (("O", "I-X"), [["I-X"]], ANY, None),
+        (("O", "B-X", "I-X", "E-X", "S-X"), [["I-X"]], ANY, None),
+        (("NN", "VB"), [["NN"]], ANY, None),
+    ],
+)
+def test_the_scheme_is_read_off_the_tags_and_mistakes_are_told(names, rows, scheme, told):
+    found = scheme_of(names, rows)
+    assert found.name == scheme
+    assert (found.remark is None) == (told is None)
+    assert (told or "") in (found.remark or "")
+    assert is_bio(names) or scheme == ANY
+
+
+@pytest.mark.parametrize("name", TAGGERS)
+def test_padding_changes_nothing_wherever_it_stands(name):
+    built = built_of(name)
+    model, tokenizer = built.model.double(), built.processor
+    whole = model(**batch_of(tokenizer))
+    tokenizer.padding_side = "left"
+    left = model(**batch_of(tokenizer))
+    torch.testing.assert_close(left.loss, whole.loss)
+    for row, pair in enumerate(ROWS):
+        alone = model(**batch_of(tokenizer, [pair]))
+        length = alone.tags.shape[1]
+        for output, place in ((whole, slice(length)), (left, slice(-length, None))):
+            torch.testing.assert_close(output.logits[row, place], alone.logits[0])
+            assert torch.equal(output.tags[row, place], alone.tags[0])
+    # Without word_starts every real token is a word, as it is here; a text of nothing is finite.
+    batch = batch_of(tokenizer)
+    assert torch.equal(model(batch["input_ids"], batch["attention_mask"]).tags, left.tags)
+    assert model(torch.zeros(1, 3, dtype=torch.long)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", TAGGERS)
+def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
+    generator = torch.Generator().manual_seed(0)
+    words = [f"w{number}" for number in range(20)]
+    pairs = []
+    for _ in range(32):
+        tokens = [words[number] for number in torch.randint(20, (6,), generator=generator)]
+        tags = ["B-X" if token < "w15" else "O" for token in tokens]
+        pairs.append(
+            (tokens, ["I-X" if i and tags[i - 1 : i + 1] == ["B-X"] * 2 else tag for i, tag in enumerate(tags)])
+        )
+    built = built_of(name, pairs, hidden_dim=16, embedding_dim=16)
+    model, batch = built.model.train(), batch_of(built.processor, pairs)
+    model(**batch).loss.backward()
+    for path, parameter in model.named_parameters():
+        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        assert parameter.grad.abs().max() > 0 or path.endswith("key_projection.bias"), path
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    assert (model.eval()(**batch).tags == batch["labels"]).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+@pytest.mark.parametrize("name", TAGGERS)
+def test_takes_every_slot_saves_and_loads(name, slot, tmp_path):
+    assert slot in traits_of(name).slots
+    built = built_of(name)
+    batch = batch_of(built.processor)
+    model = alignattn.patch(built.model, **{"alignment": None, slot: SLOTS_TAKEN[slot]}).train()
+    loss = model(**batch).loss
+    (loss + alignattn.alignment_loss(model) if slot == "alignment" else loss).backward()
+    own = [part for path, part in model.named_parameters() if "alignattn" in path]
+    assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
+    expected = model.eval()(**batch)
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForTokenClassification)
+    found = loaded(**batch)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.tags, expected.tags)
+
+
+def test_words_are_read_as_they_are_written_and_the_scheme_is_kept():
+    built = built_of(TAGGERS[0])
+    assert {"Ann", "ann", "New", "."} <= built.processor.get_vocab().keys()
+    assert built.model.config.crf_tags == BIO
+    assert isinstance(built.model, WordModel)
+
+
+def test_a_pretrained_tagger_scores_the_first_piece_of_each_word():
+    plain = tiny_model("bert", id2label=dict(enumerate(LABELS)), label2id={})
+    config = plain.config
+    tagger = transformers.BertForTokenClassification(config).eval()
+    setattr(config, CRF_FIELD, BIO)
+    model = tagger_with_crf(config)(config).eval()
+    model.load_state_dict(tagger.state_dict(), strict=False)
+    batch = {name: values for name, values in tiny_batch().items() if name != "labels"}
+    starts = torch.zeros_like(batch["input_ids"])
+    starts[:, 1:5:2] = 1
+    labels = torch.ones_like(starts).masked_fill(starts == 0, IGNORED)
+    output = model(**batch, word_starts=starts, labels=labels)
+    expected = model.crf(tagger(**batch).logits, starts.bool(), labels)
+    torch.testing.assert_close(output.loss, expected.loss)
+    assert torch.equal(output.tags, expected.tags)
+    # Labels alone tell as much.
+    assert torch.equal(model(**batch, labels=labels).tags, output.tags)
