@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, PreTrainedConfig
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from alignattn.models.word_model import to_the_front
 from alignattn.support.errors import AlignAttnError, install_extra
@@ -67,8 +67,8 @@ class LinearChainCrf(nn.Module):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        assert config.id2label is not None
-        names = [config.id2label[number] for number in sorted(config.id2label)]
+        id2label: Any = config.id2label
+        names = [id2label[number] for number in sorted(id2label)]
         is_bio = getattr(config, CRF_FIELD) == BIO
         self._forbidden = [[is_bio and not may_follow(before, tag) for tag in names] for before in (None, *names)]
         self.chain = _chain_class()(len(names), batch_first=True)
