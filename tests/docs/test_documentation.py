@@ -15,7 +15,8 @@ from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.command_line import CONFIG
 from alignattn.support.options import options_of, renamed
-from alignattn.tasks import TASKS, TextClassification
+from alignattn.tasks import TASKS
+from alignattn.tasks.kinds import TASK_KINDS
 
 DOCS = ROOT / "docs"
 MOST_LINES = 150
@@ -116,8 +117,8 @@ def test_the_examples_are_read_by_their_task():
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_a_task_that_is_shown_is_one(block):
     values = yaml.safe_load(block)
-    assert values.pop("kind") == TextClassification.kind
-    assert values.keys() <= TextClassification.__dataclass_fields__.keys()
+    record = TASK_KINDS.load(values.pop("kind"))
+    assert values.keys() <= record.__dataclass_fields__.keys()
 
 
 def test_the_readme_is_short():
