@@ -7,11 +7,8 @@ word, but for options that have other names by now.
 
 import csv
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,15 +16,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from processes import run_python
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.cli import main
 
 MADE_BEFORE = Path(__file__).parent / "fixtures" / "before_house"
-TIMEOUT_SECONDS = 900
 LISTED_RUN = re.compile(r"\b([0-9a-f]{16})\s+(\w+)")
-PROGRAM = "import sys; from alignattn.cli import main; sys.exit(main(sys.argv[1:]))"
 SENTINEL = 987654
 """A number of queries that no attack takes: a row that has it was not attacked again."""
 
@@ -79,15 +75,10 @@ def call(name: str) -> int:
     return main(present(COMMANDS[name]))
 
 
-def call_apart(words: str) -> str:
-    """What a command prints in a process of its own, for NLTK keeps the first stop words that it is given."""
-    command = [sys.executable, "-c", PROGRAM, *present(words)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
+def call_apart(words: str) -> None:
+    """Give a command in a process of its own, for NLTK keeps the first stop words that it is given."""
+    done = run_python("-m", "alignattn", *present(words))
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def files(folder: str | Path) -> dict[Path, tuple[int, bytes]]:

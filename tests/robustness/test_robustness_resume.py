@@ -1,7 +1,6 @@
 """A run of attacks that is started again: killed or torn it ends with the same bytes; foreign files are left alone."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from processes import run_python
 from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, copy_run, run, run_bytes, toy_attack, toy_rows
 
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate
@@ -26,10 +26,8 @@ pytest_plugins = ["robustness_fixtures"]
 def test_a_killed_run_goes_on_as_if_it_had_not_been(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "toy.jsonl"
     script = ROOT / "tests" / "robustness" / "attack_and_die.py"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *sys.path])}
-    command = [sys.executable, str(script), str(tiny_checkpoint), str(path), "60"]
-    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    killed = run_python(script, tiny_checkpoint, path, 60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 0 < len(read_run(path).records) < len(whole.records)
     resumed = run(tiny_checkpoint, path)
     assert resumed.records == whole.records
