@@ -210,11 +210,8 @@ class TestAnImport:
 
 @needs_textattack
 @needs_nltk_data
-def test_a_stock_textattack_still_downloads_its_data_afterwards(tmp_path: Path) -> None:
-    cache = str(tmp_path / "textattack")
-    ours = run(CLEAN_IMPORT, TA_CACHE_DIR=cache, LOG_FILE=str(tmp_path / "log"), HF_HOME=str(tmp_path / "hub"))
-    assert ours.returncode == 0, ours.stderr
-    stock = run(STOCK_IMPORT, TA_CACHE_DIR=cache, NLTK_DATA=str(NLTK_DATA))
+def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import: dict[str, Any]) -> None:
+    stock = run(STOCK_IMPORT, TA_CACHE_DIR=clean_import["textattack_cache"], NLTK_DATA=str(NLTK_DATA))
     assert stock.returncode == 0, stock.stderr
     assert "stopwords" in stock.stdout.split()
 
