@@ -18,6 +18,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN
 from alignattn.support.registry import Entry, Registry
 from alignattn.tasks import (
+    ImageToText,
     MultiLabelClassification,
     MultipleChoice,
     NodeClassification,
@@ -127,13 +128,13 @@ STEP_BY_STEP = {"alignment": "attends by one query at a time, which is no distri
 CAUSAL = {"value": "writes word by word, and values that meet all queries would tell a word of those behind it"}
 
 
-def _writing_traits(refused: Mapping[str, str]) -> Traits:
+def _writing_traits(refused: Mapping[str, str], task: type[Task] = SequenceToSequence) -> Traits:
     # Ours, as are the sizes; Luong et al. 2015 clip at 5, too.
     training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 2e-3, "lr_scheduler_type": "linear"}
     training |= {"num_train_epochs": 10, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
     training |= {"per_device_eval_batch_size": 256}
     return Traits(
-        tasks=(SequenceToSequence,),
+        tasks=(task,),
         slots=tuple(slot for slot in SLOTS if slot not in refused),
         refused=refused,
         slot_options={"value": FROM_NOTHING},
@@ -278,6 +279,12 @@ MODELS = Registry(
             "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
             "lafferty2001conditional",
             traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
+        ),
+        "captioner": ModelEntry(
+            ".captioner:Captioner",
+            "an LSTM that writes, and attends to the cells of a picture (Xu et al. 2015)",
+            "xu2015show",
+            traits=_writing_traits(STEP_BY_STEP, ImageToText),
         ),
     },
     package=__name__,

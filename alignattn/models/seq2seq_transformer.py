@@ -59,16 +59,16 @@ class Seq2SeqTransformer(SequenceModel):
         """Return the states of the words that are read."""
         return self.encoder(Sentences(self._scaled(self.embedding, words.tokens), words.mask))
 
-    def begin(self, memory: Sentences) -> Written:
+    def begin(self, memory: Any) -> Written:
         """Return that nothing is written."""
         return Written(torch.empty(len(memory.mask), 0, dtype=torch.long, device=memory.mask.device))
 
-    def step(self, tokens: Tensor, state: Any, memory: Sentences) -> tuple[Tensor, Written]:
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Written]:
         """Return the logits of the next word, `[B, V]`, and all words so far."""
         written = torch.cat((state.tokens, tokens[:, None]), dim=1)
         return self.logits(written, memory)[:, -1], Written(written)
 
-    def logits(self, tokens: Tensor, memory: Sentences) -> Tensor:
+    def logits(self, tokens: Tensor, memory: Any) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
         states = self.projection(self._scaled(self.target_embedding, tokens))
         states = self.dropout(states + sinusoids(states.shape[1], states.shape[2]).to(states))

@@ -18,11 +18,9 @@ from alignattn.models.decoding import Limits, State, beam_search, greedy
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence
+from alignattn.tasks.sequences.kind import NO_LABEL
 from alignattn.tasks.sequences.task import Units
 from alignattn.tasks.sequences.units import BEGIN, END, PADDING, SPECIAL, UNKNOWN, units_of
-
-NO_LABEL = -100
-"""Fills up the labels of a batch."""
 
 
 @strict
@@ -51,12 +49,15 @@ class SequenceModel(WordModel):
     auto_class: ClassVar[type[Any]] = AutoModelForSeq2SeqLM
     config_class = SequenceModelConfig
     config: SequenceModelConfig
+    reads_words: ClassVar[bool] = True
+    """Whether it reads words; one that does not has a single table of vectors, of those that are written."""
 
     def __init__(self, config: SequenceModelConfig) -> None:
         super().__init__(config)
-        self.target_embedding = nn.Embedding(
-            config.target_vocab_size, config.embedding_dim, padding_idx=config.pad_token_id
-        )
+        if self.reads_words:
+            self.target_embedding = nn.Embedding(
+                config.target_vocab_size, config.embedding_dim, padding_idx=config.pad_token_id
+            )
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
@@ -68,24 +69,28 @@ class SequenceModel(WordModel):
         sources = [units_of(text, task.source_units) for text in material.rows[task.source_column]]
         targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
         tokenizer, written = build_sequence_tokenizer(sources, targets, task.source_units)
-        # A word of it, and half as many more: what is written for a new row may be longer than all that were seen.
-        longest = max(map(len, targets))
-        fields = {"longest_output": longest + longest // 2 + 1} | fields
+        fields = {"longest_output": longest_of(targets)} | fields
         fields |= {"vocab_size": len(tokenizer), "target_vocab_size": written}
         model = build_model(cls, fields, material.seed)
         words = len(tokenizer) - len(SPECIAL)
         return BuiltModel(model, tokenizer, EmbeddingsReport(None, words, 0))
 
-    @abstractmethod
-    def read(self, words: Sentences) -> Sentences:
-        """Return what is attended of the words `[B, n]` that are read, `[B, n, d]`."""
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of words that were written, `[…, embedding_dim]` of `[…]`."""
+        table: nn.Embedding = self.target_embedding if self.reads_words else self.embedding
+        vectors: Tensor = table(tokens)
+        return vectors
+
+    def read(self, words: Sentences) -> Any:
+        """Return what is attended of the words `[B, n]` that are read: tensors `[B, …]`, the first `[B, n, d]`."""
+        raise NotImplementedError
 
     @abstractmethod
-    def begin(self, memory: Sentences) -> State:
+    def begin(self, memory: Any) -> State:
         """Return what the decoder knows before it writes."""
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: State, memory: Sentences) -> tuple[Tensor, State]:
+    def step(self, tokens: Tensor, state: State, memory: Any) -> tuple[Tensor, State]:
         """Return the logits of the next word, `[B, V]`, and what is known then, given the last words, `[B]`."""
 
     @abstractmethod
@@ -96,7 +101,7 @@ class SequenceModel(WordModel):
             recorded: the weights of all calls of attention of a forward, as `collect` gives them.
         """
 
-    def logits(self, tokens: Tensor, memory: Sentences) -> Tensor:
+    def logits(self, tokens: Tensor, memory: Any) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
         state, logits = self.begin(memory), []
         for column in tokens.unbind(dim=1):
@@ -104,7 +109,7 @@ class SequenceModel(WordModel):
             logits.append(of_step)
         return torch.stack(logits, dim=1)
 
-    def read_ids(self, input_ids: Tensor, attention_mask: Tensor | None) -> Sentences:
+    def read_ids(self, input_ids: Tensor, attention_mask: Tensor | None) -> Any:
         """Return `read` of the words that are real."""
         words = take_words(input_ids, self.real_words(input_ids, attention_mask), self.config.pad_token_id)
         # An empty text is read as one word of padding.
@@ -125,7 +130,11 @@ class SequenceModel(WordModel):
             logarithm of the probability of a sequence, its mean over the rows.
         """
         memory = self.read_ids(input_ids, attention_mask)
-        logits = self.logits(self.told(labels), memory)
+        return self.output_of(self.logits(self.told(labels), memory), labels)
+
+    @staticmethod
+    def output_of(logits: Tensor, labels: Tensor) -> Seq2SeqLMOutput:
+        """Return the output for logits `[B, T, V]` and labels `[B, T]`."""
         return Seq2SeqLMOutput(loss=-log_likelihood(logits, labels).mean(), logits=logits)
 
     def told(self, labels: Tensor) -> Tensor:
@@ -150,19 +159,28 @@ class SequenceModel(WordModel):
             The words, `[B, T]`, each row up to its end and filled up behind it; and the logarithm of the probability of
             each row, `[B]`.
         """
-        config = self.config
-        memory = self.read_ids(input_ids, attention_mask)
+        return self.write_of(self.read_ids(input_ids, attention_mask), num_beams)
+
+    def write_of(self, memory: Any, num_beams: int) -> tuple[Tensor, Tensor]:
+        """Write as `write` does, of what `read` returned."""
+        config, device, size = self.config, memory[0].device, len(memory[0])
         state = self.begin(memory)
         memory = type(memory)._make(part.repeat_interleave(num_beams, dim=0) for part in memory)
-        never = torch.tensor([SPECIAL.index(token) for token in (PADDING, UNKNOWN, BEGIN)], device=input_ids.device)
+        never = torch.tensor([SPECIAL.index(token) for token in (PADDING, UNKNOWN, BEGIN)], device=device)
 
         def step(tokens: Tensor, state: State) -> tuple[Tensor, State]:
             logits, state = self.step(tokens, state, memory)
             return logits.index_fill(-1, never, torch.finfo(logits.dtype).min), state
 
         limits = Limits(config.bos_token_id, config.eos_token_id, config.pad_token_id, config.longest_output)
-        start = state, len(input_ids), limits, input_ids.device
+        start = state, size, limits, device
         return greedy(step, *start) if num_beams == 1 else beam_search(step, *start, num_beams)
+
+
+def longest_of(targets: Iterable[Sequence[str]]) -> int:
+    """Return how many words are written at most: half as many again as the longest target has, and the end."""
+    longest = max(map(len, targets))
+    return longest + longest // 2 + 1
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from alignattn.runs.training_options import PUSH_OPTIONS
 from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.options import options_of
-from alignattn.tasks import QuestionAnswering, SequenceToSequence
+from alignattn.tasks import QuestionAnswering, WrittenTask
 from alignattn.tasks.task import BY_SEED
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ RULES = (
     ),
     Rule(
         ("num_beams",),
-        lambda options: not isinstance(options.task, SequenceToSequence),
+        lambda options: not isinstance(options.task, WrittenTask),
         "in a task that writes no sequences",
     ),
     Rule(

@@ -147,7 +147,7 @@ def misfit(arguments: ModelOptions, task: Task | None) -> str:
     texts = len(getattr(task, "text_columns", ()))
     if task is not None and traits.texts == (MOST_TEXTS,) and texts != MOST_TEXTS:
         return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
-    if task is not None and texts and texts not in traits.texts:
+    if task is not None and texts and traits.texts and texts not in traits.texts:
         others = (
             other for other in MODELS if texts in traits_of(other).texts and isinstance(task, traits_of(other).tasks)
         )

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from alignattn.support.errors import AlignAttnError, did_you_mean
 from alignattn.tasks.answers.task import QuestionAnswering
+from alignattn.tasks.captions.task import ImageToText
 from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
 from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.nodes.task import NodeClassification
-from alignattn.tasks.sequences.task import SequenceToSequence
+from alignattn.tasks.sequences.task import SequenceToSequence, WrittenTask
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
@@ -21,6 +22,7 @@ from alignattn.tasks.vqa.task import VisualQuestionAnswering
 
 __all__ = [
     "TASKS",
+    "ImageToText",
     "LabelledTask",
     "MultiLabelClassification",
     "MultipleChoice",
@@ -32,6 +34,7 @@ __all__ = [
     "TextClassification",
     "TokenClassification",
     "VisualQuestionAnswering",
+    "WrittenTask",
     "get_task",
     "is_definition",
     "plain_name",

@@ -23,6 +23,7 @@ TASK_KINDS = Registry(
             ".vqa.task:VisualQuestionAnswering", "the answer to a question about an image"
         ),
         "text2text-generation": Entry(".sequences.task:SequenceToSequence", "a sequence that is written of another"),
+        "image-to-text": Entry(".captions.task:ImageToText", "a caption that is written for a picture"),
         "node-classification": Entry(".nodes.task:NodeClassification", "a class of a node of a graph"),
     },
     __package__,

@@ -17,7 +17,7 @@ from alignattn.models.build import Material
 from alignattn.models.decoding import Limits, beam_search, greedy
 from alignattn.models.sequences import log_likelihood
 from alignattn.runs.model_options import ModelOptions, check_fits
-from alignattn.tasks import SequenceToSequence
+from alignattn.tasks import SequenceToSequence, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.task import TaskOptions
 
@@ -136,6 +136,13 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSeq2SeqLM)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(loaded.write(**without_labels(batch))[0], model.write(**without_labels(batch))[0])
+
+
+def test_a_task_whose_answer_is_not_written_is_refused_by_name(name):
+    with pytest.raises(
+        AlignAttnError, match=f"--model {name} is for text2text-generation, and task 'mrpc' is text-cla"
+    ):
+        check_fits(ModelOptions(model=name), get_task("mrpc"))
 
 
 @pytest.mark.parametrize("fields", ORDERS, ids=str)

@@ -77,7 +77,7 @@ def predictions_of(tmp_path: Path) -> list[dict]:
 def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
     of_own_files, of_files = (
         {"multi-label-classification"},
-        {"node-classification", "text2text-generation", "visual-question-answering"},
+        {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
     )
     assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_KINDS) == set(MAKERS) | of_files
 

@@ -1,33 +1,65 @@
-"""What each word that a run's model writes attends to, of those that it read."""
+"""What each word that a run's model writes attends to: words that it read, or the cells of a picture."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.plots import TokenMapPanel, draw_token_maps
+from alignattn.plots import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 from alignattn.runs.predictor import load_predictor
 from alignattn.runs.rows import input_batches
 from alignattn.runs.run_folder import read_finished_run
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import ImageToText
 from alignattn.tasks.kinds import kind_of
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a run's model wrote of a row.
+
+    Attributes:
+        words: T of them, the end one.
+        weights: `[T, n]`, by which each attended to what was read.
+        read: the n words that were read; none of a picture.
+        pixels: `[3, height, width]` of 0 to 1 of a picture; None of words.
+    """
+
+    words: Sequence[str]
+    weights: Tensor
+    read: Sequence[str] = ()
+    pixels: Tensor | None = None
+
+
 def draw_written(runs: RunFolders, options: FigureOptions) -> Any:
-    """Return the picture of the words that are written over those that are read, a panel a run."""
-    panels = [written_panel(name, folder, options) for name, folder in runs.items()]
+    """Return the picture of what was written: a map a run, or over a picture a panel a word."""
+    written = {name: see_written(folder, options) for name, folder in runs.items()}
     assert options.text is not None
-    return draw_token_maps(panels, title=" ".join(options.text))
+    (text,) = options.text
+    if all(one.pixels is None for one in written.values()):
+        maps = [TokenMapPanel(name, one.words, one.weights.tolist(), one.read) for name, one in written.items()]
+        return draw_token_maps(maps, title=text)
+    if len(written) > 1:
+        raise AlignAttnError("figure written shows a picture under each word of one caption: give one --run")
+    ((name, one),) = written.items()
+    assert one.pixels is not None
+    # Where there are as many rows as columns: pictures are brought to a square.
+    side = round(one.weights.shape[1] ** 0.5)
+    pixels, cells = one.pixels.permute(1, 2, 0).tolist(), one.weights.unflatten(1, (side, side)).tolist()
+    panels = [ImagePanel(word, pixels, weights) for word, weights in zip(one.words, cells, strict=True)]
+    return draw_image_attention(panels, title=name, cells="weight of a cell")
 
 
-def written_panel(name: str, folder: Path, options: FigureOptions) -> TokenMapPanel:
-    """Return what a run's model writes of a text, and the weights by which it attended to it.
+def see_written(folder: Path, options: FigureOptions) -> Written:
+    """Return what a run's model writes of a row, and the weights by which it attended to it.
 
     Args:
-        name: of the run.
         folder: of the run.
         options: whose `text` is what is read.
 
@@ -53,5 +85,7 @@ def written_panel(name: str, folder: Path, options: FigureOptions) -> TokenMapPa
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=written)
     weights = model.weights_of_words([layer.weights for layer in seen.layers])[0]
-    read, told = (predictor.processor.convert_ids_to_tokens(ids[0]) for ids in (batch["input_ids"], written))
-    return TokenMapPanel(name, told, weights.tolist(), read)
+    name_of = predictor.processor.convert_ids_to_tokens
+    if isinstance(run.task, ImageToText):
+        return Written(name_of(written[0]), weights, pixels=batch["image"][0])
+    return Written(name_of(written[0]), weights, name_of(batch["input_ids"][0]))

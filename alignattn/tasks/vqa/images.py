@@ -43,23 +43,33 @@ def is_of_features(path: str) -> bool:
 
 def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
     """Return what is wrong with the file of an image by its first bytes, or None."""
+    if not task.reads_features and not is_of_features(path):
+        return picture_problem(path)
     if not Path(path).is_file():
         return f"there is no image {path}"
     if is_of_features(path) != task.reads_features:
         wanted = f"features of width {task.feature_width} (.npz or .npy)" if task.reads_features else "a picture"
         return f"{path} is not what the task reads, {wanted}"
     try:
-        if not task.reads_features:
-            with Image.open(path):
-                return None
         shape, dtype = _header(path)
-    except (*UNREADABLE, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         return f"image {path} cannot be read ({one_line(error)})"
     if dtype.hasobject:
         return f"{path} holds a pickle, which is never loaded"
     if dtype.kind != "f" or len(shape) != 2 or task.feature_width not in shape or not min(shape):
         return f"{path} holds {dtype} {list(shape)}, and features are floats [boxes, {task.feature_width}]"
     return None
+
+
+def picture_problem(path: str) -> str | None:
+    """Return what is wrong with the file of a picture by its first bytes, or None."""
+    if not Path(path).is_file():
+        return f"there is no image {path}"
+    try:
+        with Image.open(path):
+            return None
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        return f"image {path} cannot be read ({one_line(error)})"
 
 
 @lru_cache(maxsize=PICTURES_KEPT)

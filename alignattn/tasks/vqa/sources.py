@@ -8,7 +8,7 @@ import datasets
 from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.support.files import check_file
 from alignattn.support.json_records import read_json
-from alignattn.tasks.task import TRAIN
+from alignattn.tasks.task import TRAIN, Task
 from alignattn.tasks.vqa.images import feature_files
 from alignattn.tasks.vqa.task import IMAGE, QUESTION, VisualQuestionAnswering
 
@@ -19,6 +19,17 @@ YEARS = {TRAIN: "train2014", "validation": "val2014"}
 
 def easy_vqa_rows(task: VisualQuestionAnswering, split: str) -> tuple[datasets.Dataset, str]:
     """Return the rows of a split of easy-VQA and where they are from; raises `AlignAttnError` if it is not there."""
+    images, questions, answers = easy_vqa_questions(task, split)
+    columns = {IMAGE: images, QUESTION: questions, task.label_column: answers}
+    return datasets.Dataset.from_dict(columns), f"split {split!r} of easy-vqa"
+
+
+def easy_vqa_questions(task: Task, split: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the files of pictures, the questions about them and the answers of a split of easy-VQA.
+
+    Raises:
+        AlignAttnError: if it is not there.
+    """
     try:
         import easy_vqa
     except ImportError as error:
@@ -34,8 +45,7 @@ def easy_vqa_rows(task: VisualQuestionAnswering, split: str) -> tuple[datasets.D
     read_questions, read_paths = readers[split]
     questions, answers, numbers = read_questions()
     paths = read_paths()
-    columns = {IMAGE: [paths[number] for number in numbers], QUESTION: questions, task.label_column: answers}
-    return datasets.Dataset.from_dict(columns), f"split {split!r} of easy-vqa"
+    return [paths[number] for number in numbers], questions, answers
 
 
 def vqa_v2_rows(task: VisualQuestionAnswering, split: str, data_dir: str | Path | None) -> tuple[datasets.Dataset, str]:

@@ -1,0 +1,89 @@
+"""A captioner: an LSTM that writes, and attends to the cells of a picture (Xu et al. 2015)."""
+
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText
+from transformers.modeling_outputs import Seq2SeqLMOutput
+
+from alignattn.models import MODEL_TYPE_PREFIX
+from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, check_fields
+from alignattn.models.lstm_writer import LstmWriter, LstmWriterConfig, Memory
+from alignattn.models.mcan import NORM_GROUPS, PictureGrid
+from alignattn.models.sequences import build_sequence_tokenizer, longest_of
+from alignattn.tasks import ImageToText
+from alignattn.tasks.sequences.units import SPECIAL, units_of
+from alignattn.tasks.vqa.images import COLOURS, colour_moments
+
+
+@strict
+class CaptionerConfig(LstmWriterConfig):
+    """The sizes.
+
+    Args:
+        conv_channels: of the convolutions of a picture, each of which halves its sides; what is left are the cells.
+        pixel_mean: of each colour of the training pictures.
+        pixel_deviation: standard deviation, likewise.
+    """
+
+    model_type = MODEL_TYPE_PREFIX + "captioner"
+
+    embedding_dim: int = 64
+    hidden_dim: int = 128
+    conv_channels: list[int] | tuple[int, ...] = (16, 32, 64)
+    pixel_mean: list[float] | tuple[float, ...] = (0.0,) * COLOURS
+    pixel_deviation: list[float] | tuple[float, ...] = (1.0,) * COLOURS
+
+
+class Captioner(LstmWriter):
+    """Convolutions make cells of a picture; an LSTM writes, and attends to them, beginning with their mean."""
+
+    auto_class = AutoModelForImageTextToText
+    config_class = CaptionerConfig
+    config: CaptionerConfig
+    main_input_name = "image"
+    reads_words = False
+
+    def __init__(self, config: CaptionerConfig) -> None:
+        super().__init__(config)
+        if not config.conv_channels or any(channels % NORM_GROUPS for channels in config.conv_channels):
+            raise ValueError(f"conv_channels {list(config.conv_channels)} must be multiples of {NORM_GROUPS}")
+        size = config.hidden_dim
+        self.encoder = PictureGrid(config.conv_channels, size, config.pixel_mean, config.pixel_deviation)
+        self.bridge = nn.Linear(size, size)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def build(cls, material: Material) -> BuiltModel:
+        """Return an untrained model for the words of the captions and the colours of the pictures."""
+        task, fields = material.task, dict(material.config_fields)
+        assert isinstance(task, ImageToText)
+        check_fields(fields, cls.config_class)
+        targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
+        tokenizer, written = build_sequence_tokenizer([], targets, task.target_units)
+        mean, deviation = colour_moments(material.rows[task.source_column], task.image_size)
+        fields = {"longest_output": longest_of(targets)} | fields
+        fields |= {"vocab_size": written, "target_vocab_size": written}
+        fields |= {"pixel_mean": mean, "pixel_deviation": deviation}
+        report = EmbeddingsReport(None, written - len(SPECIAL), 0)
+        return BuiltModel(build_model(cls, fields, material.seed), tokenizer, report)
+
+    # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
+    def forward(self, image: Tensor, labels: Tensor, choices: Tensor | None = None) -> Seq2SeqLMOutput:
+        """Tell how probable captions `[B, T]` of pictures `[B, 3, height, width]` are; `choices` as of `told_of`."""
+        return self.told_of(self.seen(image), labels, choices)
+
+    @torch.no_grad()
+    def write(self, image: Tensor, *, num_beams: int = 1) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Write captions of pictures, as `SequenceModel.write`."""
+        return self.write_of(self.seen(image), num_beams)
+
+    def seen(self, image: Tensor) -> Memory:
+        """Return the cells of pictures."""
+        cells = self.dropout(self.encoder(image))
+        mask = torch.ones(cells.shape[:2], dtype=torch.bool, device=cells.device)
+        first = torch.tanh(self.bridge(cells.mean(dim=1)))
+        spent: Any = torch.zeros_like(cells[:, None, None, :, 0])
+        return Memory(cells, mask, self.attention.key_projection(cells), first, spent)

@@ -1,0 +1,1 @@
+"""Captions that are written for pictures."""

@@ -1,0 +1,108 @@
+"""Captions of pictures, from files to what is written."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+import alignattn
+from alignattn.cli import main
+from alignattn.models import MODELS
+from alignattn.models.build import build_model
+from alignattn.runs.model_options import ModelOptions, check_fits
+from alignattn.tasks import TASKS
+from alignattn.tasks.captions.sources import easy_vqa_captions
+
+COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
+TASK = """kind: image-to-text
+image_size: 16
+sources: {files: {train: rows.jsonl, validation: rows.jsonl}}
+"""
+SMALL = {"vocab_size": 8, "target_vocab_size": 8, "embedding_dim": 8, "hidden_dim": 8, "conv_channels": [8]}
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    rows = []
+    for name, colour in COLOURS.items():
+        path = tmp_path / f"{name}.png"
+        # On white: a picture of one colour alone is what normalised groups of channels take away.
+        picture = Image.new("RGB", (16, 16), "white")
+        picture.paste(colour, (4, 4, 12, 12))
+        picture.save(path)
+        rows.append({"image": str(path), "caption": f"all of it is {name}"})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
+    path = tmp_path / "own.yaml"
+    path.write_text(TASK)
+    return path
+
+
+def make_model(**fields):
+    return build_model(MODELS.load("captioner"), SMALL | {"dropout": 0.0} | fields, seed=0)
+
+
+def finetune(task_file, folder):
+    return main(
+        f"finetune --task {task_file} --model captioner --output_dir {folder} --use_cpu true --disable_tqdm true "
+        f"--num_train_epochs 50 --per_device_train_batch_size 12 --learning_rate 0.02 --lr_scheduler_type constant "
+        "--model_config embedding_dim=16 hidden_dim=16 conv_channels=[16] dropout=0.0".split()
+    )
+
+
+def test_a_run_learns_captions_and_predicts_and_draws_them(task_file, tmp_path):
+    run = tmp_path / "run"
+    assert finetune(task_file, run) == 0
+    assert json.loads((run / "results.json").read_text())["metrics"]["validation"]["exact"] == 1
+    (found,) = alignattn.load_run(run).predict([str(tmp_path / "blue.png")])
+    assert found["prediction"] == "all of it is blue"
+    picture = tmp_path / "drawn.png"
+    words = ["figure", "written", "--run", str(run), "--text", str(tmp_path / "red.png"), "--output_file", str(picture)]
+    assert main(words) == 0
+    assert picture.stat().st_size > 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"hard_attention": True}, {"attends_first": True}], ids=str)
+def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(fields, tmp_path):
+    model = make_model(**fields).train()
+    batch = {"image": torch.rand(3, 3, 16, 16), "labels": torch.tensor([[4, 5, 3], [6, 3, -100], [7, 7, 3]])}
+    model(**batch).loss.backward()
+    for path, parameter in model.named_parameters():
+        # A bias of keys moves all scores of a query alike, and softmax does not see it.
+        assert parameter.grad.abs().max() > 0 or path.endswith("key_projection.bias"), path
+    model.eval().save_pretrained(tmp_path)
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    for one, other in zip(loaded.write(batch["image"]), model.write(batch["image"]), strict=True):
+        torch.testing.assert_close(one, other)
+    alone = model.write(batch["image"][1:2])
+    assert alone[1].item() == pytest.approx(model.write(batch["image"])[1][1].item(), rel=1e-5)
+
+
+def test_what_cannot_be_is_one_line(task_file, tmp_path, capsys):
+    rows = (tmp_path / "rows.jsonl").read_text()
+    for line, said in (
+        ({"image": "none.png", "caption": "a"}, "there is no image none.png"),
+        ({"image": str(task_file), "caption": "a"}, "cannot be read"),
+        ({"image": str(tmp_path / "red.png"), "caption": " "}, "'caption' is empty"),
+    ):
+        (tmp_path / "rows.jsonl").write_text(rows + json.dumps(line) + "\n")
+        assert finetune(task_file, tmp_path / "run") == 2
+        (told,) = capsys.readouterr().err.strip().splitlines()
+        assert said in told
+    for model in ("seq2seq-lstm", "mcan"):
+        with pytest.raises(alignattn.AlignAttnError, match="is image-to-text"):
+            check_fits(ModelOptions(model=model), TASKS["easyvqacaptions"])
+
+
+def test_easy_vqa_has_a_caption_of_each_picture_that_its_questions_tell_all_of():
+    pytest.importorskip("easy_vqa", reason="needs the extra [vqa], easy-vqa")
+    task = TASKS["easyvqacaptions"]
+    counts = {}
+    for split in ("train", "test"):
+        rows, _ = easy_vqa_captions(task, split)
+        counts[split] = len(rows)
+        shapes = {tuple(text.split())[2] for text in rows["caption"][:]}
+        assert len({tuple(text.split())[1] for text in rows["caption"][:]}) == 8
+        assert shapes == {"circle", "rectangle", "triangle"}
+    assert counts == {"train": 3181, "test": 791}
