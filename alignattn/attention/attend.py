@@ -79,12 +79,13 @@ class PooledAttentionLayer(Protocol):
 
     Attributes:
         num_heads: heads H.
-        pooling_query: the queries of all heads side by side, `[H · d]`.
+        pooling_query: the queries of all heads side by side, `[H · d]`; None where they are handed in, as the
+            state of a memory network is.
         key_projection: to the keys, `[B, n, H · d]`.
     """
 
     num_heads: int
-    pooling_query: nn.Parameter
+    pooling_query: nn.Parameter | None
     key_projection: nn.Linear
 
 

@@ -268,6 +268,25 @@ MODELS = Registry(
             "vaswani2017attention",
             traits=_writing_traits(CAUSAL),
         ),
+        # Theirs is SGD with an annealed rate over 100 epochs of batches of 32 (§4.2): Adam takes fewer.
+        "memn2n": ModelEntry(
+            ".memn2n:MemN2NForSequenceClassification",
+            "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
+            "sukhbaatar2015end",
+            traits=Traits(
+                tasks=(TextClassification,),
+                slots=OF_POOLING,
+                slot_options={"value": FROM_NOTHING},
+                texts=(2,),
+                training={
+                    "optim": "adamw_torch",
+                    "weight_decay": 0.0,
+                    "learning_rate": 0.01,
+                    "lr_scheduler_type": "linear",
+                }
+                | {"num_train_epochs": 30, "per_device_train_batch_size": 32, "max_grad_norm": 40.0},
+            ),
+        ),
         "transformer-crf": ModelEntry(
             ".transformer_crf:TransformerCrfForTokenClassification",
             "a Transformer's encoder from nothing, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",

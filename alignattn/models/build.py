@@ -16,6 +16,7 @@ from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.tasks import Task
 
 FIELDS_OF_THE_DATA = (
+    "answer_words",
     "feature_width",
     "num_features",
     "num_labels",
@@ -25,6 +26,7 @@ FIELDS_OF_THE_DATA = (
     "pixel_deviation",
     "pixel_mean",
     "target_vocab_size",
+    "ties_answers",
     "vocab_size",
 )
 

@@ -24,7 +24,8 @@ from alignattn.support.parquet import check_parquet
 from alignattn.tasks.class_folders import read_class_folder
 from alignattn.tasks.separated import SEPARATORS, read_separated
 from alignattn.tasks.tags.conll import read_conll
-from alignattn.tasks.task import CONLL, TRAIN, Task
+from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
+from alignattn.tasks.texts.stories import read_babi
 
 LEAST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
 """That a column holds."""
@@ -189,6 +190,7 @@ _TEXT_READERS: Mapping[str, Callable[[Path, str], dict[str, list[Any]]]] = {
     ".json": _read_json,
     ".jsonl": _read_json,
     CONLL: read_conll,
+    TEXT_FILE: read_babi,
 }
 _EXTENSIONS = (*_TEXT_READERS, _PARQUET)
 _COMPRESSED = ", ".join(COMPRESSIONS)

@@ -28,7 +28,7 @@ SMALL = {"embedding_dim": 6, "hidden_dim": 5}
 FURTHER = 3
 
 
-WORD_MODELS = [name for name in MODELS if traits_of(name).texts == (2,)]
+WORD_MODELS = [name for name in MODELS if traits_of(name).texts == (2,) and traits_of(name).reads_embeddings]
 
 
 @pytest.fixture(params=WORD_MODELS)

@@ -27,6 +27,7 @@ PICTURES: Mapping[str, tuple[str, frozenset[str]]] = {
     "tsne": ("queries and keys of a head in the plane", HEAD_OPTIONS | TSNE_OPTIONS),
     "nodes": ("what a layer makes of a graph's nodes in the plane, by class", NODE_OPTIONS),
     "attention": ("attention of a head in one sentence", HEAD_OPTIONS),
+    "hops": ("attention of a memory network to the sentences of a story", frozenset({"text", "data_dir"})),
     "question": ("attention of a question over a picture and its words", frozenset({"text"})),
     "written": ("what the words that a model writes attend to, of those it read", frozenset({"text"})),
     "reliability": ("reliability diagrams", frozenset({"split"})),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.hops import draw_hops
 from alignattn.commands.figure.nodes import draw_nodes
 from alignattn.commands.figure.pictures import (
     RunFolders,
@@ -37,6 +38,7 @@ DRAWN: Mapping[str, Callable[[RunFolders, FigureOptions], Any]] = {
     "tsne": draw_tsne,
     "nodes": draw_nodes,
     "attention": draw_attention,
+    "hops": draw_hops,
     "question": draw_question,
     "written": draw_written,
     "reliability": draw_run_reliability,

@@ -1,6 +1,7 @@
 """Classification or regression of one text or a pair of texts."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -15,16 +16,29 @@ from transformers import (
 
 from alignattn.tasks.kind import check_max_length, encode_rows, name_classes, text_problem
 from alignattn.tasks.labelled import LabelledKind
-from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task import TRAIN, TaskOptions
+from alignattn.tasks.texts.stories import made_stories
 from alignattn.tasks.texts.task import TextClassification
 
 LENGTH_THIRD = 3
+MADE_STORIES = 1000
+"""Questions of a split, as many as bAbI has."""
 
 
 class TextClassificationKind(LabelledKind[TextClassification]):
     """One sequence a row: the text, or the pair as the tokenizer joins pairs."""
 
     auto_class = AutoModelForSequenceClassification
+
+    def read_split(
+        self, task: TextClassification, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return stories that are made up, the same ones each time; None of any other task, or where rows are given."""
+        if not task.supporting_facts or data_dir is not None or task.sources.files:
+            return None
+        seed = (TRAIN, *task.evaluation_splits).index(name)
+        rows = made_stories(task.supporting_facts, MADE_STORIES, seed)
+        return datasets.Dataset.from_dict(rows), f"split {name!r} of the stories that alignattn makes up"
 
     def input_problems(
         self, task: TextClassification, dataset: datasets.Dataset, *, may_be_empty: bool

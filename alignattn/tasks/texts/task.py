@@ -13,6 +13,8 @@ class TextClassification(LabelledTask):
     Attributes:
         text_columns: The one or two columns of text, in the order in which the model reads them.
         length_third: Of each split the third of the rows that is taken, by the words of its texts; empty for all.
+        supporting_facts: The sentences that an answer takes of stories that are made up where no other rows are given;
+            0 where nothing is made up.
     """
 
     kind = "text-classification"
@@ -20,6 +22,7 @@ class TextClassification(LabelledTask):
 
     text_columns: tuple[str, ...]
     length_third: Literal["", "shortest", "longest"] = ""
+    supporting_facts: Literal[0, 1, 2] = 0
 
     @property
     def input_columns(self) -> tuple[str, ...]:

@@ -1,0 +1,55 @@
+"""What a memory network reads of a story, hop by hop."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.heads import choose_examples
+from alignattn.commands.figure.pictures import RunFolders
+from alignattn.models.memn2n import MemN2NForSequenceClassification
+from alignattn.models.word_model import Sentences
+from alignattn.patching import collect, is_patched, patch
+from alignattn.plots import HeatMapPanel, draw_heat_maps
+from alignattn.runs.heads import Examples
+from alignattn.runs.predictor import load_predictor
+from alignattn.runs.run_folder import read_finished_run
+from alignattn.support.errors import AlignAttnError
+
+
+def draw_hops(runs: RunFolders, options: FigureOptions) -> Any:
+    """Return the heat map of the attention to the sentences of one story, a column a hop and a panel a run."""
+    examples = choose_examples(list(runs.values()), options, num_rows=1)
+    panels = [hops_of(folder, name, examples) for name, folder in runs.items()]
+    return draw_heat_maps(panels, x_label="hop", y_label="sentence", title=f"attention, {examples.description}")
+
+
+def hops_of(folder: Path, name: str, examples: Examples) -> HeatMapPanel:
+    """Return what a run's model attends to in the first of examples, the story from its first sentence on.
+
+    Args:
+        folder: of the run.
+        name: that it is called by.
+        examples: that it is shown.
+
+    Raises:
+        AlignAttnError: if the run is of no memory network, or there is nothing that it reads.
+    """
+    run = read_finished_run(folder, "--run")
+    predictor = load_predictor(run, device="cpu")
+    model: Any = predictor.model
+    if not isinstance(model, MemN2NForSequenceClassification):
+        raise AlignAttnError(f"--run {folder}: {run.options.model.model} has no hops: give runs of --model memn2n")
+    if not is_patched(model):
+        patch(model, "soft")
+    encoded = examples.encode(predictor.processor)[0]
+    batch = {key: torch.as_tensor(values).view(1, -1) for key, values in encoded.items()}
+    with collect(model) as seen, torch.inference_mode():
+        answer = int(model(**batch).logits.argmax())
+    story = batch["input_ids"][batch["token_type_ids"] == 0][None]
+    memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
+    told = [predictor.processor.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
+    weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
+    # The latest comes first in the model.
+    return HeatMapPanel(f"{name}: {model.config.id2label[answer]}", told[::-1], {"": weights.flip(0).tolist()})

@@ -1,0 +1,210 @@
+"""Memory networks against their equations, and stories: made up, and in bAbI's format."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import alignattn
+from alignattn.cli import main
+from alignattn.models.build import Material
+from alignattn.models.memn2n import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
+from alignattn.models.sentence_pair import split_pair
+from alignattn.models.word_model import Sentences
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import TextClassification, get_task
+from alignattn.tasks.texts.stories import PLACES, made_stories, read_babi
+
+TASK = TextClassification(
+    name="own",
+    text_columns=("story", "question"),
+    label_column="answer",
+    labels=("garden", "hall"),
+    metrics=("accuracy",),
+)
+STORIES = ["Mary went to the hall. John moved to the garden. Mary slept.", "John slept.", "the end of it"]
+QUESTIONS = ["Where is Mary?", "Where is John?", "Where?"]
+SLOTS_TAKEN = {"score": "additive", "normalizer": "sparsemax", "value": "qvi"}
+
+
+def built_of(labels=TASK.labels, **fields):
+    rows = {"story": STORIES, "question": QUESTIONS}
+    fields = {"embedding_dim": 5, "memory_size": 4} | fields
+    task = replace(TASK, labels=labels)
+    return MemN2NForSequenceClassification.build(Material(task, rows, seed=0, config_fields=fields))
+
+
+def batch_of(tokenizer, stories=STORIES, questions=QUESTIONS):
+    return tokenizer(stories, questions, padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
+@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("encodes", [True, False])
+def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
+    built = built_of(tying=tying, hops=hops, position_encoding=encodes, temporal_encoding=encodes)
+    model, tokenizer = built.model.double(), built.processor
+    model.apply(lambda part: [weight.data.normal_() for weight in part.parameters(recurse=False)])
+    tables = [hop.key_projection for hop in model.hops] + [model.last_values]
+
+    def vector(table, sentence, age=None):
+        ids = tokenizer(sentence)["input_ids"]
+        total = torch.zeros(5, dtype=torch.float64)
+        for j, word in enumerate(ids, start=1):
+            for k in range(1, 6):
+                weight = (1 - j / len(ids)) - (k / 5) * (1 - 2 * j / len(ids)) if encodes else 1.0
+                total[k - 1] += weight * table.words.weight[word, k - 1]
+        return total if age is None or not encodes else total + table.ages.weight[age]
+
+    logits = model(**batch_of(tokenizer)).logits
+    for story, question, found in zip(STORIES, QUESTIONS, logits, strict=True):
+        sentences = [f"{part}." for part in story.split(". ")] if story.endswith(".") else [story]
+        sentences = [sentence.replace("..", ".") for sentence in sentences]
+        state = vector(tables[0] if tying == ADJACENT else model.question, question)
+        for hop in range(hops):
+            keys, values = (tables[hop], tables[hop + 1]) if tying == ADJACENT else (tables[0], tables[1])
+            ages = range(len(sentences) - 1, -1, -1)
+            scores = torch.stack([state @ vector(keys, *pair) for pair in zip(sentences, ages, strict=True)])
+            read = sum(
+                weight * vector(values, *pair)
+                for weight, pair in zip(scores.softmax(0), zip(sentences, ages, strict=True), strict=True)
+            )
+            state = (state if tying == ADJACENT else model.between(state)) + read
+        if tying == ADJACENT:
+            expected = tables[-1].words.weight[[tokenizer.get_vocab()[label] for label in TASK.labels]] @ state
+        else:
+            expected = model.classifier(state)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
+def test_padding_changes_nothing_and_every_parameter_gets_a_gradient(tying):
+    built = built_of(tying=tying, labels=("garden", "the hall", "none"))
+    model, tokenizer = built.model.double(), built.processor
+    assert model.classifier is not None
+    output = model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2]))
+    for row in range(3):
+        alone = model(**batch_of(tokenizer, STORIES[row : row + 1], QUESTIONS[row : row + 1]))
+        torch.testing.assert_close(alone.logits[0], output.logits[row])
+    output.loss.backward()
+    for path, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 0, path
+    empty = batch_of(tokenizer, ["", "Mary slept."], ["Where is Mary?", ""])
+    assert model(**empty).logits.isfinite().all()
+
+
+def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
+    built = built_of(memory_size=2)
+    model, tokenizer = built.model, built.processor
+    whole = model(**batch_of(tokenizer, STORIES[:1], QUESTIONS[:1])).logits
+    kept = model(**batch_of(tokenizer, ["John moved to the garden. Mary slept."], QUESTIONS[:1])).logits
+    torch.testing.assert_close(whole, kept)
+    assert model(**batch_of(tokenizer, ["slept . the " * 3_400], QUESTIONS[:1])).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+@pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
+def test_takes_every_slot_saves_and_loads(slot, tying, tmp_path):
+    built = built_of(tying=tying)
+    batch = batch_of(built.processor)
+    model = alignattn.patch(built.model, **{"alignment": None, slot: SLOTS_TAKEN[slot]})
+    expected = model(**batch).logits
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    torch.testing.assert_close(loaded(**batch).logits, expected)
+    with pytest.raises(AlignAttnError, match="distribution"):
+        alignattn.patch(built_of().model, "aa-ct")
+
+
+@pytest.mark.parametrize("facts", [1, 2])
+def test_made_stories_are_true(facts):
+    rows = made_stories(facts, 300, seed=3)
+    for story, question, answer in zip(*rows.values(), strict=True):
+        place_of, holder_of, thing_at = {}, {}, {}
+        for sentence in story.rstrip(".").split(". "):
+            person, *_, what = sentence.split()
+            if what in PLACES:
+                place_of[person] = what
+            elif any(verb in sentence for verb in ("took", "got", "grabbed", "picked up")):
+                assert holder_of.get(what) is None
+                assert thing_at.get(what, place_of[person]) == place_of[person]
+                holder_of[what] = person
+            else:
+                assert holder_of[what] == person
+                holder_of[what], thing_at[what] = None, place_of[person]
+        asked = question.rstrip("?").split()[-1]
+        assert answer == place_of.get(asked) or answer == place_of.get(holder_of.get(asked), thing_at.get(asked))
+    assert made_stories(facts, 5, seed=3) == {column: values[:5] for column, values in rows.items()}
+
+
+BABI = "1 Mary moved to the bathroom.\n2 Where is Mary? \tbathroom\t1\n3 John slept.\n4 Where is John?\tgarden\t3\n"
+
+
+def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
+    rows = read_babi(Path("qa.txt"), BABI + "1 Ann went.\n2 Where?\thall\n")
+    assert rows["story"] == ["Mary moved to the bathroom.", "Mary moved to the bathroom. John slept.", "Ann went."]
+    assert rows["question"] == ["Where is Mary?", "Where is John?", "Where?"]
+    assert rows["answer"] == ["bathroom", "garden", "hall"]
+    for text, message in [
+        ("1 Mary moved.\n2 John moved.\n" + BABI, "the story of qa.txt that begins in line 1 has no question"),
+        (BABI + "1 Mary moved.\n", "begins in line 5 has no question"),
+        (BABI + "Mary moved.\n", "line 5 of qa.txt is none of a story"),
+        ("1 Where is Mary?\t\t1\n", "line 1 of qa.txt has a question without an answer"),
+        ("", "qa.txt holds no story"),
+    ]:
+        with pytest.raises(AlignAttnError, match=message):
+            read_babi(Path("qa.txt"), text)
+
+
+def test_it_answers_more_than_95_percent_of_task_1():
+    train, test = made_stories(1, 900, seed=0), made_stories(1, 300, seed=1)
+    built = MemN2NForSequenceClassification.build(Material(get_task("babi1"), train, seed=0, config_fields={"hops": 1}))
+    model, (memories, questions, answers) = built.model, tensors(built, train)
+    draw, optimizer = torch.Generator().manual_seed(0), torch.optim.Adam(built.model.parameters(), lr=0.03)
+    for _ in range(12):
+        for rows in torch.randperm(len(answers), generator=draw).split(100):
+            optimizer.zero_grad()
+            logits = model.answered(Sentences(memories.tokens[rows], memories.mask[rows]), questions[rows])
+            torch.nn.functional.cross_entropy(logits, answers[rows]).backward()
+            optimizer.step()
+    memories, questions, answers = tensors(built, test)
+    assert (model.answered(memories, questions).argmax(1) == answers).float().mean() > 0.95
+
+
+def tensors(built, rows):
+    batch = batch_of(built.processor, rows["story"], rows["question"])
+    story, question = split_pair(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], 0)
+    labels = get_task("babi1").labels
+    return built.model.memories(story), question.tokens, torch.tensor([labels.index(word) for word in rows["answer"]])
+
+
+def test_a_run_on_a_file_of_babi_trains_predicts_and_is_drawn(tmp_path):
+    file, run = tmp_path / "qa1_train.txt", tmp_path / "run"
+    file.write_text(BABI * 8)
+    words = f"finetune --model memn2n --train_file {file} --validation_file {file} --output_dir {run} --use_cpu true"
+    words += " --text_columns story question --label_column answer --num_train_epochs 1 --disable_tqdm true"
+    assert main(words.split()) == 0
+    assert json.loads((run / "results.json").read_text())["model"] == "memn2n"
+    (told,) = alignattn.load_run(run).predict([("Mary went to the garden .", "Where is Mary ?")])
+    assert told["prediction"] in ("bathroom", "garden")
+    picture = tmp_path / "hops.svg"
+    assert (
+        main(
+            [
+                "figure",
+                "hops",
+                "--run",
+                str(run),
+                "--text",
+                "Ann ran. Mary slept.",
+                "Where?",
+                "--output_file",
+                str(picture),
+            ]
+        )
+        == 0
+    )
+    assert "mary slept" in picture.read_text()
