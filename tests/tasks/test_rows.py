@@ -390,7 +390,8 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [
-        ("t.txt", b"text,y\nu,0\n", ["t.txt", ".csv, .tsv, .json, .jsonl, .conll, .parquet"]),
+        ("t.dat", b"text,y\nu,0\n", ["t.dat", ".csv, .tsv, .json, .jsonl, .conll, .txt, .parquet"]),
+        ("t.txt", b"text,y\nu,0\n", ["line 1 of", "t.txt", "as bAbI does"]),
         ("t.csv", b"", ["t.csv is empty"]),
         ("t.csv", b"text,y\n", ["t.csv is empty"]),
         ("t.jsonl", b"", ["t.jsonl is empty"]),

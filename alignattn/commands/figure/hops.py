@@ -16,6 +16,7 @@ from alignattn.runs.heads import Examples
 from alignattn.runs.predictor import load_predictor
 from alignattn.runs.run_folder import read_finished_run
 from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import TextClassification
 
 
 def draw_hops(runs: RunFolders, options: FigureOptions) -> Any:
@@ -41,6 +42,7 @@ def hops_of(folder: Path, name: str, examples: Examples) -> HeatMapPanel:
     model: Any = predictor.model
     if not isinstance(model, MemN2NForSequenceClassification):
         raise AlignAttnError(f"--run {folder}: {run.options.model.model} has no hops: give runs of --model memn2n")
+    assert isinstance(run.task, TextClassification)
     if not is_patched(model):
         patch(model, "soft")
     encoded = examples.encode(predictor.processor)[0]
@@ -52,4 +54,4 @@ def hops_of(folder: Path, name: str, examples: Examples) -> HeatMapPanel:
     told = [predictor.processor.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
     weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
     # The latest comes first in the model.
-    return HeatMapPanel(f"{name}: {model.config.id2label[answer]}", told[::-1], {"": weights.flip(0).tolist()})
+    return HeatMapPanel(f"{name}: {run.task.labels[answer]}", told[::-1], {"": weights.flip(0).tolist()})
