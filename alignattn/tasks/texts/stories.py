@@ -45,8 +45,8 @@ def read_babi(path: Path, text: str) -> dict[str, list[str]]:
         found = _NUMBERED.fullmatch(line.strip())
         if found is None:
             raise AlignAttnError(
-                f"line {number} of {path} is none of a story, {shown(line)}: give a number and a sentence, as bAbI does, or "
-                "name a table .csv or .tsv"
+                f"line {number} of {path} is none of a story, {shown(line)}: give a number and a sentence, as bAbI "
+                "does, or name a table .csv or .tsv"
             )
         if int(found[1]) == 1:
             _check_asked(path, began, is_asked)
