@@ -115,7 +115,7 @@ def _text_traits(
     return Traits(
         tasks=tasks,
         slots=slots,
-        refused=ONE_QUERY,
+        refused=ONE_QUERY if slots == OF_POOLING else {},
         slot_options={"value": FROM_NOTHING},
         texts=(1,),
         reads_embeddings=True,

@@ -101,7 +101,7 @@ def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--embeddings", "vectors.txt"], "transformer: toy takes none, drop it"),
+        (["--embeddings", "vectors.txt"], ": toy takes none, drop it"),
         (["--attention", "aa-ct", "--layers", "2"], "this model has layers 0 to 1"),
     ],
 )

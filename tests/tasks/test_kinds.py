@@ -109,7 +109,8 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
     evaluation = kind.evaluate(task, split, outputs.predictions, outputs.label_ids)
     assert set(evaluation.metrics) >= set(task.metrics)
     assert all(-1 <= value <= 1 for value in evaluation.metrics.values())
-    written = {"token-classification": "ner_tags", "question-answering": None}.get(task.kind, "label")
+    others = {"token-classification": "ner_tags", "question-answering": None}
+    written = others[task.kind] if task.kind in others else task.label_column
     labels = [row["answers"]["text"] if written is None else row[written] for row in made]
     assert evaluation.predictions["label"].to_pylist() == labels
 
