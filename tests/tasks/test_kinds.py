@@ -110,7 +110,7 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
     assert set(evaluation.metrics) >= set(task.metrics)
     assert all(-1 <= value <= 1 for value in evaluation.metrics.values())
     others = {"token-classification": "ner_tags", "question-answering": None}
-    written = others[task.kind] if task.kind in others else task.label_column
+    written = others.get(task.kind, getattr(task, "label_column", None))
     labels = [row["answers"]["text"] if written is None else row[written] for row in made]
     assert evaluation.predictions["label"].to_pylist() == labels
 
