@@ -216,6 +216,15 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="session")
+def shallow_minilm(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniLM's first layer: it knows the words and costs a sixth."""
+    folder = tmp_path_factory.mktemp("encoders") / "minilm-1-layer"
+    transformers.AutoModel.from_pretrained(minilm, num_hidden_layers=1).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small BERT of random weights and a tokenizer of twenty words."""
     folder = tmp_path_factory.mktemp("tiny")

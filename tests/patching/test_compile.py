@@ -58,13 +58,11 @@ def forgotten():
     torch._dynamo.utils.counters.clear()
 
 
-@pytest.mark.parametrize(
-    "variant", chosen(VARIANTS, *ALIGNED, "soft", *(f"aa-ct+{choice}" for choice in OWN_OPERATIONS))
-)
+@pytest.mark.parametrize("variant", chosen(VARIANTS, "soft", *(f"aa-ct+{choice}" for choice in OWN_OPERATIONS)))
 def test_one_graph_of_the_model_serves_any_number_of_forwards_a_step(variant):
-    model = patched(variant)
+    model = patched(variant, layers=1)
     forward = compiled(model)
-    for forwards in (1, 2, 3):
+    for forwards in (1, 3):
         found = step(model, forward, alignattn.alignment_loss, forwards)
         torch.testing.assert_close(found, step(model, model, alignattn.alignment_loss, forwards), rtol=1e-4, atol=1e-6)
     assert graphs() == 1
@@ -85,7 +83,8 @@ def test_one_graph_of_the_model_and_one_of_the_alignment(variant, checkpoints):
     assert graphs() == 2
 
 
-@pytest.mark.parametrize("variant", [name for name in ALIGNED if name not in DRAWN])
+# Each alignment is compiled above; that of the paper's first has networks of its own.
+@pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
 def test_one_graph_of_a_whole_step(variant):
     model = patched(variant)
 
@@ -103,7 +102,7 @@ def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
     model = patched("aa-ct", layers=1)
     forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
     of_model = of_alignment = 0
-    for length in (8, 11, 13, 17, 9):
+    for length in (8, 11, 13):
         start = graphs()
         loss = forward(**tiny_batch(length=length)).loss
         middle = graphs()
@@ -134,8 +133,7 @@ def adapted_step(model, forward):
     return found
 
 
-@pytest.mark.parametrize("checkpoints", [False, True])
-@pytest.mark.parametrize("order", ["patched first", "adapted first"])
+@pytest.mark.parametrize(("order", "checkpoints"), [("patched first", True), ("adapted first", False)])
 def test_one_graph_of_a_model_with_lora(order, checkpoints):
     model = adapted(order)
     expected = adapted_step(model, model)

@@ -17,9 +17,8 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.sentences import Sentences, sentences_of
-from alignattn.models.packaged import model_source
 from alignattn.patching import is_patched, patch
-from alignattn.patching.checkpoints import load_pretrained
+from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.plots import BarPanel, Spread, draw_overview, write_figure
 from alignattn.runs.distance import distance_batch, query_key_distances
 from alignattn.runs.heads import row_examples, view_head
@@ -81,7 +80,9 @@ def run_demo(arguments: DemoOptions) -> None:
     """Run the demo and print its table and the path of its picture."""
     started = time.perf_counter()
     folder = Path(arguments.output_dir)
-    model_source(arguments.model)  # before anything is written: it may not be installed
+    # Before anything is read and written: there may be no such model, and sentences take long to be found.
+    with loading(arguments.model):
+        read_config_fields(arguments.model)
     sentences = sentences_of(arguments)
     _check_rows(folder, sentences, arguments)
     task = sentences.write_task(folder / DATA_FOLDER)

@@ -43,6 +43,16 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
     """Study the heads of one model or two, print the table, and write it and the picture."""
     folder = Path(arguments.output_dir)
     check_free(folder, FILES)
+    studies, studied = study_models(arguments)
+    with unfinished(folder):
+        write_studies(folder / HEADS_TABLE, studies, studied)
+        draw_studies(folder / HEADS_PICTURE, studies, studied)
+    print(f"{render_studies(studies, studied)}\nwritten to {folder}")
+    return studies
+
+
+def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTexts]:
+    """Return what the heads of one model or two do, and with which texts."""
     task, rows = load_texts(arguments)
     kind = kind_of(task)
     models = [load_recorded_model(name, kind.tokenizer_options) for name in arguments.models()]
@@ -56,17 +66,8 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
         study_model(loaded, name, rows, task, max_length, arguments.batch_size)
         for loaded, name in zip(models, names, strict=True)
     ]
-    studied = StudiedTexts(
-        publishable(arguments.task or arguments.validation_file),
-        len(rows),
-        max_length,
-        arguments.seed,
-    )
-    with unfinished(folder):
-        write_studies(folder / HEADS_TABLE, studies, studied)
-        draw_studies(folder / HEADS_PICTURE, studies, studied)
-    print(f"{render_studies(studies, studied)}\nwritten to {folder}")
-    return studies
+    read = publishable(arguments.task or arguments.validation_file)
+    return studies, StudiedTexts(read, len(rows), max_length, arguments.seed)
 
 
 def load_texts(arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:

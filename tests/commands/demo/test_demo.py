@@ -25,9 +25,9 @@ FOLDER = Path(networkx.__file__).parent
 RUNS = ("plain", "aligned", "balanced")
 
 
-def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):
+def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, capsys):
     words = ["demo", "--output_dir", str(tmp_path / "demo"), "--train_rows", "48", "--validation_rows", "24"]
-    words += ["--sentences", "generated"]
+    words += ["--sentences", "generated", "--model", str(shallow_minilm)]
     assert main([*words, "--num_train_epochs", "1"]) == 0
     printed = capsys.readouterr().out
     table = (tmp_path / "demo" / "table.txt").read_text()
@@ -57,6 +57,7 @@ def test_the_demo_ends_with_a_table_and_a_picture(minilm, tmp_path, capsys):
 def test_a_model_that_is_missing_is_one_line(tmp_path, capsys):
     assert main(["demo", "--model", "no/model", "--output_dir", str(tmp_path / "demo")]) == 2
     assert "no/model" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
 
 
 def test_render_table():

@@ -16,7 +16,7 @@ from alignattn.attention.distance import energy_distance, measure_distances, sli
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.inspect import InspectOptions
-from alignattn.commands.inspect.command import inspect_heads
+from alignattn.commands.inspect.command import ModelStudy, inspect_heads, study_models
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_MEASURES
 from alignattn.commands.inspect.report import heat_map_panels
 from alignattn.plots import draw_heat_maps
@@ -82,6 +82,11 @@ def arguments(model: str, data: str, folder: Path, **others: object) -> InspectO
     fields = {"max_length": 32, "batch_size": 3} | others
     fields["validation_file" if Path(data).suffix else "task"] = data
     return InspectOptions(model=model, output_dir=str(folder), **fields)
+
+
+def studied(options: InspectOptions) -> list[ModelStudy]:
+    """What `inspect` writes and draws, neither written nor drawn: drawing takes the longest of all."""
+    return study_models(options)[0]
 
 
 def lines_of(folder: Path) -> list[dict[str, str]]:
@@ -176,8 +181,7 @@ def test_figures_are_those_of_plain_transformers(
 
 def test_padding_does_not_enter(models: dict[str, str], texts: str, tmp_path: Path) -> None:
     alone, together = (
-        inspect_heads(arguments(models["bert"], texts, tmp_path / str(size), batch_size=size))[0].heads
-        for size in (1, len(TEXTS))
+        studied(arguments(models["bert"], texts, tmp_path, batch_size=size))[0].heads for size in (1, len(TEXTS))
     )
     for name, shares in alone.uniform.items():
         torch.testing.assert_close(shares, together.uniform[name])
@@ -201,7 +205,8 @@ def test_two_models_stand_side_by_side(
 ) -> None:
     both = inspect_heads(arguments(models["bert"], texts, tmp_path / "both", compare=models["other"]))
     table = table_of(capsys.readouterr().out)
-    alone = [inspect_heads(arguments(models[name], texts, tmp_path / name))[0] for name in ("bert", "other")]
+    assert (tmp_path / "both" / "heads.png").read_bytes().startswith(PNG_SIGNATURE)
+    alone = [studied(arguments(models[name], texts, tmp_path))[0] for name in ("bert", "other")]
     for name in CONTINUOUS:
         for compared, single in zip(both, alone, strict=True):
             assert torch.equal(compared.heads.measures[name], single.heads.measures[name])
@@ -217,8 +222,7 @@ def test_two_models_stand_side_by_side(
 
 
 def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
-    studies = inspect_heads(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
-    assert (tmp_path / "heads.png").read_bytes().startswith(PNG_SIGNATURE)
+    studies = studied(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
     for some in (studies[:1], studies):
         figure = draw_heat_maps(heat_map_panels(some), x_label="head", y_label="layer", title="t")
         panels = {axes.get_title(): axes.images[0] for axes in figure.axes if axes.images}
@@ -244,7 +248,7 @@ def test_a_checkpoint_of_aligned_attention_shows_all_its_layers(
 ) -> None:
     model = alignattn.patch(sharp_model("bert"), "aa-ct", layers=(1,))
     patched = save(tmp_path / "patched", model)
-    aligned, plain = inspect_heads(arguments(patched, texts, tmp_path / "out", compare=models["bert"]))
+    aligned, plain = studied(arguments(patched, texts, tmp_path / "out", compare=models["bert"]))
     assert list(aligned.layers) == [0, 1, 2]
     for name in CONTINUOUS:
         torch.testing.assert_close(aligned.heads.measures[name], plain.heads.measures[name])
@@ -276,7 +280,7 @@ def test_a_file_of_pairs_is_read_by_its_columns(
 ) -> None:
     path = tmp_path / f"pairs.{ending}"
     path.write_text("x,label,y\na b,1,c\nd,0,e f g\n".replace(",", separator), encoding="utf-8")
-    (study,) = inspect_heads(arguments(models["bert"], str(path), tmp_path / "out", text_columns=["x", "label"]))
+    (study,) = studied(arguments(models["bert"], str(path), tmp_path, text_columns=["x", "label"]))
     assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 1 + 3)
 
 
@@ -285,7 +289,7 @@ def test_a_table_is_told_from_lines_as_for_finetune(name: str, models: dict[str,
     path = tmp_path / name
     text = "x\ty\na b\tc\nd\te f g\n"
     path.write_bytes(gzip.compress(text.replace("\t", ",").encode()) if name.endswith(".gz") else text.encode())
-    (study,) = inspect_heads(arguments(models["bert"], str(path), tmp_path / "out", text_columns=["x", "y"]))
+    (study,) = studied(arguments(models["bert"], str(path), tmp_path, text_columns=["x", "y"]))
     assert study.heads.num_tokens == (2 + 1 + 3) + (1 + 3 + 3)
 
 
@@ -295,7 +299,7 @@ def test_max_samples_draws_by_the_seed(models: dict[str, str], tmp_path: Path) -
 
     def tokens(name: str, seed: int) -> int:
         options = arguments(models["bert"], str(path), tmp_path / name, max_eval_samples=3, seed=seed)
-        (study,) = inspect_heads(options)
+        (study,) = studied(options)
         assert study.heads.num_texts == 3
         return study.heads.num_tokens
 
@@ -304,7 +308,7 @@ def test_max_samples_draws_by_the_seed(models: dict[str, str], tmp_path: Path) -
 
 def test_a_task_is_read_from_its_development_split(minilm: str, shared_data: Path, tmp_path: Path) -> None:
     options = arguments(minilm, "mrpc", tmp_path, data_dir=str(shared_data), max_eval_samples=2)
-    (study,) = inspect_heads(options)
+    (study,) = studied(options)
     assert study.heads.num_texts == 2
     # Layer 0 of MiniLM has a head that attends to the previous token alone.
     assert study.heads.roles()[0][2] == "previous"

@@ -133,7 +133,7 @@ def test_what_is_finished_is_not_run_again(measured, words, copy, capsys):
 
 def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "2"], tmp_path / "results"))
+    code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], tmp_path / "results"))
     assert code == 0, error
     assert frame(tmp_path / "results").equals(frame(measured[0]))
 

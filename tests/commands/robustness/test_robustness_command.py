@@ -18,7 +18,7 @@ from robustness_helpers import (
     needs_textattack,
     sentence_rows,
 )
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
 from alignattn.commands.robustness.options import AttackOptions
@@ -34,31 +34,22 @@ pytest_plugins = ["robustness_fixtures"]
 
 
 @pytest.fixture(scope="module")
-def encoder(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MiniLM's first layer: it knows the words and costs a sixth."""
-    folder = tmp_path_factory.mktemp("encoders") / "minilm-1-layer"
-    AutoModel.from_pretrained(minilm, num_hidden_layers=1).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run_folder(encoder: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(shallow_minilm: Path, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The encoder, shortly fine-tuned on SST-2."""
     folder = tmp_path_factory.mktemp("runs") / "sst2-aa-ct"
     words = (
-        f"finetune --model {encoder} --task sst2 --data_dir {shared_data} --attention aa-ct --max_train_samples 128 "
-        f"--max_eval_samples 8 --num_train_epochs 2 --learning_rate 2e-4 --per_device_train_batch_size 16 "
-        f"--save_strategy no --disable_tqdm true --use_cpu true --output_dir {folder}"
+        f"finetune --model {shallow_minilm} --task sst2 --data_dir {shared_data} --attention aa-ct "
+        "--max_train_samples 128 --max_eval_samples 8 --num_train_epochs 2 --learning_rate 2e-4 "
+        f"--per_device_train_batch_size 16 --save_strategy no --disable_tqdm true --use_cpu true --output_dir {folder}"
     )
     assert main(words.split()) == 0
     return folder
 
 
 @pytest.fixture
-def words(run_folder: Path, mlm: Path, encoder: Path) -> list[str]:
+def words(run_folder: Path, mlm: Path, shallow_minilm: Path) -> list[str]:
     return (
-        f"robustness --run {run_folder} --num_examples 3 --max_length 64 --sentence_encoder {encoder} "
+        f"robustness --run {run_folder} --num_examples 3 --max_length 64 --sentence_encoder {shallow_minilm} "
         f"--neighbors {NEIGHBORS} --mlm {mlm} --nltk_data {NLTK_DATA}"
     ).split()
 
