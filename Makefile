@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := demo,docs,lint,peft,ray,test
 
-.PHONY: attack clean demo docs faults lint matrix notebook slow test
+.PHONY: attack clean demo docs faults gpu lint matrix notebook slow test
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
@@ -34,6 +34,10 @@ docs: $(VENV)/installed
 # The tutorial is docs/tutorial.py; what GitHub and the site show is what it gave when it was last run.
 notebook: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/run_tutorial.py
+
+# What all of it costs on a GPU, stage after stage; ended, it goes on where it was. Without a GPU it says so.
+gpu: $(VENV)/installed
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py
 
 # What takes too long for CI: the commands of the documentation, one after the other, and the notebook.
 slow: $(VENV)/installed notebook docs

@@ -141,12 +141,16 @@ class MeteredAttack:
 def main(argv: Sequence[str]) -> int:
     """Run the comparison and return its exit code: 0, or 2 with one line for a mistake a user can mend."""
     try:
-        words = read_words(ThroughputOptions, argv, build_parser(ThroughputOptions, PROG))
-        throughput(resolve(ThroughputOptions, words))
+        throughput(read_options(argv))
     except AlignAttnError as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     return 0
+
+
+def read_options(argv: Sequence[str]) -> ThroughputOptions:
+    """Return the options that a command line gives."""
+    return resolve(ThroughputOptions, read_words(ThroughputOptions, argv, build_parser(ThroughputOptions, PROG)))
 
 
 def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:

@@ -5,9 +5,9 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,6 +27,9 @@ SHORTEST_ROW = 0.25
 
 MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
 
+CUDA_GRAPHS_MODE = "reduce-overhead"
+"""Of `torch.compile`."""
+
 GRAPHS_A_MODEL = 4
 """Graphs of one model that `torch.compile` may hold in one measurement; past that, compiling has gone wrong."""
 
@@ -39,11 +42,18 @@ class Setting:
         device: where.
         dtype: autocast's type; float32 = no autocast.
         compiles: whether the model goes through `torch.compile`.
+        compile_options: what that is given besides.
     """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     compiles: bool = False
+    compile_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_cuda_graphs(self) -> bool:
+        """Whether what was compiled is replayed by CUDA graphs."""
+        return self.compiles and self.compile_options.get("mode") == CUDA_GRAPHS_MODE
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -74,8 +84,8 @@ class Subject:
         """Set the mode of `phase`; a compiled model will be compiled anew."""
         self.model.train(phase == "training")
         if self.setting.compiles:
-            self._forward = torch.compile(self.model)
-            self._step_alignments = torch.compile(step_alignments)
+            self._forward = torch.compile(self.model, **self.setting.compile_options)
+            self._step_alignments = torch.compile(step_alignments, **self.setting.compile_options)
 
     def step(self, phase: Phase, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step, as `AlignmentTrainer` does but without the optimizer, and return the diagnostics.
@@ -83,6 +93,9 @@ class Subject:
         A training step is the forward, task loss + λ · mean over layers of A(Q, K), and the backward; an
         evaluation step the forward without gradients.
         """
+        if self.setting.has_cuda_graphs:
+            # What the last step's graphs left in their memory may be overwritten.
+            torch.compiler.cudagraph_mark_step_begin()
         if phase == "evaluation":
             with torch.no_grad(), self._autocast():
                 self._forward(**batch)

@@ -1,0 +1,156 @@
+"""What the package costs and gives on a GPU, measured by one command: `make gpu`.
+
+Stage after stage, each of at most nine minutes: the tests that need CUDA; training and evaluation steps of every
+preset at BERT-base size, beside plain attention in the same run (bfloat16 and float32, three shapes, eager,
+`torch.compile` and CUDA graphs), with their peak memory; what a step launches, and how long the device waits; attacks a
+second. A stage that is measured is written down at once and not measured again: a run that was ended goes on where it
+was. Where there is a CUDA GPU, the GPU section of docs/performance.md is written from what was found; where there is
+none, nothing is.
+
+    python benchmarks/gpu.py --minutes 9        # as much as fits, then again
+    python benchmarks/gpu.py --device cpu --tiny --output dry.json        # the stages without a GPU, to try them
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_report import DOCUMENT, section, write_section
+from gpu_stages import LeftOutError, Plan, Stage, stages_of
+
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_json
+
+SECONDS_A_MINUTE = 60
+STAGE_MINUTES = 9.0
+SHORTEST_ALARM = 1e-3
+"""Seconds; none at all would set no alarm."""
+OUTPUT = Path(__file__).resolve().parent / "gpu.json"
+
+
+class OutOfTimeError(Exception):
+    """A stage did not end in time."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure what is missing; return 0, or 2 with one line for a mistake a user can mend."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="one small cell of each kind, to try the stages")
+    parser.add_argument("--minutes", type=float, help="begin no stage later than this (default: all stages)")
+    parser.add_argument("--again", action="store_true", help="try stages that failed once more")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the JSON of what was measured")
+    parser.add_argument("--document", type=Path, default=DOCUMENT, help="whose GPU section is written")
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("gpu: PyTorch sees no CUDA GPU here, nothing is measured (--device cpu --tiny tries the stages)")
+        return 0
+    if options.device == "cpu" and not options.tiny:
+        print("gpu: --device cpu is there to try the stages: give --tiny", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    plan = Plan.tiny(options.device) if options.tiny else Plan(options.device)
+    try:
+        record = measure_missing(plan, options.output, options.minutes, again=options.again)
+    except AlignAttnError as error:
+        print(f"gpu: {error}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    print(section(record))
+    if options.device == "cuda" and not options.tiny:
+        write_section(options.document, section(record))
+    return 0
+
+
+def measure_missing(plan: Plan, path: Path, minutes: float | None, *, again: bool) -> dict[str, Any]:
+    """Measure the stages that have no result yet, write each down as it ends, and return the whole record.
+
+    Raises:
+        AlignAttnError: if the record is of another machine or other versions.
+    """
+    conditions = conditions_of(plan)
+    record: dict[str, Any] = {"conditions": conditions, "stages": {}}
+    if path.exists():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["conditions"] != conditions:
+            raise AlignAttnError(
+                f"{path} was measured with {record['conditions']}, this is {conditions}: give --output"
+            )
+    known, started = record["stages"], time.monotonic()
+    stages = list(stages_of(plan))
+    missing = [stage for stage in stages if stage.name not in known or (again and "failed" in known[stage.name])]
+    for done, stage in enumerate(missing):
+        seconds = time.monotonic() - started
+        if minutes is not None and seconds > minutes * SECONDS_A_MINUTE:
+            print(f"gpu: {len(missing) - done} of {len(stages)} stages are left: the same command goes on with them")
+            break
+        left = STAGE_MINUTES if minutes is None else min(STAGE_MINUTES, minutes - seconds / SECONDS_A_MINUTE)
+        result = _measured(stage, plan, left)
+        if result is None and left < STAGE_MINUTES:
+            continue  # the command's time was short, not the stage's
+        result = result or {"failed": f"did not end within {STAGE_MINUTES:.0f} minutes"}
+        known[stage.name] = {"kind": stage.kind, **stage.cell, **result}
+        write_json(path, record)
+        print(f"gpu: {stage.name}: {known[stage.name].get('failed', 'done')}", flush=True)
+    return record
+
+
+def conditions_of(plan: Plan) -> dict[str, Any]:
+    """Return what makes two measurements comparable."""
+    device = torch.cuda.get_device_name() if plan.device == "cuda" else plan.device
+    versions = {name: _version(name) for name in ("torch", "transformers", "triton")}
+    return {"device": device, "cuda": torch.version.cuda, "model": plan.model, "repeats": plan.repeats, **versions}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None:
+    """Return what a stage gave, or why it gave nothing; None where the time was up."""
+    start = time.monotonic()
+    try:
+        with _ended_within(minutes * SECONDS_A_MINUTE):
+            result = {"result": stage.measure(plan)}
+    except OutOfTimeError:
+        return None
+    except LeftOutError as error:
+        return {"left_out": str(error)}
+    except Exception as error:  # a stage's failure is a line of the report, and the others go on
+        lines = str(error).strip().splitlines()
+        return {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"}
+    finally:
+        torch.compiler.reset()
+        if plan.device == "cuda":
+            torch.cuda.empty_cache()
+    return {**result, "seconds": time.monotonic() - start}
+
+
+@contextmanager
+def _ended_within(seconds: float) -> Iterator[None]:
+    """Raise `OutOfTimeError` in what takes longer."""
+
+    def on_alarm(*_: object) -> None:
+        raise OutOfTimeError
+
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST_ALARM))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""The GPU section of docs/performance.md, of what `gpu.py` wrote down."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_stages import ROOT
+
+from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.commands.benchmark import Shape
+from alignattn.commands.reproduce.folder import folders_of
+from alignattn.commands.reproduce.table import load_table
+from alignattn.runs.options import RunOptions
+from alignattn.runs.tables import TABLES
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.files import write_text
+
+DOCUMENT = ROOT / "docs" / "performance.md"
+BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"
+END = "<!-- Written by benchmarks/gpu.py up to here. -->"
+
+WANTED: Mapping[str, float] = {"aa-gan": 1.05, "aa-ct": 1.10, "aa-ot": 1.25, "qvi": 1.15, "entmax15": 1.3}
+WANTED_IN = ("bfloat16", "compile", ("32x128", "8x512"))
+"""Type, mode and shapes of the steps that `WANTED` is of."""
+WITHOUT_MEMORY = "CUDA graphs"
+"""Their memory is taken when they are made, so a step's peak says nothing."""
+
+HOURS_OF = ("bfloat16", "eager", "32x128")
+"""Of which steps the hours of a table are taken: what `alignattn finetune --bf16` does."""
+BASE_SIZE = ("albert-base-v2", "mpnet")
+"""Models of the tables that are of BERT-base's size."""
+TRAINING_ROWS: Mapping[str, int] = {
+    "cola": 8_551,
+    "mnli": 392_702,
+    "mrpc": 3_668,
+    "qnli": 104_743,
+    "qqp": 363_846,
+    "rte": 2_490,
+    "sst2": 67_349,
+    "stsb": 5_749,
+    "snli": 549_367,
+    "squad": 87_599,
+    "squad_v2": 130_319,
+    "squadv2": 130_319,
+}
+"""Of the published data sets."""
+SEEDS = range(1, 6)
+SECONDS_AN_HOUR = 3600
+
+Found = Mapping[str, Any]
+
+
+def write_section(document: Path, text: str) -> None:
+    """Put the section between its two marks.
+
+    Raises:
+        AlignAttnError: if the document lacks them.
+    """
+    whole = document.read_text(encoding="utf-8")
+    if BEGIN not in whole or END not in whole:
+        raise AlignAttnError(f"{document} lacks the marks between which the GPU section stands")
+    before, _, rest = whole.partition(BEGIN)
+    write_text(document, f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+
+
+def section(record: Mapping[str, Any]) -> str:
+    """Return the section in Markdown: of the stages that have a result, and what the others lack."""
+    conditions, stages = record["conditions"], record["stages"].values()
+    parts = [
+        "## On a GPU",
+        f"{conditions['model']} with random weights and its own dropout, {conditions['repeats']} repeats, "
+        f"{conditions['device']}, torch {conditions['torch']} (CUDA {conditions['cuda']}), transformers "
+        f"{conditions['transformers']}. bfloat16 is autocast's. Each attention in turns with `soft`, synchronised, as "
+        "ratios of the same repeat: medians (quartiles).",
+        _table(_STEP_HEADINGS, (row for stage in _done(stages, "steps") for row in _step_rows(stage))),
+        _table(("tokens", "mode", "attention", "launches a step", "idle"), map(_profile_row, _done(stages, "profile"))),
+        *map(_attacks, _done(stages, "attacks")),
+        _table(("table", "GPU hours", "of its runs"), _hours_rows(_done(stages, "steps"))),
+        *(f"CUDA tests: {stage['result']['summary']}." for stage in _done(stages, "tests")),
+        *(
+            f"`{name}`: {stage.get('failed') or stage['left_out']}."
+            for name, stage in record["stages"].items()
+            if "result" not in stage
+        ),
+        "```bash\nmake gpu\n```",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+_STEP_HEADINGS = ("type", "tokens", "mode", "attention", "training", "wanted", "evaluation", "extra peak memory")
+
+
+def _step_rows(stage: Found) -> Iterable[Sequence[str]]:
+    training, evaluation = stage["result"]["training"], stage["result"]["evaluation"]
+    dtype, mode, shapes = WANTED_IN
+    is_wanted = (stage["dtype"], stage["mode"]) == (dtype, mode) and stage["shape"] in shapes
+    wanted = WANTED.get(stage["attention"]) if is_wanted else None
+    memory = f"{training['peak_mib'] - training['soft_peak_mib']:.0f} MiB of {training['soft_peak_mib']:.0f}"
+    yield (
+        stage["dtype"],
+        stage["shape"],
+        stage["mode"],
+        stage["attention"],
+        _ratio(training["ratio"]),
+        "" if wanted is None else f"{wanted:.2f}",
+        _ratio(evaluation["ratio"]),
+        "" if stage["mode"] == WITHOUT_MEMORY else memory,
+    )
+
+
+def _profile_row(stage: Found) -> Sequence[str]:
+    result = stage["result"]
+    return (
+        stage["shape"],
+        stage["mode"],
+        stage["attention"],
+        f"{result['launches']:.0f}",
+        f"{100 * result['idle_share']:.0f} %",
+    )
+
+
+def _attacks(stage: Found) -> str:
+    lines = [
+        f"{recipe}: {one['attacks_a_second']:.2f} attacks a second, {_ratio(one['ratio'])} times as fast as with "
+        f"TextAttack's wrapper ({one['attacks']} pairs)"
+        for recipe, one in stage["result"].items()
+    ]
+    return f"SST-2, MiniLM; {'; '.join(lines)}. Wanted: 10 times."
+
+
+def _hours_rows(stages: Iterable[Found]) -> Iterable[Sequence[str]]:
+    seconds: dict[str, float] = {}
+    for stage in stages:
+        if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF:
+            training = stage["result"]["training"]
+            seconds |= {PLAIN_ATTENTION: training["soft_seconds"], stage["attention"]: training["seconds"]}
+    if not seconds:
+        return
+    for name in TABLES:
+        hours, known, runs = hours_of(name, seconds)
+        if known:
+            yield name, f"{hours:.1f}", f"{known} of {runs}, at 128 tokens a row"
+
+
+def hours_of(table: str, seconds: Mapping[str, float]) -> tuple[float, int, int]:
+    """Return how long the trainings of a table take, how many of its runs that is of, and how many it has.
+
+    Those of a model of BERT-base's size and of an attention whose step was measured: their rows, each time they are
+    seen, by the seconds a row.
+
+    Args:
+        table: its name.
+        seconds: of a training step of `HOURS_OF`'s shape, by attention.
+    """
+    folders = folders_of(Path(table), list(load_table(table).cells(SEEDS))).values()
+    rows_a_step = Shape.parse(HOURS_OF[2]).batch
+    total, known = 0.0, 0
+    for options in (folder.options for folder in folders):
+        if not isinstance(options, RunOptions) or options.model.model not in BASE_SIZE:
+            continue
+        rows, attention = _rows(options), options.model.attention or PLAIN_ATTENTION
+        if rows is not None and attention in seconds:
+            known += 1
+            total += seconds[attention] * rows / rows_a_step
+    return total / SECONDS_AN_HOUR, known, len(folders)
+
+
+def _rows(options: RunOptions) -> float | None:
+    """Return how many rows a training sees, each time counted; None where that is not known."""
+    training = options.training
+    if training.max_steps > 0:
+        return training.max_steps * training.per_device_train_batch_size * training.gradient_accumulation_steps
+    rows = options.data.max_train_samples or TRAINING_ROWS.get(options.task.name)
+    return None if rows is None else rows * training.num_train_epochs
+
+
+def _done(stages: Iterable[Found], kind: str) -> list[Found]:
+    return [stage for stage in stages if stage["kind"] == kind and "result" in stage]
+
+
+def _ratio(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(headings)} |", "|" + "---|" * len(headings), *lines]) if lines else ""

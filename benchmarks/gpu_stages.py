@@ -1,0 +1,261 @@
+"""What `gpu.py` measures: stages that stand each for itself, as they are run and as they are written down."""
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import attack_throughput
+import torch
+from throughput_report import summarise_throughput
+
+from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
+from alignattn.cli import main as run_command
+from alignattn.commands.benchmark import Shape
+from alignattn.commands.benchmark.command import load_model
+from alignattn.commands.benchmark.report import costs_of
+from alignattn.commands.benchmark.step_timing import CUDA_GRAPHS_MODE, PHASES, Setting, Subject, make_batch, measure
+from alignattn.robustness.library import check_textattack
+from alignattn.support.errors import AlignAttnError
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+CUDA_TESTS = ("tests/attention", "tests/patching")
+"""Where tests that are marked `cuda` lie."""
+
+SEED = 42
+NUM_LABELS = 2
+PROFILED_STEPS = 5
+NO_KERNELS = ("Memcpy", "Memset")
+"""How what moves memory alone is named by the profiler."""
+
+ATTACKED_EXAMPLES = 50
+ATTACK_RECIPES = ("textfooler", "textbugger")
+"""BAE's masked-language model would have to be trained first."""
+ATTACKED_TRAINING = (
+    "--max_steps 300 --learning_rate 1e-4 --per_device_train_batch_size 32 --evaluation_splits validation"
+)
+
+Result = dict[str, Any]
+
+
+class LeftOutError(AlignAttnError):
+    """A stage lacks what it needs, and says what."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        device: where.
+        model: a name of `alignattn benchmark --model`.
+        attentions: besides `soft`.
+        shapes: of batches.
+        dtypes: `bfloat16` (autocast), `float32`.
+        modes: how a step runs, by name: what `torch.compile` is given, None = it is not compiled.
+        profiled: of `shapes`, whose steps are profiled, in the first of `dtypes`.
+        repeats: timed steps.
+        warmup: steps before them.
+        is_dry: whether only the stages that need nothing else run, to try them.
+    """
+
+    device: str
+    model: str = "bert-base"
+    attentions: tuple[str, ...] = (*(name for name in PRESETS if name != PLAIN_ATTENTION), "entmax15")
+    shapes: tuple[str, ...] = ("32x128", "8x512", "2x4096")
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    modes: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
+        ("eager", None),
+        ("compile", {}),
+        ("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
+    )
+    profiled: tuple[str, ...] = ("32x128", "8x512")
+    repeats: int = 20
+    warmup: int = 5
+    is_dry: bool = False
+
+    @classmethod
+    def tiny(cls, device: str) -> "Plan":
+        """Return a plan that goes through everything with one small cell each; nothing of it is worth a look."""
+        modes = (("eager", None), ("compile", {"disable": True}))
+        return cls(device, "tiny", ("aa-ct",), ("2x8",), ("float32",), modes, ("2x8",), 2, 1, is_dry=True)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One that ends within minutes and is measured once.
+
+    Attributes:
+        kind: `tests`, `steps`, `profile` or `attacks`.
+        cell: which of its kind, by name.
+    """
+
+    kind: str
+    cell: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The key of its result."""
+        return " ".join([self.kind, *self.cell.values()])
+
+    def measure(self, plan: Plan) -> Result:
+        """Measure, and return what the JSON says of it."""
+        return _MEASURES[self.kind](plan, **self.cell)
+
+
+def stages_of(plan: Plan) -> Iterator[Stage]:
+    """Yield the stages of a plan: what the goals are of first."""
+    yield Stage("tests", {})
+    for dtype in plan.dtypes:
+        for shape in plan.shapes:
+            for mode, _ in plan.modes:
+                for attention in plan.attentions:
+                    yield Stage("steps", {"dtype": dtype, "shape": shape, "mode": mode, "attention": attention})
+        if dtype != plan.dtypes[0]:
+            continue
+        for shape in plan.profiled:
+            for mode, _ in plan.modes:
+                for attention in (PLAIN_ATTENTION, *plan.attentions):
+                    yield Stage("profile", {"shape": shape, "mode": mode, "attention": attention})
+        yield Stage("attacks", {})
+
+
+def measure_tests(plan: Plan) -> Result:
+    """Run the tests that need CUDA."""
+    if plan.is_dry:
+        raise LeftOutError("the dry form runs no tests")
+    words = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *CUDA_TESTS]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""]
+    return {"exit_code": done.returncode, "summary": lines[-1]}
+
+
+def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str) -> Result:
+    """Time an attention's steps beside those of `soft`, in turns: seconds, ratio with its quartiles, peak memory."""
+    subjects = [_subject(plan, name, dtype, shape, mode) for name in (PLAIN_ATTENTION, attention)]
+    batch = _batch(plan, subjects[0], shape)
+    found: Result = {}
+    for phase in PHASES:
+        measured = measure(
+            subjects,
+            Shape.parse(shape),
+            phase,
+            batch,
+            repeats=plan.repeats,
+            warmup=plan.warmup,
+            on_repeat=lambda: None,
+        )
+        plain, cost = costs_of(measured)
+        found[phase] = {
+            "soft_seconds": plain.median_seconds,
+            "seconds": cost.median_seconds,
+            "ratio": {"low": cost.ratio.low, "median": cost.ratio.median, "high": cost.ratio.high},
+            "soft_peak_mib": plain.peak_mib,
+            "peak_mib": cost.peak_mib,
+            "diagnostics": cost.diagnostics,
+        }
+    return found
+
+
+def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
+    """Count what a training step launches, and the share of its time in which the device does nothing."""
+    subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
+    batch = _batch(plan, subject, shape)
+    step = functools.partial(subject.step, "training", batch)
+    subject.prepare("training")
+    for _ in range(max(plan.warmup, 1)):
+        step()
+        subject.clear()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if plan.device == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(PROFILED_STEPS):
+            step()
+            subject.clear()
+        subject.setting.synchronize()
+    recorded: Any = profiler.profiler
+    on_cuda = plan.device == "cuda"
+    events = [
+        event
+        for event in recorded.kineto_results.events()
+        if (event.device_type() == torch.profiler.DeviceType.CUDA) == on_cuda and not event.is_user_annotation()
+    ]
+    spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in events]
+    launches = sum(not event.name().startswith(NO_KERNELS) for event in events)
+    return {"launches": launches / PROFILED_STEPS, "idle_share": idle_share(spans)}
+
+
+def idle_share(spans: Sequence[tuple[int, int]]) -> float:
+    """Return the share of the time from the first start to the last end that lies in no span."""
+    if not spans:
+        return 0.0
+    ordered = sorted(spans)
+    (first, busy_until), idle = ordered[0], 0
+    for start, end in ordered[1:]:
+        idle += max(0, start - busy_until)
+        busy_until = max(busy_until, end)
+    return idle / max(busy_until - first, 1)
+
+
+def measure_attacks(plan: Plan) -> Result:
+    """Train MiniLM on SST-2 for a few hundred steps, and attack it with both wrappers in turns."""
+    if plan.is_dry:
+        raise LeftOutError("the dry form attacks nothing")
+    resources, data = SHARED / "resources", SHARED / "data"
+    neighbors, nltk_data = resources / "counterfitted_neighbors.parquet", resources / "nltk_data"
+    for needed in (neighbors, nltk_data, data):
+        if not needed.exists():
+            raise LeftOutError(f"there is no {needed}")
+    try:
+        check_textattack()
+    except AlignAttnError as error:
+        raise LeftOutError(str(error)) from error
+    with tempfile.TemporaryDirectory() as folder:
+        model = f"{folder}/run"
+        words = (
+            f"--model minilm --task sst2 --data_dir {data} --attention soft {ATTACKED_TRAINING} --output_dir {model}"
+        )
+        if run_command(["finetune", *words.split()]) != 0:
+            raise AlignAttnError("the model to attack was not trained: see above")
+        words = (
+            f"--run {model} --recipes {' '.join(ATTACK_RECIPES)} --num_examples {ATTACKED_EXAMPLES} "
+            f"--neighbors {neighbors} --sentence_encoder minilm --nltk_data {nltk_data} "
+            f"--output_dir {folder}/throughput"
+        )
+        pairs = attack_throughput.throughput(attack_throughput.read_options(words.split()))
+    return {
+        one.recipe: {
+            "attacks": one.attacks,
+            "attacks_a_second": 1 / one.seconds,
+            "textattacks_attacks_a_second": 1 / one.textattack_seconds,
+            "ratio": {"low": one.attack_ratio.low, "median": one.attack_ratio.median, "high": one.attack_ratio.high},
+        }
+        for one in summarise_throughput(pairs)
+    }
+
+
+_MEASURES = {
+    "tests": measure_tests,
+    "steps": measure_steps,
+    "profile": measure_profile,
+    "attacks": measure_attacks,
+}
+
+
+def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode: str) -> Subject:
+    options = dict(plan.modes)[mode]
+    setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
+    torch.manual_seed(SEED)
+    return Subject(attention, load_model(plan.model, Shape.parse(shape).length, None), setting)
+
+
+def _batch(plan: Plan, subject: Subject, shape: str) -> dict[str, torch.Tensor]:
+    config = subject.model.config
+    batch = make_batch(Shape.parse(shape), config.vocab_size, config.pad_token_id, NUM_LABELS, SEED)
+    return {name: tensor.to(plan.device) for name, tensor in batch.items()}

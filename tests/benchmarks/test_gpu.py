@@ -1,0 +1,117 @@
+"""`make gpu` in its dry form: every stage, the record that it goes on with, and the section that is written of it."""
+
+import json
+from pathlib import Path
+
+import gpu
+import gpu_stages
+import pytest
+import torch
+from gpu_report import BEGIN, DOCUMENT, END, TABLES, hours_of, section, write_section
+from gpu_stages import Plan, idle_share, stages_of
+
+from alignattn.attention.config import PRESETS
+from alignattn.cli import USER_ERROR_EXIT_CODE
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory):
+    """The record of a dry run, and what it left of a document that it was shown."""
+    folder = tmp_path_factory.mktemp("gpu")
+    (folder / "page.md").write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    words = f"--device cpu --tiny --output {folder}/gpu.json --document {folder}/page.md"
+    assert gpu.main(words.split()) == 0
+    return folder
+
+
+def stages_in(folder: Path):
+    return json.loads((folder / "gpu.json").read_text())["stages"]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_dry_form_ends_with_a_result_of_every_stage_or_why_there_is_none(dry):
+    stages = stages_in(dry)
+    assert list(stages) == [stage.name for stage in stages_of(Plan.tiny("cpu"))]
+    assert {stage["kind"] for stage in stages.values() if "result" in stage} == {"steps", "profile"}
+    assert {stage["kind"] for stage in stages.values() if "left_out" in stage} == {"tests", "attacks"}
+    assert stages["profile 2x8 eager aa-ct"]["result"]["launches"] > 0
+
+
+def test_what_is_measured_on_a_cpu_is_never_written_into_a_document(dry):
+    assert "old" in (dry / "page.md").read_text()
+
+
+def test_what_is_measured_is_not_measured_again(dry, tmp_path, capsys):
+    record = json.loads((dry / "gpu.json").read_text())
+    del record["stages"]["attacks"]
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(record))
+    assert gpu.main(["--device", "cpu", "--tiny", "--output", str(path)]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("gpu: ")] == ["gpu: attacks: done"]
+    assert stages_in(tmp_path) == stages_in(dry)
+
+
+def test_another_machine_s_record_is_not_gone_on_with(dry, tmp_path, capsys):
+    record = json.loads((dry / "gpu.json").read_text())
+    record["conditions"]["device"] = "another"
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(record))
+    assert gpu.main(["--device", "cpu", "--tiny", "--output", str(path)]) == USER_ERROR_EXIT_CODE
+    assert "give --output" in capsys.readouterr().err
+
+
+def test_a_stage_that_fails_or_takes_too_long_is_a_line_and_the_others_go_on(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("out of order\nand more")
+
+    def hangs(*_, **__):
+        torch.zeros(()).item()
+        while True:
+            pass
+
+    monkeypatch.setitem(gpu_stages._MEASURES, "steps", fails)
+    monkeypatch.setitem(gpu_stages._MEASURES, "profile", hangs)
+    monkeypatch.setattr(gpu, "STAGE_MINUTES", 1e-3)
+    record = gpu.measure_missing(Plan.tiny("cpu"), tmp_path / "gpu.json", None, again=False)
+    assert record["stages"]["steps float32 2x8 eager aa-ct"]["failed"] == "RuntimeError: out of order"
+    assert "did not end" in record["stages"]["profile 2x8 eager soft"]["failed"]
+    assert "out of order" in section(record)
+
+
+def test_without_cuda_it_says_so_and_that_is_no_error(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main(["--output", str(tmp_path / "gpu.json")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert not (tmp_path / "gpu.json").exists()
+
+
+def test_the_section_stands_between_its_marks(dry, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    write_section(page, section(json.loads((dry / "gpu.json").read_text())))
+    text = page.read_text()
+    assert text.startswith("above\n")
+    assert text.endswith("below\n")
+    assert "| float32 | 2x8 | eager | aa-ct |" in text
+    assert "old" not in text
+    assert BEGIN in DOCUMENT.read_text()
+
+
+def test_every_preset_is_in_the_plan():
+    assert set(Plan("cuda").attentions) == {*PRESETS, "entmax15"} - {"soft"}
+
+
+@pytest.mark.parametrize(
+    ("spans", "share"), [([], 0), ([(0, 10)], 0), ([(0, 2), (8, 10)], 0.6), ([(0, 9), (1, 2), (5, 10)], 0)]
+)
+def test_idle_share(spans, share):
+    assert idle_share(spans) == pytest.approx(share)
+
+
+def test_hours_are_those_of_the_steps_of_a_table():
+    """Table 1: 10 tasks, four attentions, five seeds, of which one attention was measured."""
+    assert "table1" in TABLES
+    hours, known, runs = hours_of("table1", {"soft": 1.0})
+    assert (known, runs) == (50, 200)
+    assert hours == pytest.approx(2 * hours_of("table1", {"soft": 0.5})[0])
+    assert hours > 0
