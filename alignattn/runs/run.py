@@ -223,13 +223,16 @@ def _result(
 
 
 def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_model: str | None) -> Iterator[str]:
-    """Yield what is to be known of the rows before a training begins."""
+    """Yield what is to be known of the rows and the attention before a training begins."""
     labels = getattr(task, "labels", ())
     if options.task is None and labels:
         numbered = [f"{number} = {name}" for number, name in enumerate(labels)]
         yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
     elif options.task is None:
         yield f"{task.name}: the labels are scores"
+    if options.attention.filled_slots:
+        weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
+        yield f"attention {options.attention.name}{weight}"
     if of_model is not None:
         yield of_model
     yield from (f"{split}: {rows}" for split, rows in cut.items())

@@ -52,6 +52,7 @@ def test_a_run_says_what_is_odd_of_its_rows(
     result = json.loads((folder / "results.json").read_text())
     assert (result["task"], result["labels"]) == ("reviews", ["4", "5"])
     assert "reviews, 2 labels: 0 = 4, 1 = 5" in out
+    assert "\nattention aa-ct, λ 0.01\n" in out
     assert json.loads((folder / "config.json").read_text())["id2label"] == {"0": "4", "1": "5"}
     assert (result["train_rows"], result["evaluation_rows"]) == (20, {"validation": 20})
     assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "matthews_correlation"}

@@ -15,7 +15,7 @@ from alignattn.support.options import Options, options_of
 from alignattn.support.shard import WHOLE, Shard
 
 STANDARD_STREAM = "-"
-FORMATS = (".csv", ".jsonl", ".parquet")
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
 LOCAL, RAY = "local", "ray"
 

@@ -17,7 +17,7 @@ from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import CONLL
 
-CSV, JSON_LINES, PARQUET = ".csv", ".jsonl", ".parquet"
+CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
 NESTED = (".json", JSON_LINES, CONLL)
 """Endings of files whose rows hold lists, which JSON lines hold as well."""
 PARQUET_MAGIC = b"PAR1"
@@ -69,7 +69,8 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
     if path.suffix.lower() == PARQUET:
         return _parquet_source(path, task, may_be_empty)
     rows = kind_of(task).read_rows(task, path, encoding)
-    return _dataset_source(rows, task, str(path), JSON_LINES if plain_suffix(path) in NESTED else CSV)
+    suffix = plain_suffix(path)
+    return _dataset_source(rows, task, str(path), JSON_LINES if suffix in NESTED else TSV if suffix == TSV else CSV)
 
 
 def stdin_source(task: Task, *, encoding: str | None = None) -> Source:

@@ -1,4 +1,4 @@
-"""Files of predicted rows: CSV, JSON lines and Parquet, written a part at a time."""
+"""Files of predicted rows: CSV, tab-separated, JSON lines and Parquet, written a part at a time."""
 
 import csv
 import json
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +20,9 @@ Write = Callable[[pa.Table], None]
 
 
 @contextmanager
-def csv_writer(file: IO[str]) -> Iterator[Write]:
+def csv_writer(file: IO[str], delimiter: str = ",") -> Iterator[Write]:
     """Yield what writes CSV; texts stand as they are, all else as JSON, and nothing for what is missing."""
-    writer: Any = csv.writer(file, lineterminator="\n")
+    writer: Any = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     is_first = True
 
     def write(table: pa.Table) -> None:
@@ -66,6 +67,7 @@ def parquet_writer(path: Path) -> Iterator[Write]:
 
 TEXT_WRITERS: Mapping[str, Callable[[IO[str]], AbstractContextManager[Write]]] = {
     ".csv": csv_writer,
+    ".tsv": partial(csv_writer, delimiter="\t"),
     ".jsonl": json_lines_writer,
 }
 """By the ending of the file's name."""

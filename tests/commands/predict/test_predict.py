@@ -142,10 +142,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8") as file:
         return [
             row | {name: json.loads(row[name]) for name in ("probability", "probabilities")}
-            for row in csv.DictReader(file)
+            for row in csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         ]
 
 
+FORMS = ("csv", "tsv", "jsonl", "parquet")
 NEW = [
     {"meant": "free text, as it comes", "said": "the cat sees a dog", "n": "1"},
     {"meant": "", "said": 'a "red"\ncat, old; not small', "n": "22"},
@@ -156,15 +157,16 @@ NEW = [
 @pytest.fixture
 def new(tmp_path: Path) -> dict[str, Path]:
     """The same rows in every form."""
-    paths = {name: tmp_path / f"new.{name}" for name in ("csv", "jsonl", "parquet")}
+    paths = {name: tmp_path / f"new.{name}" for name in FORMS}
     pd.DataFrame(NEW).to_csv(paths["csv"], index=False)
+    pd.DataFrame(NEW).to_csv(paths["tsv"], index=False, sep="\t")
     write_rows(paths["jsonl"], NEW)
     pq.write_table(pa.Table.from_pylist(NEW), paths["parquet"])
     return paths
 
 
-@pytest.mark.parametrize("written", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("given", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("written", FORMS)
+@pytest.mark.parametrize("given", FORMS)
 def test_every_form_is_read_and_written_with_the_columns_of_the_rows(given, written, new, own, tmp_path):
     target = tmp_path / f"out.{written}"
     assert predict("--run", own / "run", "--file", new[given], "--output_file", target) == 0
@@ -210,7 +212,11 @@ def test_texts_and_standard_input_are_answered_on_standard_output(new, own, caps
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
         assert predict("--run", own / "run", "--file", "-") == 0
         out = capsys.readouterr().out
-        found = list(csv.DictReader(io.StringIO(out))) if form == "csv" else list(map(json.loads, out.splitlines()))
+        found = (
+            list(csv.DictReader(io.StringIO(out)))
+            if form in ("csv", "tsv")
+            else list(map(json.loads, out.splitlines()))
+        )
         assert [row["prediction"] for row in found] == [answer["prediction"] for answer in expected]
 
 
@@ -344,7 +350,7 @@ MISTAKES = [
     ("", "nothing to predict"),
     ("--file {new} --text a", "and not both"),
     ("--file {missing}", "there is no file"),
-    ("--file {new} --output_file x.txt", "must end in .csv, .jsonl, .parquet"),
+    ("--file {new} --output_file x.txt", "must end in .csv, .tsv, .jsonl, .parquet"),
     ("--file {new} --output_file {new}", "is there already"),
     ("--file {new} --shard 1/2", "for a folder of Parquet files"),
     ("--file {new} --launcher ray", "for a folder of Parquet files"),
