@@ -1,4 +1,4 @@
-"""Attention that pools a sequence by a learned query."""
+"""Attention that pools a sequence by learned queries."""
 
 import torch
 from torch import Tensor, nn
@@ -7,33 +7,72 @@ from alignattn.attention.attend import attend
 from alignattn.attention.cross_mask import CrossMask
 
 
-class AttentionPooling(nn.Module):
-    """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)).
+class QueryPooling(nn.Module):
+    """Pools by a learned query for each head, over keys that a subclass makes of what it pools.
 
-    Yang et al. 2016, eqs. 5 to 7. A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a
-    value. With the values of Wu et al. 2020 it is their eqs. 1 to 6, for of one query the Q̂ that a value meets is q.
+    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. With the values of Wu et al.
+    2020 it is their eqs. 4 to 6, for of one query the Q̂ that a value meets is q.
+
+    Args:
+        query: as it begins, `[H · d]`.
+        key_projection: to the keys of all heads side by side.
+        num_heads: heads H.
+    """
+
+    def __init__(self, query: Tensor, key_projection: nn.Module, num_heads: int = 1) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.pooling_query = nn.Parameter(query)
+        self.key_projection = key_projection
+
+    def pool(self, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool by given keys.
+
+        Args:
+            keys: `[B, n, H · d]`.
+            values: likewise, what is averaged.
+            mask: `[B, n]` bool, True = a real token; None = all are real. Each row needs a real one.
+
+        Returns:
+            `[B, H · d]`.
+        """
+        query = self.pooling_query.to(keys.dtype).expand(len(keys), 1, -1)
+        heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, keys, values)]
+        return attend(self, heads[0], heads[1], heads[2], CrossMask(None, mask), scale=1.0).flatten(1)
+
+
+class AttentionPooling(QueryPooling):
+    """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)) (Yang et al. 2016, eqs. 5 to 7).
 
     Args:
         dim: size of a token's vector and of the result.
     """
 
-    num_heads = 1
+    key_projection: nn.Linear
 
     def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.pooling_query = nn.Parameter(dim**-0.5 * torch.randn(dim))
-        self.key_projection = nn.Linear(dim, dim)
+        super().__init__(dim**-0.5 * torch.randn(dim), nn.Linear(dim, dim))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pool tokens.
+        """Return `[B, dim]` of tokens `[B, n, dim]`; `mask` as for `pool`."""
+        return self.pool(torch.tanh(self.key_projection(tokens)), tokens, mask)
 
-        Args:
-            tokens: `[B, n, dim]`.
-            mask: `[B, n]` bool, True = a real token; None = all are real. Each row needs a real one.
 
-        Returns:
-            `[B, dim]`.
-        """
-        query = self.pooling_query.to(tokens.dtype).expand(len(tokens), 1, 1, -1)
-        key = torch.tanh(self.key_projection(tokens))[:, None]
-        return attend(self, query, key, tokens[:, None], CrossMask(None, mask), scale=1.0)[:, 0, 0]
+class FeaturePooling(QueryPooling):
+    """Pools each feature by weights of its own: s_k = Σ_i p_ki x_ki, p_k = softmax_i(f(x_i)_k).
+
+    f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional attention of source to token of Shen et al. 2018, §3.1 and 3.2. The
+    features are as many heads of size 1; q, 1 at first, is what values and other scores meet. The bias after W, which
+    moves all scores of a feature alike, is left out.
+
+    Args:
+        dim: size of a token's vector and of the result.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(torch.ones(dim), nn.Linear(dim, dim, bias=False), num_heads=dim)
+        self.hidden = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `[B, dim]` of tokens `[B, n, dim]`; `mask` as for `pool`."""
+        return self.pool(self.key_projection(nn.functional.elu(self.hidden(tokens))), tokens, mask)

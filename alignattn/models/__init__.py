@@ -90,11 +90,6 @@ class ModelEntry(Entry):
     traits: Traits = field(default_factory=Traits)
 
 
-def _sentence_pair_traits(training: Mapping[str, Any]) -> Traits:
-    training = {"weight_decay": 0.0, "per_device_train_batch_size": 64, **training}
-    return Traits(tasks=(TextClassification,), texts=(2,), reads_embeddings=True, training=training)
-
-
 ALL_SLOTS = tuple(SLOTS)
 OF_POOLING = tuple(slot for slot in SLOTS if slot != "alignment")
 ONE_QUERY = {"alignment": "pools by a learned query, which has no distribution to align"}
@@ -102,6 +97,19 @@ ONE_QUERY = {"alignment": "pools by a learned query, which has no distribution t
 
 FROM_NOTHING: Mapping[str, Mapping[str, str]] = {"qvi": {"init": "paper"}, "sum": {"init": "paper"}}
 """No pretrained function is there to begin at."""
+
+
+def _sentence_pair_traits(training: Mapping[str, Any], slots: tuple[str, ...] = ()) -> Traits:
+    training = {"weight_decay": 0.0, "per_device_train_batch_size": 64, **training}
+    return Traits(
+        tasks=(TextClassification,),
+        slots=slots,
+        refused=ONE_QUERY if slots else {},
+        slot_options={"value": FROM_NOTHING},
+        texts=(2,),
+        reads_embeddings=True,
+        training=training,
+    )
 
 
 def _text_traits(
@@ -192,6 +200,17 @@ MODELS = Registry(
                 | {"max_grad_norm": 10.0, "num_train_epochs": 10}
             ),
         ),
+        # Ours, as of the classifiers of single texts.
+        "co-attention": ModelEntry(
+            ".parallel_co_attention:CoAttentionForSequenceClassification",
+            "two texts, each weighed by the other (parallel co-attention of Lu et al. 2016)",
+            "lu2016hierarchical",
+            traits=_sentence_pair_traits(
+                {"optim": "adamw_torch", "learning_rate": 1e-3, "lr_scheduler_type": "constant"}
+                | {"max_grad_norm": 5.0, "num_train_epochs": 5},
+                OF_POOLING,
+            ),
+        ),
         "gat": ModelEntry(
             ".graph_attention:GatForNodeClassification",
             "a graph attention network (Veličković et al. 2018)",
@@ -242,6 +261,18 @@ MODELS = Registry(
             ".lstm:LstmAttForSequenceClassification",
             "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
             "wu2020improving",
+            traits=_text_traits(OF_POOLING),
+        ),
+        "lstm-multidim": ModelEntry(
+            ".lstm:LstmMultidimForSequenceClassification",
+            "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
+            "shen2018disan",
+            traits=_text_traits(OF_POOLING),
+        ),
+        "lstm-dme": ModelEntry(
+            ".lstm_dme:LstmDmeForSequenceClassification",
+            "an LSTM over dynamic meta-embeddings: a word's vector and spelling, weighed (Kiela et al. 2018)",
+            "kiela2018dynamic",
             traits=_text_traits(OF_POOLING),
         ),
         "han": ModelEntry(

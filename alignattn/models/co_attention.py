@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from alignattn.attention.cross_mask import CrossMask
+from alignattn.models.sentence_pair import masked_softmax
 from alignattn.models.transformer_units import Around, FeedForward, MultiHeadAttention, SelfAttentionUnit
 
 Sides = tuple[str, str]
@@ -120,6 +120,4 @@ class AttentionReduction(nn.Module):
     def weights(self, tokens: Tokens) -> Tensor:
         """Return what each token weighs, `[B, n]`; padding nothing."""
         scores = self.weigh(self.dropout(self.inner(tokens.states).relu()))[..., 0]
-        if tokens.mask is not None:
-            scores = scores.masked_fill(~tokens.mask, torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1)
+        return scores.softmax(dim=-1) if tokens.mask is None else masked_softmax(scores, tokens.mask)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from alignattn.models.encoders import run_recurrent
 from alignattn.models.pooling import average, maximum
-from alignattn.models.sentence_pair import SentencePairClassifier, attend_both_ways
+from alignattn.models.sentence_pair import SentencePairClassifier, attend_both_ways, side_by_side
 from alignattn.models.word_model import Sentences, WordModelConfig
 
 
@@ -58,6 +58,5 @@ class EsimForSequenceClassification(SentencePairClassifier):
     def _compose(self, sentences: Sentences, aligned: Tensor) -> tuple[Tensor, Tensor]:
         """Enhance, compose and pool, eqs. 14 to 19: two tensors `[B, 2 · hidden_dim]`."""
         states, mask = sentences
-        enhanced = torch.cat([states, aligned, states - aligned, states * aligned], dim=-1)
-        composed = self._run(self.composition, Sentences(self.projection(enhanced), mask))
+        composed = self._run(self.composition, Sentences(self.projection(side_by_side(states, aligned)), mask))
         return average(composed), maximum(composed)

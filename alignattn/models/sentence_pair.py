@@ -1,4 +1,4 @@
-"""What Decomposable Attention and ESIM share: two sentences out of one batch, and the alignment between them."""
+"""What the classifiers of pairs share: two sentences out of one batch, and what is between them."""
 
 import torch
 from torch import Tensor
@@ -55,6 +55,11 @@ def attend_both_ways(scores: Tensor, a: Sentences, b: Sentences) -> tuple[Tensor
     of_b = masked_softmax(scores, b.mask[:, None]) @ b.tokens
     of_a = masked_softmax(scores.mT, a.mask[:, None]) @ a.tokens
     return of_b, of_a
+
+
+def side_by_side(first: Tensor, second: Tensor) -> Tensor:
+    """Return two vectors, their difference and their product, `[…, 4 · d]` of `[…, d]` each (Mou et al. 2016, §3)."""
+    return torch.cat([first, second, first - second, first * second], dim=-1)
 
 
 class SentencePairClassifier(WordModel):

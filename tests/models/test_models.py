@@ -1,4 +1,4 @@
-"""Decomposable Attention and ESIM against their equations, and in transformers' hands."""
+"""The classifiers of pairs against their equations, and in transformers' hands."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
+from alignattn.attention.choices import SLOTS
 from alignattn.commands.demo.data import GENRE, generate
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
 from alignattn.models.build import build_word_model, saved_class
@@ -25,6 +26,7 @@ PAIRS = [
 ]
 TEXTS = [text for pair in PAIRS for text in pair]
 SMALL = {"embedding_dim": 6, "hidden_dim": 5}
+SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
 FURTHER = 3
 
 
@@ -224,6 +226,27 @@ def test_esim_is_its_equations(pair):
     assert_all_close([model(**batch_of(tokenizer, [pair, *PAIRS])).logits[0]], [expected])
 
 
+@pytest.mark.parametrize("pair", PAIRS)
+def test_parallel_co_attention_is_its_equations(pair):
+    model, tokenizer = small_model("co-attention")
+    a, b = (lstm_states(model.encoder.network, words_of(model, tokenizer, text)) for text in pair)
+    affinity = [[torch.tanh(x @ model.co_attention.affinity.weight.T @ y) for y in b] for x in a]
+
+    def pooled(pooling, other, words, others, affinities):
+        from_others = [linear(other.key_projection, word) for word in others]
+        keys = [
+            torch.tanh(linear(pooling.key_projection, word) + weighted(row, from_others))
+            for word, row in zip(words, affinities, strict=True)
+        ]
+        return weighted(softmax([pooling.pooling_query @ key for key in keys]), words)
+
+    of_a, of_b = model.co_attention.pooling_a, model.co_attention.pooling_b
+    x, y = pooled(of_a, of_b, a, b, affinity), pooled(of_b, of_a, b, a, list(zip(*affinity, strict=True)))
+    first, last = (layer for layer in model.classifier if isinstance(layer, torch.nn.Linear))
+    expected = linear(last, linear(first, torch.cat([x, y, x - y, x * y])).clamp(min=0))
+    assert_all_close([model(**batch_of(tokenizer, [pair, *PAIRS])).logits[0]], [expected])
+
+
 def test_each_sentence_may_change_the_logits(name):
     model, tokenizer = small_model(name)
     rows = [("a man", "a bird"), ("a dog", "a bird"), ("a man", "a cat")]
@@ -271,7 +294,7 @@ def test_dropout_acts_in_training_alone(name):
 
 
 # Published rates at published sizes; the tests' models are smaller and take a larger step.
-LEARNING_RATES = {"da": 0.02, "esim": 4e-3}
+LEARNING_RATES = {"da": 0.02, "esim": 4e-3, "co-attention": 4e-3}
 
 
 def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
@@ -447,7 +470,22 @@ def test_a_batch_without_token_types_is_refused(name):
         model(tokenizer("a man", return_tensors="pt")["input_ids"])
 
 
-def test_a_patch_has_nothing_to_reach(name: str) -> None:
-    model = built_of(name, ["a b c"], num_labels=2).model
-    with pytest.raises(AlignAttnError, match="no attention that a patch can reach"):
-        alignattn.patch(model, "soft")
+@pytest.mark.parametrize("slot", SLOTS)
+def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
+    built, choice = built_of(name, config_fields=SMALL), {slot: SLOTS_TAKEN[slot]}
+    if slot not in traits_of(name).slots:
+        with pytest.raises(AlignAttnError, match="no attention that a patch can reach|distribution"):
+            alignattn.patch(built.model, **{"alignment": None} | choice)
+        return
+    model, batch = alignattn.patch(built.model, alignment=None, **choice), batch_of(built.processor, PAIRS)
+    with alignattn.collect(model) as seen:
+        expected = model(**batch).logits
+    for layer in seen.layers:
+        torch.testing.assert_close(layer.weights.sum(-1), torch.ones(len(PAIRS), 1, 1))
+        assert (layer.weights[:, 0, 0][~layer.key_mask] == 0).all()
+    expected.sum().backward()
+    own = [part for path, part in model.named_parameters() if "alignattn" in path]
+    assert all(part.grad.abs().max() > 0 for part in own)
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
+    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)

@@ -119,7 +119,8 @@ def test_weights_of_a_recording_are_of_the_real_words(model_name):
         model(**batch_of(tokenizer))
     for layer in seen.layers:
         torch.testing.assert_close(layer.weights.sum(-1), torch.ones_like(layer.weights[..., 0]))
-        assert (layer.weights[:, 0, 0][~layer.key_mask] == 0).all()
+        if layer.key_mask is not None:
+            assert (layer.weights * ~layer.key_mask[:, None, None]).abs().max() == 0
 
 
 def test_han_is_its_equations_sentence_by_sentence():
@@ -143,6 +144,67 @@ def test_han_is_its_equations_sentence_by_sentence():
         vectors = [pooled(model.word_pooling, encoded(model.word_encoder.network, words)) for words in sentences]
         expected = model.classifier(pooled(model.sentence_pooling, encoded(model.sentence_encoder.network, vectors)))
         torch.testing.assert_close(logits, expected)
+
+
+def by_features(pooling, states):
+    """Shen et al. 2018, feature by feature."""
+    scores = []
+    for state in states:
+        hidden = [pooling.hidden.weight[j] @ state + pooling.hidden.bias[j] for j in range(len(state))]
+        hidden = torch.stack([value if value > 0 else value.exp() - 1 for value in hidden])
+        scores.append(pooling.pooling_query * (pooling.key_projection.weight @ hidden))
+    pooled = []
+    for k in range(len(states[0])):
+        weights = torch.stack([score[k] for score in scores]).softmax(0)
+        pooled.append(sum(weight * state[k] for weight, state in zip(weights, states, strict=True)))
+    return torch.stack(pooled)
+
+
+def test_multi_dimensional_attention_has_a_weight_a_feature():
+    model, tokenizer = small_model("lstm-multidim")
+    torch.nn.init.normal_(model.pooling.pooling_query)
+    alignattn.patch(model, "soft")
+    with alignattn.collect(model) as seen:
+        logits = model(**batch_of(tokenizer)).logits
+    assert seen.layers[0].weights.shape[1:3] == (16, 1)
+    for text, of_batch in zip(TEXTS, logits, strict=True):
+        states, _ = model.encoder.network(model.embedding.weight[tokenizer(text)["input_ids"]])
+        torch.testing.assert_close(of_batch, model.classifier(by_features(model.pooling, states)))
+
+
+SPELLED = {"byte_dim": 4, "spelling_filters": 5, "longest_spelling": 5}
+
+
+def test_dynamic_meta_embeddings_weigh_a_words_vector_and_its_spelling():
+    texts = ["der Vogel überfliegt", "Vogel Vogel sees"]
+    built = built_of("lstm-dme", texts, **SPELLED)
+    model, tokenizer = built.model.double(), built.processor
+    meta, spelling = model.meta_embedding, model.spelling
+    from_vector, from_spelling = meta.key_projection.projections
+
+    def embedded(word):
+        # What is longer is cut, an unknown word has no bytes; filters see nothing beyond a word's ends.
+        index = tokenizer.get_vocab().get(word, tokenizer.unk_token_id)
+        spelled = [spelling.bytes.weight[byte] for byte in word.encode()[:5]] if index != tokenizer.unk_token_id else []
+        around, filters = [torch.zeros(4), *spelled, torch.zeros(4)], spelling.filters.filters
+        states = [
+            (sum(filters.weight[:, :, k] @ around[i + k].double() for k in range(3)) + filters.bias).clamp(min=0)
+            for i in range(len(spelled))
+        ]
+        largest = torch.stack(states).max(0).values if states else torch.zeros(5, dtype=torch.float64)
+        both = [from_vector(model.embedding.weight[index]), from_spelling(largest)]
+        weights = torch.stack([meta.pooling_query @ projected for projected in both]).softmax(0)
+        return weights[0] * both[0] + weights[1] * both[1]
+
+    rows = [*texts, "an unknown vogel"]
+    for text, logits in zip(rows, model(**batch_of(tokenizer, rows)).logits, strict=True):
+        states, _ = model.encoder.network(torch.stack([embedded(word) for word in text.lower().split()]))
+        torch.testing.assert_close(logits, model.classifier(states.max(0).values))
+
+
+def test_nothing_to_weigh_is_refused():
+    with pytest.raises(AlignAttnError, match="longest_spelling and spelling_filters must be 1 or more"):
+        built_of("lstm-dme", longest_spelling=0)
 
 
 def test_sentences_end_at_the_last_of_several_marks_and_after_the_longest():
@@ -202,6 +264,6 @@ def test_a_transformer_is_that_of_pytorch():
 
 
 def test_a_pair_is_refused_by_name(name):
-    said = f"--model {name} reads one text, and a row of task 'mrpc' has 2: take da, esim, memn2n or an"
+    said = f"--model {name} reads one text, and a row of task 'mrpc' has 2: take da, esim, co-attention, memn2n or an"
     with pytest.raises(AlignAttnError, match=said):
         check_fits(ModelOptions(model=name), get_task("mrpc"))
