@@ -10,8 +10,8 @@ from alignattn.attention.cross_mask import CrossMask
 class QueryPooling(nn.Module):
     """Pools by a learned query for each head, over keys that a subclass makes of what it pools.
 
-    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. With the values of Wu et al.
-    2020 it is their eqs. 4 to 6, for of one query the Q̂ that a value meets is q.
+    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. Of one query the Q̂ that a
+    value meets is q.
 
     Args:
         query: as it begins, `[H · d]`.
@@ -44,6 +44,8 @@ class QueryPooling(nn.Module):
 class AttentionPooling(QueryPooling):
     """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)) (Yang et al. 2016, eqs. 5 to 7).
 
+    With the values of Wu et al. 2020 it is their eqs. 1 to 6.
+
     Args:
         dim: size of a token's vector and of the result.
     """
@@ -61,9 +63,9 @@ class AttentionPooling(QueryPooling):
 class FeaturePooling(QueryPooling):
     """Pools each feature by weights of its own: s_k = Σ_i p_ki x_ki, p_k = softmax_i(f(x_i)_k).
 
-    f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional attention of source to token of Shen et al. 2018, §3.1 and 3.2. The
-    features are as many heads of size 1; q, 1 at first, is what values and other scores meet. The bias after W, which
-    moves all scores of a feature alike, is left out.
+    f(x) = q ∗ Wᵀ ELU(W₁ x + b₁), the multi-dimensional attention of source to token of Shen et al. 2018, §3.1 and 3.2.
+    The features are as many heads of size 1; q, 1 at first, is what values and other scores meet. The bias after W,
+    which moves all scores of a feature alike, is left out.
 
     Args:
         dim: size of a token's vector and of the result.

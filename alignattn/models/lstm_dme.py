@@ -1,6 +1,7 @@
 """A classifier of texts over dynamic meta-embeddings: several vectors of each word, weighed (Kiela et al. 2018)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -132,7 +133,8 @@ class LstmDmeForSequenceClassification(TextClassifier):
         built = super().build(material)
         special = set(built.processor.all_special_tokens)
         words = {word: index for word, index in built.processor.get_vocab().items() if word not in special}
-        built.model.spelling.learn(words)
+        model: Any = built.model
+        model.spelling.learn(words)
         return built
 
     def pooled(self, input_ids: Tensor, mask: Tensor) -> Tensor:

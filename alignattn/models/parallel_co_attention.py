@@ -51,8 +51,8 @@ class ParallelCoAttention(nn.Module):
 class CoAttentionForSequenceClassification(SentencePairClassifier):
     """Both directions of an LSTM over each text, co-attention, and the classes of the two vectors side by side.
 
-    Of the paper's model this is the level of its LSTM, without the levels of words and phrases. Its sum of both vectors,
-    which tells no text from the other, is `side_by_side` here.
+    Of the paper's model this is the level of its LSTM, without the levels of words and phrases. Its sum of both
+    vectors, which tells no text from the other, is `side_by_side` here.
     """
 
     config_class = CoAttentionConfig

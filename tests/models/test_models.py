@@ -474,7 +474,7 @@ def test_a_batch_without_token_types_is_refused(name):
 def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     built, choice = built_of(name, config_fields=SMALL), {slot: SLOTS_TAKEN[slot]}
     if slot not in traits_of(name).slots:
-        with pytest.raises(AlignAttnError, match="no attention that a patch can reach|distribution"):
+        with pytest.raises(AlignAttnError, match=r"no attention that a patch can reach|distribution"):
             alignattn.patch(built.model, **{"alignment": None} | choice)
         return
     model, batch = alignattn.patch(built.model, alignment=None, **choice), batch_of(built.processor, PAIRS)
