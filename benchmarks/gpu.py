@@ -2,10 +2,10 @@
 
 Stage after stage, each of at most nine minutes: the tests that need CUDA; training and evaluation steps of every
 preset at BERT-base size, beside plain attention in the same run (bfloat16 and float32, three shapes, eager,
-`torch.compile` and CUDA graphs), with their peak memory; what a step launches, and how long the device waits; attacks a
-second. A stage that is measured is written down at once and not measured again: a run that was ended goes on where it
-was. Where there is a CUDA GPU, the GPU section of docs/performance.md is written from what was found; where there is
-none, nothing is.
+`torch.compile`, CUDA graphs, the kernels), with their peak memory; what a step launches, and how long the device waits;
+attacks a second. A stage that is measured is written down at once and not measured again: a run that was ended goes on
+where it was. Where there is a CUDA GPU, the GPU section of docs/performance.md is written from what was found; where
+there is none, nothing is.
 
     python benchmarks/gpu.py --minutes 9        # as much as fits, then again
     python benchmarks/gpu.py --device cpu --tiny --output dry.json        # the stages without a GPU, to try them
@@ -26,6 +26,7 @@ import torch
 from gpu_report import DOCUMENT, section, write_section
 from gpu_stages import LeftOutError, Plan, Stage, stages_of
 
+from alignattn.attention.alignment.kernels.choice import use_kernels
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json
@@ -131,6 +132,7 @@ def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None
         return {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"}
     finally:
         torch.compiler.reset()
+        use_kernels("eager")
         if plan.device == "cuda":
             torch.cuda.empty_cache()
     return {**result, "seconds": time.monotonic() - start}

@@ -13,6 +13,8 @@ import attack_throughput
 import torch
 from throughput_report import summarise_throughput
 
+from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
 from alignattn.cli import main as run_command
 from alignattn.commands.benchmark import Shape
@@ -27,6 +29,7 @@ SHARED = ROOT.parent / "shared"
 CUDA_TESTS = ("tests/attention", "tests/patching")
 """Where tests that are marked `cuda` lie."""
 
+WITH_KERNELS = ("aa-gan", "aa-ct")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
@@ -48,6 +51,25 @@ class LeftOutError(AlignAttnError):
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How a step runs.
+
+    Attributes:
+        name: in the tables.
+        compile_options: what `torch.compile` is given; None = nothing is compiled.
+        kernels: what computes the alignments.
+    """
+
+    name: str
+    compile_options: Mapping[str, Any] | None = None
+    kernels: Kernels = "eager"
+
+    def attentions(self, plan: "Plan") -> list[str]:
+        """Return those of a plan that are of interest."""
+        return [name for name in plan.attentions if self.kernels == "eager" or name in WITH_KERNELS]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is measured.
 
@@ -57,7 +79,7 @@ class Plan:
         attentions: besides `soft`.
         shapes: of batches.
         dtypes: `bfloat16` (autocast), `float32`.
-        modes: how a step runs, by name: what `torch.compile` is given, None = it is not compiled.
+        modes: how a step runs.
         profiled: of `shapes`, whose steps are profiled, in the first of `dtypes`.
         repeats: timed steps.
         warmup: steps before them.
@@ -69,10 +91,11 @@ class Plan:
     attentions: tuple[str, ...] = (*(name for name in PRESETS if name != PLAIN_ATTENTION), "entmax15")
     shapes: tuple[str, ...] = ("32x128", "8x512", "2x4096")
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
-    modes: tuple[tuple[str, Mapping[str, Any] | None], ...] = (
-        ("eager", None),
-        ("compile", {}),
-        ("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
+    modes: tuple[Mode, ...] = (
+        Mode("eager"),
+        Mode("compile", {}),
+        Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
+        Mode("kernels", kernels="triton"),
     )
     profiled: tuple[str, ...] = ("32x128", "8x512")
     repeats: int = 20
@@ -82,7 +105,7 @@ class Plan:
     @classmethod
     def tiny(cls, device: str) -> "Plan":
         """Return a plan that goes through everything with one small cell each; nothing of it is worth a look."""
-        modes = (("eager", None), ("compile", {"disable": True}))
+        modes = (Mode("eager"), Mode("compile", {"disable": True}))
         return cls(device, "tiny", ("aa-ct",), ("2x8",), ("float32",), modes, ("2x8",), 2, 1, is_dry=True)
 
 
@@ -113,15 +136,15 @@ def stages_of(plan: Plan) -> Iterator[Stage]:
     yield Stage("tests", {})
     for dtype in plan.dtypes:
         for shape in plan.shapes:
-            for mode, _ in plan.modes:
-                for attention in plan.attentions:
-                    yield Stage("steps", {"dtype": dtype, "shape": shape, "mode": mode, "attention": attention})
+            for mode in plan.modes:
+                for attention in mode.attentions(plan):
+                    yield Stage("steps", {"dtype": dtype, "shape": shape, "mode": mode.name, "attention": attention})
         if dtype != plan.dtypes[0]:
             continue
         for shape in plan.profiled:
-            for mode, _ in plan.modes:
-                for attention in (PLAIN_ATTENTION, *plan.attentions):
-                    yield Stage("profile", {"shape": shape, "mode": mode, "attention": attention})
+            for mode in plan.modes:
+                for attention in (PLAIN_ATTENTION, *mode.attentions(plan)):
+                    yield Stage("profile", {"shape": shape, "mode": mode.name, "attention": attention})
         yield Stage("attacks", {})
 
 
@@ -248,8 +271,10 @@ _MEASURES = {
 }
 
 
-def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode: str) -> Subject:
-    options = dict(plan.modes)[mode]
+def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str) -> Subject:
+    mode = next(mode for mode in plan.modes if mode.name == mode_name)
+    use_kernels(mode.kernels)
+    options = mode.compile_options
     setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
     torch.manual_seed(SEED)
     return Subject(attention, load_model(plan.model, Shape.parse(shape).length, None), setting)

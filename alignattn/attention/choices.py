@@ -9,6 +9,10 @@ from alignattn.support.registry import Entry, Registry
 HeadReduction = Literal["sum", "mean"]
 """What an alignment loss does over the heads of a layer."""
 
+Kernels = Literal["eager", "triton"]
+"""What computes an alignment loss: PyTorch's operations, or kernels in Triton, on a GPU and until they are measured
+faster where they are asked for alone."""
+
 
 def _option(name: str, kind: type[Any], **limits: Any) -> Option:
     return Option(name=name, types=(kind,), positional=True, metavar=name, **limits)

@@ -106,7 +106,7 @@ RULES = (
     Rule(
         (
             *("alignment_weight", "alignment_options", "gradient_scope", "head_reduction"),
-            *("alignment_warmup_ratio", "alignment_learning_rate"),
+            *("alignment_warmup_ratio", "alignment_learning_rate", "kernels"),
         ),
         lambda options: options.attention.alignment is None,
         "without an alignment",

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
+from alignattn.attention.alignment.kernels.choice import use_kernels
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
@@ -120,6 +121,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     assert rows.train is not None
     check_shared_graph(task, args, len(rows.train), data_options.fan_out)
     set_seed(args.seed)
+    use_kernels(options.training.kernels)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)
     write_json(options.output_dir / DATA_FILE, data_digests(options))

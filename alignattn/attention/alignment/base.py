@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.alignment.drawn import drawn
+from alignattn.attention.alignment.kernels.choice import takes_kernels
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
 
@@ -80,6 +81,7 @@ class Alignment(nn.Module, ABC):
         step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
             There is none where nothing is drawn.
         by_sample: whether the loss is the mean of what each sample gives alone.
+        has_kernel: whether one of `kernels` can compute it.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
@@ -89,6 +91,7 @@ class Alignment(nn.Module, ABC):
     step: Tensor
     by_sample: ClassVar[bool] = True
     fewest_points: ClassVar[int] = 1
+    has_kernel: ClassVar[bool] = False
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -172,7 +175,9 @@ class Alignment(nn.Module, ABC):
             in_blocks: list[Call] = []
             in_groups: list[Call] = []
             for call in calls:
-                (in_blocks if self.by_sample and takes_blocks(call) else in_groups).append(call)
+                in_kernel = takes_kernels(call.query, has_one=self.has_kernel)
+                is_in_blocks = not in_kernel and self.by_sample and takes_blocks(call)
+                (in_blocks if is_in_blocks else in_groups).append(call)
             parts = [
                 [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
                 for layers, group in self._groups(in_groups)

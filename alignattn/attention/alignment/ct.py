@@ -12,6 +12,7 @@ from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, no
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.cpu.transport import differentiate
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
+from alignattn.attention.alignment.kernels.choice import WIDEST_TRANSPORTED, takes_kernels
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator
 from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
@@ -29,8 +30,8 @@ class CTAlignment(Alignment):
         L = 1 - ½ [ mean_i u(q_i)·attend(τ(q_i), τ(k), u(k)) + mean_j u(k_j)·attend(τ(k_j), τ(q), u(q)) ],
 
     one call of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `cpu.transport.differentiate` does it
-    faster for short samples. Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is
-    reversed at its input and at its output.
+    faster for short samples, on a GPU `kernels.transport` where it is asked for. Queries, keys and the navigator τ_φ
+    descend it, the critic ascends it: its gradient is reversed at its input and at its output.
 
     Diagnostics: `critic_gap`, the Euclidean distance between the mean critic vector of the queries and that of
     the keys, mean over samples and heads: 0 if the critic sees no difference, 2 if it sees them apart.
@@ -45,6 +46,7 @@ class CTAlignment(Alignment):
     """
 
     diagnostic = "critic_gap"
+    has_kernel = True
 
     def __init__(
         self,
@@ -62,12 +64,17 @@ class CTAlignment(Alignment):
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
-        navigated = self.navigator(rows, layers).view(shape).transpose(3, 4)
+        navigated = self.navigator(rows, layers).view(shape)
         criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
         unit = unit_vectors(criticised).view(shape)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
-        similarity = transported_similarity(navigated, unit.transpose(3, 4), mask)
-        similarity = (similarity * tokens.token_weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
+        if takes_kernels(features, navigated.shape[-1], WIDEST_TRANSPORTED):
+            from alignattn.attention.alignment.kernels.transport import weighted_similarity
+
+            similarity = weighted_similarity(navigated, unit, tokens.token_weight, mask)
+        else:
+            similarity = transported_similarity(navigated.transpose(3, 4), unit.transpose(3, 4), mask)
+            similarity = (similarity * tokens.token_weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
         losses = features.shape[4] * tokens.sample_weight.sum(dim=1) - 0.5 * similarity
         with torch.no_grad():

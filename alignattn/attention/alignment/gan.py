@@ -8,6 +8,7 @@ from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
 from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
+from alignattn.attention.alignment.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_kernels
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
 
@@ -30,6 +31,7 @@ class GANAlignment(Alignment):
     """
 
     diagnostic = "discriminator_accuracy"
+    has_kernel = True
 
     def __init__(
         self,
@@ -41,9 +43,16 @@ class GANAlignment(Alignment):
         points: int | None = None,
     ) -> None:
         super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, points=points)
+        self.hidden_dim = hidden_dim
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
+        if fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN) and NetworkPass.knows(self.discriminator):
+            from alignattn.attention.alignment.kernels.discriminator import discriminated
+
+            losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
+            return losses, hits / (2 * features.shape[4])
         logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
         of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
         # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.

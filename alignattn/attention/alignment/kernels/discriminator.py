@@ -1,0 +1,224 @@
+"""The adversary's discriminator and its loss, forward and backward, in one kernel.
+
+A program takes every so many tiles of the rows of one attention call, queries and keys alike, and holds the networks'
+weights on chip: a row is read once, and its gradient, reversed, written once. What the tiles add to the weights'
+gradient and to the loss stays in the program's registers and is written down at its end, for PyTorch to sum over
+programs: there are no atomics, so that a step is the same each time.
+
+Arithmetic, for a row of d features (hidden layer h): two products of d × d and one of d × h forward, as many backward
+in the row and as many in the weights, 12 d² + 6 d h operations in all, 55,000 at d = 64 and h = 16. Memory: 8 d bytes
+a row in float32, 512 at d = 64, and a program's 2 d² + d h sums once. That is 108 operations a byte, where an H100 has
+148 for each byte it reads (495 TFLOP/s of TF32 at 3.35 TB/s): at `high` and `medium` precision
+(`torch.set_float32_matmul_precision`) memory is the limit, at `highest`, with three times the products, arithmetic. By
+the data sheet: nothing was measured on a GPU yet. Compiled for one (no spilled register at d = 64), the weights take
+164 KB of shared memory, which is why a GPU has no wider one; the interpreter takes 128.
+
+Queries and keys come stacked and in float32, as the other losses take them: that copy is not spared.
+"""
+
+from typing import Any, cast
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from alignattn.attention.alignment.kernels.choice import precision, width_of_tile
+from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator, Linear
+
+BLOCK_ROWS = 16
+"""Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
+WARPS = 8
+PROGRAMS = 528
+"""Of all calls: four for each of the 132 multiprocessors of an H100."""
+
+
+@triton.jit
+def _losses(
+    rows,
+    weight,
+    highway_weight,
+    highway_bias,
+    first_weight,
+    first_bias,
+    second_weight,
+    second_bias,
+    to_rows,
+    sums,
+    calls_a_layer,
+    length,
+    heads,
+    size,
+    hidden_size,
+    size_of_sums,
+    SLOPE: tl.constexpr,  # noqa: N803
+    HAS_GRADIENT: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+    HIDDEN: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """Write a program's share of the loss, the accuracy and the gradient in the weights, and the rows' gradient.
+
+    Names are those of `..networks.highway_gradient`. The first half of a call's `length` rows are queries.
+    """
+    call = tl.program_id(0)
+    layer = call // calls_a_layer
+    columns = tl.arange(0, WIDTH)
+    units = tl.arange(0, HIDDEN)
+    is_column = columns < size
+    is_unit = units < hidden_size
+    square = columns[:, None] * size + columns[None, :]
+    in_square = is_column[:, None] & is_column[None, :]
+    oblong = units[:, None] * size + columns[None, :]
+    in_oblong = is_unit[:, None] & is_column[None, :]
+
+    highway_weight += layer * 2 * size * size
+    highway_bias += layer * 2 * size
+    gate_weight = tl.load(highway_weight + square, mask=in_square, other=0.0)
+    transform_weight = tl.load(highway_weight + size * size + square, mask=in_square, other=0.0)
+    gate_bias = tl.load(highway_bias + columns, mask=is_column, other=0.0)
+    transform_bias = tl.load(highway_bias + size + columns, mask=is_column, other=0.0)
+    first = tl.load(first_weight + layer * hidden_size * size + oblong, mask=in_oblong, other=0.0)
+    bias_of_first = tl.load(first_bias + layer * hidden_size + units, mask=is_unit, other=0.0)
+    second = tl.load(second_weight + layer * hidden_size + units, mask=is_unit, other=0.0)
+    bias_of_second = tl.load(second_bias + layer)
+
+    losses = tl.zeros([BLOCK], tl.float32)
+    hits = tl.zeros([BLOCK], tl.float32)
+    to_second_bias = tl.zeros([BLOCK], tl.float32)
+    to_second = tl.zeros([HIDDEN], tl.float32)
+    to_first = tl.zeros([HIDDEN, WIDTH], tl.float32)
+    to_first_bias = tl.zeros([HIDDEN], tl.float32)
+    to_gate_weight = tl.zeros([WIDTH, WIDTH], tl.float32)
+    to_transform_weight = tl.zeros([WIDTH, WIDTH], tl.float32)
+    to_gate_bias = tl.zeros([WIDTH], tl.float32)
+    to_transform_bias = tl.zeros([WIDTH], tl.float32)
+    for tile in range(tl.program_id(1), tl.cdiv(length, BLOCK), tl.num_programs(1)):
+        index = tile * BLOCK + tl.arange(0, BLOCK)
+        is_row = index < length
+        row = call.to(tl.int64) * length + index
+        places = row[:, None] * size + columns[None, :]
+        there = is_row[:, None] & is_column[None, :]
+        x = tl.load(rows + places, mask=there, other=0.0)
+        share = tl.load(weight + row // heads, mask=is_row, other=0.0)
+
+        gate = tl.sigmoid(tl.dot(x, tl.trans(gate_weight), input_precision=PRECISION) + gate_bias[None, :])
+        transform = tl.dot(x, tl.trans(transform_weight), input_precision=PRECISION) + transform_bias[None, :]
+        transform = tl.maximum(transform, 0.0)
+        output = x + gate * (transform - x)
+        hidden = tl.dot(output, tl.trans(first), input_precision=PRECISION) + bias_of_first[None, :]
+        hidden = tl.where(hidden > 0, hidden, SLOPE * hidden)
+        logits = tl.sum(hidden * second[None, :], axis=1) + bias_of_second
+        sign = tl.where(index < length // 2, -1.0, 1.0)
+        against = sign * logits
+        losses += share * (tl.maximum(against, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(against))))
+        hits += tl.where(against < 0, share, 0.0)
+
+        if HAS_GRADIENT:
+            to_logits = sign * tl.sigmoid(against) * share
+            to_hidden = to_logits[:, None] * second[None, :] * tl.where(hidden > 0, 1.0, SLOPE)
+            to_output = tl.dot(to_hidden, first, input_precision=PRECISION)
+            to_transform = tl.where(transform > 0, to_output * gate, 0.0)
+            to_x = to_output * (1.0 - gate)
+            to_gate = to_x * (output - x)
+            to_x += tl.dot(to_gate, gate_weight, input_precision=PRECISION)
+            to_x += tl.dot(to_transform, transform_weight, input_precision=PRECISION)
+            tl.store(to_rows + places, -to_x, mask=there)
+            to_second_bias += to_logits
+            to_second += tl.sum(to_logits[:, None] * hidden, axis=0)
+            to_first += tl.dot(tl.trans(to_hidden), output, input_precision=PRECISION)
+            to_first_bias += tl.sum(to_hidden, axis=0)
+            to_gate_weight += tl.dot(tl.trans(to_gate), x, input_precision=PRECISION)
+            to_transform_weight += tl.dot(tl.trans(to_transform), x, input_precision=PRECISION)
+            to_gate_bias += tl.sum(to_gate, axis=0)
+            to_transform_bias += tl.sum(to_transform, axis=0)
+
+    sums += (call.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * size_of_sums
+    tl.store(sums, tl.sum(losses, axis=0))
+    tl.store(sums + 1, tl.sum(hits, axis=0))
+    if HAS_GRADIENT:
+        sums += 2
+        tl.store(sums + square, to_gate_weight, mask=in_square)
+        tl.store(sums + size * size + square, to_transform_weight, mask=in_square)
+        sums += 2 * size * size
+        tl.store(sums + columns, to_gate_bias, mask=is_column)
+        tl.store(sums + size + columns, to_transform_bias, mask=is_column)
+        sums += 2 * size
+        tl.store(sums + oblong, to_first, mask=in_oblong)
+        sums += hidden_size * size
+        tl.store(sums + units, to_first_bias, mask=is_unit)
+        tl.store(sums + hidden_size + units, to_second, mask=is_unit)
+        tl.store(sums + 2 * hidden_size, tl.sum(to_second_bias, axis=0))
+
+
+class _Discriminated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        calls, heads, size = features.shape[0], *features.shape[-2:]
+        length = features[0].numel() // size
+        layers, hidden_size, _ = parameters[2].shape
+        has_gradient = any(ctx.needs_input_grad)
+        programs = min(triton.cdiv(length, BLOCK_ROWS), max(1, PROGRAMS // calls))
+        counts = [tensor[0].numel() for tensor in parameters]
+        sums = features.new_empty(calls, programs, 2 + has_gradient * sum(counts))
+        to_features = torch.empty_like(features) if has_gradient else features
+        _losses[(calls, programs)](
+            features,
+            weight,
+            *parameters,
+            to_features,
+            sums,
+            calls // layers,
+            length,
+            heads,
+            size,
+            hidden_size,
+            sums.shape[-1],
+            SLOPE=LEAKY_SLOPE,
+            HAS_GRADIENT=has_gradient,
+            BLOCK=BLOCK_ROWS,
+            WIDTH=width_of_tile(size),
+            HIDDEN=width_of_tile(hidden_size),
+            PRECISION=precision(),
+            num_warps=WARPS,
+        )
+        losses, hits, *to_parameters = sums.sum(dim=1).split([1, 1, *counts] if has_gradient else [1, 1], dim=1)
+        if has_gradient:
+            ctx.save_for_backward(to_features, *to_parameters)
+            ctx.shapes = [tensor.shape for tensor in parameters]
+        losses, hits = losses.flatten(), hits.flatten()
+        ctx.mark_non_differentiable(hits)
+        return losses, hits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grad_outputs[0]
+        to_features, *to_parameters = ctx.saved_tensors
+        scaled = (gradient * scale[:, None] for gradient in to_parameters)
+        of_layers = [
+            gradient.view(shape[0], -1, gradient.shape[1]).sum(dim=1).view(shape)
+            for gradient, shape in zip(scaled, ctx.shapes, strict=True)
+        ]
+        return to_features * scale.view(-1, 1, 1, 1, 1, 1), None, *of_layers
+
+
+def discriminated(features: Tensor, weight: Tensor, network: Discriminator, layers: slice) -> tuple[Tensor, Tensor]:
+    """Return the discriminator's loss in telling queries from keys, and the weight of what it tells, of calls, `[C]`.
+
+    The discriminator descends the loss, queries and keys ascend it.
+
+    Args:
+        features: queries and keys, float32 `[C, 2, B, n, H, d]`, with as many calls in succession of each layer.
+        weight: of each token, `[1 or C, 1 or 2, B, n]`.
+        network: of one output.
+        layers: whose networks.
+    """
+    highway, first, _, second = cast(Any, network)
+    linear: tuple[Linear, ...] = (highway.gate_and_transform, first, second)
+    parameters = [tensor.contiguous() for layer in linear for tensor in layer.parameters_for(features, layers)]
+    weight = weight.expand(features.shape[:4]).contiguous()
+    found: tuple[Tensor, Tensor] = _Discriminated.apply(features.contiguous(), weight, *parameters)
+    return found

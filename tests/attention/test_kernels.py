@@ -1,0 +1,141 @@
+"""Triton's kernels, interpreted in float32, against the dense formulas in float64; and where they do not fit."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from dense_alignments import DENSE
+from kernel_cases import CASES, results
+from safetensors.torch import load_file
+
+from alignattn.attention.alignment.kernels import choice
+from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.support.errors import AlignAttnError
+
+APART = Path(sys.prefix) / "kernels"
+"""Where `make` lays Triton."""
+SCRIPT = Path(__file__).parent.parent / "kernel_cases.py"
+SCALE = 3
+ASCENDING = {"gan": ("query", "key"), "ct": ("critic",)}
+"""What climbs the loss: its gradient is the negative."""
+TOLERANCE = {"rtol": 2e-4, "atol": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """What the kernels give for every case, by case and name."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    if find_spec("triton") is None:
+        if not APART.is_dir():
+            pytest.skip("needs Triton: the extra kernels")
+        environment["PYTHONPATH"] = os.pathsep.join([str(APART), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = tmp_path_factory.mktemp("kernels") / "found.safetensors"
+    done = subprocess.run([sys.executable, SCRIPT, path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no kernel" not in done.stderr
+    assert {"discriminator", "transport"} <= set(done.stdout.split())
+    return load_file(path)
+
+
+@pytest.fixture
+def asked_for(no_kernels):
+    use_kernels("triton")
+
+
+def dense(case):
+    """The loss and the gradients of a case of one layer, by the formula written out."""
+    module, (query, key) = case.alignment(torch.float64), case.features(torch.float64)
+    masks = [
+        torch.ones(side.shape[0], side.shape[2], dtype=torch.bool) if mask is None else mask
+        for side, mask in zip((query, key), case.masks(), strict=True)
+    ]
+    if case.keys is None:
+        masks[1] = masks[0]
+    rows = masks[0].any(dim=1) & masks[1].any(dim=1)
+    loss = DENSE[case.name](module, query[rows], key[rows], masks[0][rows], masks[1][rows])
+    if case.head_reduction == "mean":
+        loss = loss / case.shape[1]
+    (SCALE * loss).backward()
+    found = {"query": query.grad, "key": key.grad}
+    found |= {name: parameter.grad for name, parameter in module.named_parameters()}
+    ascending = ASCENDING[case.name]
+    return {"loss": loss.detach()} | {
+        name: -gradient if name.split(".")[0] in ascending else gradient for name, gradient in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradients_are_those_of_the_dense_formula(name, interpreted):
+    case = CASES[name]
+    exact = results(case, torch.float64)
+    expected = exact if case.layers > 1 else dense(case) | {"diagnostic": exact["diagnostic"]}
+    assert set(expected) == set(exact)
+    for key, value in expected.items():
+        found = interpreted[f"{name}/{key}"]
+        torch.testing.assert_close(
+            found.double(), value.detach().double(), **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}"
+        )
+    assert interpreted[f"{name}/query"].abs().max() > 0
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("asked_for")
+def test_on_a_gpu(name, capsys):
+    found, expected = results(CASES[name], device="cuda"), results(CASES[name], torch.float64)
+    assert capsys.readouterr().err == ""
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key].cpu().double(), value.double(), **TOLERANCE)
+
+
+@pytest.mark.usefixtures("asked_for")
+class TestWhereNoneFits:
+    def test_pytorch_computes_and_one_line_says_why_once(self, capsys):
+        use_kernels("eager")
+        expected = results(CASES["ct-padded"])
+        use_kernels("triton")
+        for _ in range(2):
+            torch.testing.assert_close(results(CASES["ct-padded"]), expected, rtol=0, atol=0)
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("features", "width", "has_one", "said"),
+        [
+            (torch.zeros(1), 16, True, "on cpu"),
+            (torch.zeros(1, device="meta"), 16, False, "none of this alignment"),
+        ],
+    )
+    def test_what_is_said(self, features, width, has_one, said, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        assert not choice.takes_kernels(features, width, has_one=has_one)
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("features", "width", "said"),
+        [(torch.zeros(1, dtype=torch.float64), 16, "float64"), (torch.zeros(1), 129, "wider than 128")],
+    )
+    def test_what_is_said_of_features_where_kernels_run(self, features, width, said, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
+        assert not choice.takes_kernels(features, width)
+        assert said in capsys.readouterr().err
+
+    def test_without_triton(self, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", False)
+        assert not choice.takes_kernels(torch.zeros(1))
+        assert "kernels]" in capsys.readouterr().err
+
+
+def test_by_default_none_is_taken_and_nothing_said(capsys):
+    assert not choice.takes_kernels(torch.zeros(1))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_unknown_implementation_is_refused():
+    with pytest.raises(AlignAttnError, match="eager, triton"):
+        use_kernels("cuda")

@@ -1,0 +1,135 @@
+"""Alignments computed by kernels in Triton's interpreter: a process of its own, for Triton asks once how it is to run.
+
+    TRITON_INTERPRET=1 python tests/kernel_cases.py FILE
+
+writes losses, diagnostics and gradients of all cases, and prints which kernels were loaded.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from alignattn.attention.alignment import kernels
+from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.attention.choices import ALIGNMENTS
+
+PROGRAMS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss of one call.
+
+    Attributes:
+        name: of the alignment.
+        shape: samples, heads, queries and features of a head.
+        keys: how many, where not as many as queries.
+        counts: real tokens of each sample; the second is that of the keys.
+        options: of the alignment.
+        head_reduction: likewise.
+        layers: of the model; with more than one each calls once, with features that differ.
+    """
+
+    name: str
+    shape: tuple[int, int, int, int]
+    keys: int | None = None
+    counts: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
+    options: dict[str, Any] = field(default_factory=dict)
+    head_reduction: str = "sum"
+    layers: int = 1
+
+    def features(self, dtype: torch.dtype, device: str = "cpu"):
+        """Queries and keys `[B, H, n, d]`, to be differentiated in."""
+        batch, heads, length, dim = self.shape
+        generator = torch.Generator().manual_seed(0)
+        sides = [torch.randn(batch, heads, n, dim, generator=generator) for n in (length, self.keys or length)]
+        return [side.to(device, dtype).requires_grad_() for side in sides]
+
+    def masks(self, device: str = "cpu"):
+        """Of queries and of keys, `[B, n]` or None."""
+        lengths = (self.shape[2], self.keys or self.shape[2])
+        pairs = zip(self.counts, lengths, strict=True)
+        return [
+            None if counts is None else (torch.arange(n) < torch.tensor(counts)[:, None]).to(device)
+            for counts, n in pairs
+        ]
+
+    def alignment(self, dtype: torch.dtype, device: str = "cpu"):
+        """The loss with parameters away from where they start, where little passes the gate."""
+        torch.manual_seed(1)
+        module = ALIGNMENTS.load(self.name)(
+            self.shape[-1], num_layers=self.layers, head_reduction=self.head_reduction, **self.options
+        )
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        return module.to(device, dtype)
+
+
+CASES = {
+    "ct": Case("ct", (2, 2, 5, 8)),
+    "ct-padded": Case("ct", (3, 2, 7, 8), counts=((7, 3, 1), None)),
+    "ct-with-an-empty-sample": Case("ct", (3, 1, 6, 8), counts=((6, 0, 4), None)),
+    "ct-several-tiles": Case("ct", (1, 2, 131, 8), counts=((129,), None)),
+    "ct-a-tile-of-padding": Case("ct", (2, 1, 70, 8), counts=((70, 2), None)),
+    "ct-keys-of-other-tokens": Case("ct", (2, 2, 6, 8), keys=9, counts=((5, 6), (9, 2))),
+    "ct-more-queries-than-keys": Case("ct", (2, 1, 9, 8), keys=4),
+    "ct-narrow-features": Case("ct", (2, 1, 6, 8), options={"feature_dim": 5, "hidden_dim": 7}),
+    "ct-layers": Case("ct", (2, 2, 5, 8), counts=((5, 2), None), layers=3),
+    "gan-layers": Case("gan", (2, 2, 5, 8), counts=((5, 2), None), layers=3),
+    "gan-head-of-32": Case("gan", (2, 2, 5, 32)),
+    "gan-head-of-64-padded": Case("gan", (3, 2, 29, 64), counts=((29, 0, 4), None)),
+    "gan-head-of-96-keys-of-other-tokens": Case("gan", (2, 1, 6, 96), keys=9, counts=((5, 6), (9, 2))),
+    "gan-head-of-128": Case("gan", (1, 1, 21, 128), head_reduction="mean"),
+    "gan-narrow-features": Case("gan", (2, 1, 6, 5), options={"hidden_dim": 7}),
+    "ct-wide-features": Case("ct", (1, 1, 6, 8), options={"feature_dim": 24}, head_reduction="mean"),
+}
+
+
+def results(case: Case, dtype: torch.dtype = torch.float32, device: str = "cpu"):
+    """The loss of a case, its diagnostic, and the gradients in queries, keys and parameters, by name."""
+    module, (query, key), (mask, key_mask) = (
+        case.alignment(dtype, device),
+        case.features(dtype, device),
+        case.masks(device),
+    )
+    if case.layers == 1:
+        loss, diagnostics = module.with_diagnostics(query, key, mask, key_mask=key_mask)
+    else:
+        sides = [side.transpose(1, 2).flatten(2) for side in (query, key)]
+        calls = [
+            Call(*((layer + 1) * side for side in sides), case.shape[1], mask, mask, layer)
+            for layer in range(case.layers)
+        ]
+        loss, diagnostics = module.of_calls(calls)
+    (3 * loss).backward()
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {
+        "loss": loss.detach(),
+        "diagnostic": diagnostics[module.diagnostic],
+        "query": query.grad,
+        "key": key.grad,
+        **gradients,
+    }
+
+
+def main() -> None:
+    """Compute all cases."""
+    use_kernels("triton")
+    # It imports Triton. A program has several tiles, as on a GPU.
+    from alignattn.attention.alignment.kernels import discriminator
+
+    discriminator.PROGRAMS = PROGRAMS
+    found = {}
+    for name, case in CASES.items():
+        found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in results(case).items()}
+    save_file(found, sys.argv[1])
+    print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"{kernels.__name__}.")))
+
+
+if __name__ == "__main__":
+    main()
