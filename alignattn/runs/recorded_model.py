@@ -82,7 +82,9 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
         own_class = saved_class(fields)
     traits = traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
     if traits.attends_edges:
-        raise AlignAttnError(f"{name!r} attends along the edges of a graph: its heads have no tokens to study")
+        raise AlignAttnError(
+            f"{name!r} attends along the edges of a graph: its heads have no tokens to study: name the graph by --task"
+        )
     if not traits.reads_texts_alone and not hasattr(own_class, "attention_sides"):
         raise AlignAttnError(f"{name!r} attends to what it wrote beside texts, and tokens of texts are studied")
     if not traits.has_attention:

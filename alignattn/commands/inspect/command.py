@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from alignattn.commands.inspect import InspectOptions
+from alignattn.commands.inspect.graph_study import inspect_graph
 from alignattn.commands.inspect.head_study import HeadStudying, RareTokens, Sample, joined
 from alignattn.commands.inspect.report import (
     FILES,
@@ -33,10 +34,19 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished
 from alignattn.support.progress import progress
 from alignattn.support.publishing import publishable, published_names
-from alignattn.tasks import Task, get_task
+from alignattn.tasks import NodeClassification, Task, get_task
 from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_rows
+
+
+def inspect_model(arguments: InspectOptions) -> None:
+    """Study the heads of one model or two, on texts or on a graph."""
+    task = None if arguments.task is None else get_task(arguments.task)
+    if isinstance(task, NodeClassification):
+        inspect_graph(arguments, task)
+    else:
+        inspect_heads(arguments)
 
 
 def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
