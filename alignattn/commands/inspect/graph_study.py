@@ -97,11 +97,15 @@ def study_graph(folder: Path, name: str, graph: Graph, seed: int) -> GraphStudy:
     model: Any = load_predictor(run, device="cpu").model
     with torch.inference_mode(), collect(model) as seen:
         model(torch.arange(graph.num_nodes), graph.features, graph.edges)
-    neighbours = Edges(*graph.edges, graph.num_nodes).by_query
+    neighbours = Edges(graph.edges[0], graph.edges[1], graph.num_nodes).by_query
     order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
     nodes = order[:POOLED_TOKENS].sort().values
     layers = []
     for layer in seen.layers:
+        # `collect` records them of every layer.
+        assert layer.query is not None
+        assert layer.key is not None
+        assert layer.weights is not None
         query, key = layer.query[:, :, nodes], layer.key[:, :, nodes]
         distances = query_key_distances(query, key) | pooled_distances([(query, key)], balances=False)
         of_weights = weight_measures(layer.weights[0], neighbours)
