@@ -1,6 +1,7 @@
 """A Ray cluster: one at an address, or one that is started here for the purpose."""
 
 import logging
+import math
 import os
 import re
 import socket
@@ -21,6 +22,12 @@ HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 
 
 FRAME_HEADER_BYTES, FRAME_TYPE, SETTINGS = 9, 3, 4
 """Of the answer: the settings of a server, whose frame has this number at this place of its header."""
+
+GPU_PARTS = 10_000
+"""Ray counts any resource in such parts, and refuses what is no whole number of them."""
+
+ROUNDING = 1e-6
+"""Of a product that is meant to be whole."""
 
 ENCRYPTED_VARIABLE = "RAY_USE_TLS"
 """Where it is 1, Ray answers nobody who does not encrypt."""
@@ -54,9 +61,22 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def gpu_or_core(ray: Any) -> dict[str, int]:
-    """Return what a worker takes of the cluster: a GPU of its own, or a core where there are none."""
-    return {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
+def gpu_or_core(ray: Any, share: float | None = None) -> dict[str, float]:
+    """Return what a worker takes of the cluster: a GPU of its own, or a core where there are none.
+
+    Args:
+        ray: connected to the cluster.
+        share: of a GPU, which others then have the rest of, down to what Ray counts in: of thirds, three fit. None =
+            the whole, if there is one.
+
+    Raises:
+        AlignAttnError: if a share of a GPU is asked for, and there are none.
+    """
+    if ray.cluster_resources().get("GPU"):
+        return {"num_gpus": 1 if share is None else math.floor(share * GPU_PARTS + ROUNDING) / GPU_PARTS}
+    if share is not None:
+        raise AlignAttnError(f"--gpu_share {share}: no machine of this Ray cluster has a GPU: leave it out")
+    return {"num_cpus": 1}
 
 
 def _check_listening(address: str | None) -> None:

@@ -12,6 +12,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, REQUIRED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
+from alignattn.support.ray_cluster import GPU_PARTS
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.table import Table
@@ -37,14 +38,16 @@ class ReproduceOptions(Options):
     finished_only: bool = option(False, "Run nothing: write the table of what is finished.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
     processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
+    gpu_share: float | None = option(None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR", place=output_folder)
     others: tuple[str, ...] = option((), OTHERS_HELP, rest=True, metavar="[options of its runs]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ray_address is not None and self.launcher != "ray":
-            raise AlignAttnError("--ray_address is for --launcher ray: leave it out, or choose that one")
+        for name in ("ray_address", "gpu_share"):
+            if getattr(self, name) is not None and self.launcher != "ray":
+                raise AlignAttnError(f"--{name} is for --launcher ray: leave it out, or choose that one")
         if self.dry_run and self.finished_only:
             raise AlignAttnError("--dry_run writes no table, and --finished_only does: leave one of them out")
         seeds = self.seeds or ()

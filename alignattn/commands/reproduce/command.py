@@ -44,7 +44,7 @@ def reproduce(arguments: ReproduceOptions) -> None:
         return
     if not arguments.finished_only:
         launcher: LocalLauncher | RayLauncher = (
-            RayLauncher(arguments.processes, arguments.ray_address)
+            RayLauncher(arguments.processes, arguments.ray_address, arguments.gpu_share)
             if arguments.launcher == "ray"
             else LocalLauncher(arguments.processes)
         )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -21,8 +22,11 @@ from processes import Python, run_python
 from alignattn.cli import main
 from alignattn.commands.reproduce.fillers import read_given
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.launchers import ray as ray_launcher
 from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_process, work
 from alignattn.commands.reproduce.table import load_table
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.ray_cluster import gpu_or_core
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
 TIMEOUT_SECONDS = 900
@@ -136,6 +140,51 @@ def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
     code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], tmp_path / "results"))
     assert code == 0, error
     assert frame(tmp_path / "results").equals(frame(measured[0]))
+
+
+def test_runs_that_take_a_share_of_a_gpu_run_on_it_at_once(tmp_path, monkeypatch):
+    """On a cluster that says it has one: each waits for the other, and sees what Ray shows it."""
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    from ray.cluster_utils import Cluster
+
+    folders = [tmp_path / name for name in "ab"]
+
+    def run(folder, environment):
+        (folder / "started").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not all((other / "started").exists() for other in folders):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return 0
+
+    monkeypatch.setattr(ray_launcher, "run_in_process", run)
+    for folder in folders:
+        folder.mkdir()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False})
+    try:
+        done = dict(ray_launcher.RayLauncher(None, cluster.address, 0.5).launch(folders))
+    finally:
+        cluster.shutdown()
+    assert done == dict.fromkeys(folders, 0)
+    assert {(folder / "started").read_text() for folder in folders} == {"0"}
+
+
+def test_thirds_of_a_gpu_are_what_ray_counts_and_fit_three_times():
+    with_one = SimpleNamespace(cluster_resources=lambda: {"GPU": 1.0})
+    assert gpu_or_core(with_one) == {"num_gpus": 1}
+    assert [gpu_or_core(with_one, share)["num_gpus"] for share in (1 / 3, 0.33334, 0.29, 1.0)] == [
+        0.3333,
+        0.3333,
+        0.29,
+        1,
+    ]
+
+
+def test_a_share_of_a_gpu_that_the_cluster_lacks_is_refused():
+    without = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
+    assert gpu_or_core(without) == {"num_cpus": 1}
+    with pytest.raises(AlignAttnError, match=r"--gpu_share 0\.25: no machine of this"):
+        gpu_or_core(without, 0.25)
 
 
 def test_two_launchers_at_once_make_each_run_once(measured, words, tmp_path):

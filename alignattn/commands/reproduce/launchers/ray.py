@@ -10,19 +10,20 @@ from alignattn.support.ray_cluster import gpu_or_core, import_ray, ray_cluster
 
 
 class RayLauncher:
-    """Runs each run as a Ray task with a GPU of its own, or with a core where the cluster has no GPU.
+    """Runs each run as a Ray task with a GPU of its own or a share of one, or with a core where there is no GPU.
 
     The folders must lie on storage that all machines of the cluster share, and alignattn be installed on each.
 
     Args:
         processes: how many at once; as many as the cluster has room for where None.
         address: of the cluster, as `ray.init` takes it; None starts one in this process's machine.
+        gpu_share: of a GPU that each run takes; None = a whole one, where there are any.
     """
 
-    def __init__(self, processes: int | None, address: str | None) -> None:
+    def __init__(self, processes: int | None, address: str | None, gpu_share: float | None = None) -> None:
         # A missing extra is said before anything is prepared.
         import_ray()
-        self.processes, self.address = processes, address
+        self.processes, self.address, self.gpu_share = processes, address, gpu_share
 
     def launch(self, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
         """Run the runs of prepared folders, and yield each with the exit code of its worker as it ends."""
@@ -31,7 +32,7 @@ class RayLauncher:
 
     def _run_all(self, ray: Any, folders: Sequence[Path]) -> Iterator[tuple[Path, int]]:
         # A run that was killed is not to be tried again behind our back: the folder keeps the reason.
-        task = ray.remote(**gpu_or_core(ray), max_retries=0)(run_in_process)
+        task = ray.remote(**gpu_or_core(ray, self.gpu_share), max_retries=0)(run_in_process)
         waiting = list(folders)
         running: dict[Any, Path] = {}
         while waiting or running:
