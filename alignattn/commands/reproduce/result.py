@@ -11,14 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from alignattn.calibration.diagrams import reliability_svg
 from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
 from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.pictures import pictures_of
 from alignattn.commands.reproduce.table import Table
 from alignattn.models.packaged import seen_before
-from alignattn.runs.curves import training_curves_svg
 from alignattn.runs.examples import NotKeptError
 from alignattn.runs.filler import RunReport
 from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, compare_unpaired, correct
@@ -26,6 +25,7 @@ from alignattn.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWE
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
 from alignattn.support.errors import AlignAttnError, listing, one_line
+from alignattn.support.progress import counted
 from alignattn.support.publishing import publishable_text, short_path
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
@@ -33,8 +33,6 @@ WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
 
 UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
 """What reading a damaged file raises."""
-
-CURVES_TITLE, RELIABILITY_TITLE = "Training curves", "Reliability diagram"
 
 ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
 """Why no seed pairs it with a run."""
@@ -167,7 +165,8 @@ def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFol
         cells: its cells.
         folders: of their runs, by digest, as `folders_of` makes them.
     """
-    runs = {digest: _read_run(folder) for digest, folder in folders.items()}
+    read = counted(folders.items(), "read", len(folders), "run")
+    runs = {digest: _read_run(folder) for digest, folder in read}
     results = next(iter(folders.values())).results
     compared, problems = _compare_all([_with_numbers(cell, runs, folders) for cell in cells], folders)
     return TableResult(
@@ -202,7 +201,7 @@ def _read_run(folder: RunFolder) -> TableRun:
         reason=None if reason is None else published(reason),
         folder=published(str(folder.path)),
         command=published(folder.command_line),
-        pictures=_pictures(report),
+        pictures=pictures_of(report, folder.path) if state == "done" else {},
         **vars(report)
         | {
             "facts": {name: published(fact) for name, fact in {**report.facts, **took}.items()},
@@ -217,14 +216,6 @@ def _without_paths(text: str, results: Path, options: Mapping[str, Any] = Mappin
     for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
         text = text.replace(path, short_path(path))
     return publishable_text(text)
-
-
-def _pictures(report: RunReport) -> dict[str, str]:
-    curves = training_curves_svg(report.log_history)
-    pictures = {} if curves is None else {CURVES_TITLE: curves}
-    if report.probabilities is not None:
-        pictures[RELIABILITY_TITLE] = reliability_svg(*report.probabilities)
-    return pictures
 
 
 def _with_numbers(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str, RunFolder]) -> Cell:
