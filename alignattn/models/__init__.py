@@ -42,7 +42,7 @@ class Traits:
         is_pretrained: whether it starts from a checkpoint; otherwise it is built for the words of a run's rows.
         slots: those of its attention that can be filled; where they are left out it has none, and no attention but the
             plain one may be asked of it.
-        refused: why a slot that is none of these cannot be filled, by its name.
+        refused: why a slot that is none of these cannot be filled, by its name; where some can be, each that cannot.
         texts: how many texts a row may have, of which a class is told.
         score: what it attends by, one of `SCORES`, where the attention names no other.
         slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
@@ -67,6 +67,10 @@ class Traits:
     reads_embeddings: bool = False
     has_crf: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.slots and self.refused.keys() != SLOTS.keys() - set(self.slots):
+            raise ValueError(f"of the slots other than {self.slots} {tuple(self.refused)} say why they are refused")
 
     @property
     def has_attention(self) -> bool:
@@ -307,6 +311,7 @@ MODELS = Registry(
             traits=Traits(
                 tasks=(TextClassification,),
                 slots=OF_POOLING,
+                refused=STEP_BY_STEP,
                 slot_options={"value": FROM_NOTHING},
                 texts=(2,),
                 training={

@@ -79,8 +79,10 @@ class RunOptions(Options):
         given, obstacle = f"--balance {self.training.balance}", self._own_score or self.attention.unbalanced_by()
         if self.training.balance_basis == RANDOM_BASIS:
             self._check_control(given)
-        if not traits_of(self.model.model).has_attention:
-            raise AlignAttnError(f"{given}: {self.model.model} has no self-attention to balance: leave it out")
+        if not traits_of(self.model.model).has_heads:
+            raise AlignAttnError(
+                f"{given}: {self.model.model} has no heads whose queries are many, nothing to balance: leave it out"
+            )
         if obstacle is not None:
             raise AlignAttnError(
                 f"{given}: {obstacle}, and the function would not stay as it is: leave one of them out"

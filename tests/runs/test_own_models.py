@@ -165,3 +165,9 @@ def test_a_task_that_a_model_does_not_take_is_refused(model, tmp_path, capsys):
     words = ["--model", model, "--train_file", str(rows), "--tokens_column", "tokens", "--label_column", "ner_tags"]
     assert main(["finetune", *words, "--output_dir", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.startswith(f"alignattn: --model {model} ")
+
+
+def test_traits_that_leave_a_slot_open_say_why():
+    with pytest.raises(ValueError, match="of the slots other than"):
+        Traits(slots=("score", "normalizer"), refused={"alignment": "has one query"})
+    assert Traits(slots=("score", "normalizer", "value"), refused={"alignment": "has one query"}).has_attention

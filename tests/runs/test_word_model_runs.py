@@ -104,6 +104,8 @@ def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) ->
     ("words", "message"),
     [
         (["--model", "da", "--attention", "aa-ct"], "--model da has no self-attention for 'aa-ct'"),
+        (["--model", "memn2n", "--attention", "aa-ct"], "--model memn2n attends by one query at a time"),
+        (["--model", "co-attention", "--balance", "start"], "co-attention has no heads whose queries are many"),
         (["--model", "esim", "--text_columns", "a"], "--model esim compares the two texts of a pair"),
         (["--model", "da", "--model_config", "no_such=1"], "has no field 'no_such'"),
         (["--model", "da", "--embeddings", "missing.txt"], "missing.txt"),
