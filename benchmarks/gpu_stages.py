@@ -29,7 +29,7 @@ SHARED = ROOT.parent / "shared"
 CUDA_TESTS = ("tests/attention", "tests/patching")
 """Where tests that are marked `cuda` lie."""
 
-WITH_KERNELS = ("aa-gan", "aa-ct")
+WITH_KERNELS = ("aa-gan", "aa-ot", "aa-ct")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5

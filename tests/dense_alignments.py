@@ -1,7 +1,11 @@
-"""The adversarial losses GAN and CT written out sample by sample and head by head, every player descending."""
+"""The losses GAN, CT and OT written out sample by sample and head by head, every player descending."""
+
+import math
 
 import torch
 from torch import nn
+
+from alignattn.attention.alignment.sinkhorn import PLAIN, RELAXATION, schedule
 
 
 def by(network, rows):
@@ -47,4 +51,39 @@ def dense_ct(module, query, key, mask, key_mask):
     return total / len(query)
 
 
-DENSE = {"gan": dense_gan, "ct": dense_ct}
+def dense_ot(module, query, key, mask, key_mask):
+    """Eq. 3 with the n × n costs and plans written out, the plans by logarithms of all scalings."""
+    total = 0.0
+    for sample in range(len(query)):
+        for head in range(query.shape[1]):
+            q, k = query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
+            if module.cost == "cosine":
+                cost = 1 - nn.functional.cosine_similarity(q[:, None], k[None], dim=-1)
+                similarity, largest = 1 - cost, 1.0
+            else:
+                cost = (q[:, None] - k[None]).square().sum(dim=-1)
+                q, k = (side - (q.mean(dim=0) + k.mean(dim=0)) / 2 for side in (q, k))
+                similarity, largest = 2 * q @ k.T, 2 * q.norm(dim=1).max() * k.norm(dim=1).max()
+            total = total + (plan(similarity, largest, module).detach() * cost).sum()
+    return total / len(query)
+
+
+def plan(similarity, largest, module):
+    """The plan `[n, m]` after the module's iterations."""
+    rows, columns = similarity.shape
+    first = max(module.anneal_from * largest, module.epsilon)
+    potential = similarity.new_zeros(columns)
+    for progress, rounds in schedule(module.iterations):
+        epsilon = first ** (1 - progress) * module.epsilon**progress
+        kernel = (potential + similarity) / epsilon
+        row, column = similarity.new_zeros(rows, 1), similarity.new_zeros(columns)
+        for index in range(rounds):
+            of_row, of_column = (PLAIN if at else RELAXATION for at in (index == 0, index in (0, rounds - 1)))
+            row = (1 - of_row) * row - of_row * (kernel + column).logsumexp(dim=1, keepdim=True)
+            unscaled = (kernel + row).logsumexp(dim=0) - math.log(rows / columns)
+            column = (1 - of_column) * column - of_column * unscaled
+        potential = potential + epsilon * column
+    return (kernel + row + column).exp() / rows
+
+
+DENSE = {"gan": dense_gan, "ct": dense_ct, "ot": dense_ot}

@@ -86,6 +86,15 @@ CASES = {
     "gan-head-of-96-keys-of-other-tokens": Case("gan", (2, 1, 6, 96), keys=9, counts=((5, 6), (9, 2))),
     "gan-head-of-128": Case("gan", (1, 1, 21, 128), head_reduction="mean"),
     "gan-narrow-features": Case("gan", (2, 1, 6, 5), options={"hidden_dim": 7}),
+    "ot": Case("ot", (1, 1, 5, 8)),
+    "ot-head-of-32-padded": Case("ot", (3, 1, 7, 32), counts=((7, 3, 1), None), options={"iterations": 5}),
+    "ot-head-of-64-with-an-empty-sample": Case("ot", (2, 1, 29, 64), counts=((27, 0), None), options={"iterations": 5}),
+    "ot-head-of-96-keys-of-other-tokens": Case("ot", (2, 1, 6, 96), keys=9, counts=((5, 6), (9, 2))),
+    "ot-head-of-128": Case("ot", (1, 2, 21, 128), options={"iterations": 4}, head_reduction="mean"),
+    "ot-several-tiles": Case("ot", (1, 1, 71, 8), counts=((69,), None), options={"epsilon": 0.1, "iterations": 4}),
+    "ot-squared": Case("ot", (1, 1, 6, 8), keys=9, options={"cost": "squared_euclidean", "epsilon": 1.0}),
+    "ot-one-iteration": Case("ot", (1, 1, 5, 8), options={"iterations": 1}),
+    "ot-layers": Case("ot", (2, 1, 5, 8), counts=((5, 2), None), options={"iterations": 4}, layers=3),
     "ct-wide-features": Case("ct", (1, 1, 6, 8), options={"feature_dim": 24}, head_reduction="mean"),
 }
 

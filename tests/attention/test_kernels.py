@@ -20,7 +20,7 @@ APART = Path(sys.prefix) / "kernels"
 """Where `make` lays Triton."""
 SCRIPT = Path(__file__).parent.parent / "kernel_cases.py"
 SCALE = 3
-ASCENDING = {"gan": ("query", "key"), "ct": ("critic",)}
+ASCENDING = {"gan": ("query", "key"), "ct": ("critic",), "ot": ()}
 """What climbs the loss: its gradient is the negative."""
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-5}
 
@@ -37,7 +37,7 @@ def interpreted(tmp_path_factory):
     done = subprocess.run([sys.executable, SCRIPT, path], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no kernel" not in done.stderr
-    assert {"discriminator", "transport"} <= set(done.stdout.split())
+    assert {"discriminator", "transport", "sinkhorn"} <= set(done.stdout.split())
     return load_file(path)
 
 
@@ -91,6 +91,7 @@ def test_on_a_gpu(name, capsys):
     is_wide = {
         "gan": case.shape[-1] > choice.WIDEST_DISCRIMINATED,
         "ct": case.options.get("feature_dim", 0) > choice.WIDEST_TRANSPORTED,
+        "ot": case.shape[-1] > choice.WIDEST_MOVED,
     }[case.name]
     found = results(case, device="cuda")
     assert ("wider than" in capsys.readouterr().err) == is_wide

@@ -1,6 +1,6 @@
 """Alignment by optimal transport (Zhang et al. 2021, eq. 3; Cuturi 2013)."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.call import Call
+from alignattn.attention.alignment.kernels.choice import WIDEST_MOVED, takes_kernels
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
@@ -23,7 +24,8 @@ class OTAlignment(Alignment):
     Eq. 3 with the sign of the entropy mended. Both marginals are uniform over the real tokens. The gradient goes
     through C with the plan held fixed; by the envelope theorem that is the gradient of <C, π> + ε Σ π log π at
     its minimum. Both costs are a dot product up to terms of one token, so forward needs only π k and πᵀ q of
-    the plan, and nothing of n × n is kept for backward.
+    the plan, and nothing of n × n is kept for backward; on a GPU `kernels.sinkhorn` has nothing of n × n in memory at
+    all, where it is asked for.
 
     Diagnostics: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that
     of its column sums, mean over samples and heads; 0 at convergence, at most 4.
@@ -45,6 +47,7 @@ class OTAlignment(Alignment):
     """
 
     diagnostic = "marginal_error"
+    has_kernel = True
 
     def __init__(
         self,
@@ -72,6 +75,8 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
+        if takes_kernels(call.query, self.head_dim, WIDEST_MOVED):
+            return super()._elements(call)
         return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
@@ -82,18 +87,12 @@ class OTAlignment(Alignment):
         both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
         shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
         probability = (shares[0], shares[-1])
-        if self.cost == "cosine":
-            query, key = unit_vectors(both)
-            plan = self._plan(query, key, probability)
-        else:
-            query, key = _centred(both[0], both[1], probability)
-            plan = self._plan(2 * query, key, probability)
-        product, row_sum, column_sum = _transported(query, key, plan)
+        vectors = unit_vectors(both) if self.cost == "cosine" else _centred(both, probability)
+        product, row_sum, column_sum = self._transported(vectors, probability)
         if self.cost == "cosine":
             per_head = row_sum.sum(dim=-1) - product
         else:
-            from_query = (row_sum * query.square().sum(dim=-1)).sum(dim=-1)
-            from_key = (column_sum * key.square().sum(dim=-1)).sum(dim=-1)
+            from_query, from_key = (torch.stack((row_sum, column_sum)) * vectors.square().sum(dim=-1)).sum(dim=-1)
             per_head = from_query + from_key - 2 * product
         with torch.no_grad():
             of_rows, of_columns = (share[:, None] for share in probability)
@@ -101,15 +100,21 @@ class OTAlignment(Alignment):
             errors = (error.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
         return (per_head.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), errors
 
-    def _plan(self, left: Tensor, right: Tensor, probability: tuple[Tensor, Tensor]) -> TransportPlan:
-        return sinkhorn(
-            left,
-            right,
-            *probability,
-            epsilon=self.epsilon,
-            anneal_from=self.anneal_from,
-            iterations=self.iterations,
-        )
+    def _transported(self, vectors: Tensor, probability: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π."""
+        factor = 1.0 if self.cost == "cosine" else 2.0
+        options: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "anneal_from": self.anneal_from,
+            "iterations": self.iterations,
+        }
+        if takes_kernels(vectors, self.head_dim, WIDEST_MOVED):
+            from alignattn.attention.alignment.kernels.sinkhorn import transported
+
+            product, marginals = transported(vectors, probability, factor=factor, **options)
+            return product, marginals[0], marginals[1]
+        query, key = vectors
+        return _moved(query, key, sinkhorn(factor * query, key, *probability, **options))
 
     def extra_repr(self) -> str:
         """Name the options, for the module's `repr`."""
@@ -119,16 +124,15 @@ class OTAlignment(Alignment):
         )
 
 
-def _centred(query: Tensor, key: Tensor, probability: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _centred(both: Tensor, probability: tuple[Tensor, Tensor]) -> Tensor:
     """Move the origin to the mean of both, which changes no distance and spares digits of the products."""
     with torch.no_grad():
         of_query, of_key = (share[:, None, :, None] for share in probability)
-        centre = (query * of_query + key * of_key).sum(dim=2, keepdim=True) / 2
-    return query - centre, key - centre
+        centre = (both[0] * of_query + both[1] * of_key).sum(dim=2, keepdim=True) / 2
+    return both - centre
 
 
-def _transported(query: Tensor, key: Tensor, plan: TransportPlan) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π."""
+def _moved(query: Tensor, key: Tensor, plan: TransportPlan) -> tuple[Tensor, Tensor, Tensor]:
     with torch.no_grad():
         # A further feature of ones makes the marginals fall out of the same product.
         moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))

@@ -23,6 +23,8 @@ WIDEST_DISCRIMINATED = 64
 memory at 64, and would take 590 at 128."""
 WIDEST_TRANSPORTED = 16
 """Likewise of conditional transport's vectors: what was compiled and kept its registers."""
+WIDEST_MOVED = 128
+"""Likewise of the vectors that optimal transport moves: tiles of half as many keep to the registers at 128."""
 WIDEST_HIDDEN = 16
 """Likewise of the discriminator's hidden layer."""
 
