@@ -63,6 +63,21 @@ class Recurrent(nn.Module):
         return run_recurrent(self.network, sentences)
 
 
+class WordProjection(nn.Linear):
+    """Words and their sinusoidal positions as a Transformer's first states (Vaswani et al. 2017, §3.4 and §3.5).
+
+    Args:
+        in_features: d of a word.
+        out_features: size of a state.
+    """
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return `[B, n, out_features]` of vectors `[B, n, in_features]`, which are taken √d times."""
+        # Beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.
+        states = super().forward(vectors * self.in_features**0.5)
+        return states + sinusoids(states.shape[1], states.shape[2]).to(states)
+
+
 class TransformerEncoder(nn.Module):
     """Layers of a Transformer over words and their sinusoidal positions (Vaswani et al. 2017, §3).
 
@@ -76,15 +91,14 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, in_features: int, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
         super().__init__()
-        self.projection = nn.Linear(in_features, size)
+        self.projection = WordProjection(in_features, size)
         self.layers = nn.ModuleList(SelfAttentionUnit(size, num_heads, dropout) for _ in range(num_layers))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, sentences: Sentences) -> Sentences:
         """Return `[B, n, size]` of `[B, n, in_features]`; each row needs a real word."""
         vectors, mask = sentences
-        states = self.projection(vectors)
-        states = self.dropout(states + sinusoids(states.shape[1], states.shape[2]).to(states))
+        states = self.dropout(self.projection(vectors))
         for layer in self.layers:
             states = layer(states, mask)
         return Sentences(states, mask)

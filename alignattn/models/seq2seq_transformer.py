@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.co_attention import GuidedAttentionUnit
-from alignattn.models.encoders import TransformerEncoder, sinusoids
+from alignattn.models.encoders import TransformerEncoder, WordProjection
 from alignattn.models.sequences import SequenceModel, SequenceModelConfig
 from alignattn.models.word_model import Sentences
 
@@ -49,7 +49,7 @@ class Seq2SeqTransformer(SequenceModel):
         if size % config.num_attention_heads:
             raise ValueError(f"hidden_dim {size} is no {config.num_attention_heads} heads of one size")
         self.encoder = TransformerEncoder(config.embedding_dim, size, *sizes)
-        self.projection = nn.Linear(config.embedding_dim, size)
+        self.projection = WordProjection(config.embedding_dim, size)
         units = (size, config.num_attention_heads, config.dropout)
         self.decoder = nn.ModuleList(GuidedAttentionUnit(*units) for _ in range(config.num_hidden_layers))
         self.classifier = nn.Linear(size, config.target_vocab_size)
@@ -57,7 +57,7 @@ class Seq2SeqTransformer(SequenceModel):
 
     def read(self, words: Sentences) -> Sentences:
         """Return the states of the words that are read."""
-        return self.encoder(Sentences(self._scaled(self.embedding, words.tokens), words.mask))
+        return self.encoder(Sentences(self.embedding(words.tokens), words.mask))
 
     def begin(self, memory: Any) -> Written:
         """Return that nothing is written."""
@@ -70,8 +70,7 @@ class Seq2SeqTransformer(SequenceModel):
 
     def logits(self, tokens: Tensor, memory: Any) -> Tensor:
         """Return the logits of the word after each of the right ones, `[B, T, V]` of `[B, T]`."""
-        states = self.projection(self._scaled(self.target_embedding, tokens))
-        states = self.dropout(states + sinusoids(states.shape[1], states.shape[2]).to(states))
+        states = self.dropout(self.projection(self.target_embedding(tokens)))
         real = tokens != self.config.pad_token_id
         earlier = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device).tril()
         pairs, across = earlier & real[:, None, None, :], CrossMask(real, memory.mask)
@@ -83,8 +82,3 @@ class Seq2SeqTransformer(SequenceModel):
     def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
         """Return the mean weights of the heads of the last layer, `[B, T, n]`."""
         return recorded[-1].mean(dim=1)
-
-    def _scaled(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
-        # §3.4: beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.
-        vectors: Tensor = table(tokens) * self.config.embedding_dim**0.5
-        return vectors

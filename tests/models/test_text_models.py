@@ -245,7 +245,9 @@ def test_an_lstm_classifies_what_both_directions_end_with():
 def test_a_transformer_is_that_of_pytorch():
     model, tokenizer = small_model("transformer", num_attention_heads=2)
     ids = batch_of(tokenizer, TEXTS[:1])["input_ids"]
-    states = model.encoder.projection(model.embedding(ids))
+    projection = model.encoder.projection
+    vectors = model.embedding(ids) * SMALL["embedding_dim"] ** 0.5
+    states = vectors @ projection.weight.mT + projection.bias
     states = states + sinusoids(*states.shape[1:]).double()
     for layer in model.encoder.layers:
         attention = layer.attention
@@ -261,6 +263,16 @@ def test_a_transformer_is_that_of_pytorch():
         reference.norm2.load_state_dict(layer.after_feed_forward.norm.state_dict())
         states = reference(states)
     torch.testing.assert_close(model(ids).logits, model.classifier(states.mean(1)))
+
+
+def test_a_transformer_sees_words_beside_their_positions():
+    model = built_of("transformer", embedding_dim=300, hidden_dim=512).model.eval()
+    words = torch.arange(2, model.config.vocab_size)[:, None]
+    states = model.encoder.projection(model.embedding(words))
+    positions = sinusoids(64, 512)
+    of_words, of_positions = (part - part.mean(dim=0) for part in (states[:, 0], positions))
+    # Ten times less, and a training of 130 steps saw positions alone: every row was one class.
+    assert of_words.norm(dim=-1).mean() > of_positions.norm(dim=-1).mean() / 2
 
 
 def test_a_pair_is_refused_by_name(name):
