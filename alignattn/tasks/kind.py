@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from alignattn.support.errors import AlignAttnError, shown
 from alignattn.tasks.mapping import map_rows
 from alignattn.tasks.sources import read_file
-from alignattn.tasks.task import Task, TaskOptions
+from alignattn.tasks.task import TEST, Task, TaskOptions
 
 T = TypeVar("T", bound=Task)
 
@@ -105,8 +105,11 @@ class TaskKind(ABC, Generic[T]):
         return read_file(path, encoding=encoding)
 
     def watched(self, splits: Sequence[str]) -> Sequence[str]:
-        """Return which of the evaluation splits are evaluated while a model is trained, too: all."""
-        return splits
+        """Return which of the evaluation splits are evaluated while a model is trained, too.
+
+        All but `test` where there is another: those rows have no part in what is chosen on the way.
+        """
+        return [name for name in splits if name != TEST] or splits
 
     @abstractmethod
     def columns(self, task: T) -> list[str]:

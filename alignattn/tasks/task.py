@@ -39,6 +39,7 @@ DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
 
 TRAIN = "train"
 VALIDATION = "validation"
+TEST = "test"
 
 _FORBID_OTHERS = {"extra": "forbid"}
 

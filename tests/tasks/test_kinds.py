@@ -89,6 +89,35 @@ def test_a_kind_is_called_as_its_records_say(name) -> None:
     assert isinstance(kind_of(record), TaskKind)
 
 
+@pytest.mark.parametrize(
+    ("splits", "watched"),
+    [
+        (["validation", "test"], ["validation"]),
+        (["validation_matched", "validation_mismatched"], ["validation_matched", "validation_mismatched"]),
+        (["test"], ["test"]),
+        ([], []),
+    ],
+)
+def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched) -> None:
+    for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
+        assert kind_of(task).watched(splits) == watched
+
+
+def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path) -> None:
+    folder = tmp_path / "data" / "ag_news"
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        pd.DataFrame(make_rows(TASKS["agnews"], ROWS)).to_parquet(folder / f"{split}.parquet")
+    words = "finetune --model lstm --model_config hidden_dim=4 embedding_dim=4 --task agnews --num_train_epochs 2 "
+    words += "--eval_strategy epoch --metric_for_best_model accuracy --use_cpu true --disable_tqdm true"
+    run = tmp_path / "run"
+    assert main([*words.split(), "--data_dir", str(tmp_path / "data"), "--output_dir", str(run)]) == 0
+    logged = {key for entry in json.loads((run / "trainer_state.json").read_text())["log_history"] for key in entry}
+    assert "eval_accuracy" in logged
+    assert not [key for key in logged if "test" in key]
+    assert json.loads((run / "results.json").read_text())["metrics"].keys() == {"validation", "test"}
+
+
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.kind in MAKERS and not is_part(task)])
 def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, tmp_path) -> None:
     made = make_rows(TASKS[name], ROWS)

@@ -17,8 +17,8 @@ from torch import Tensor
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
 from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.nodes.task import GRAPH, TEST
-from alignattn.tasks.task import TRAIN, VALIDATION
+from alignattn.tasks.nodes.task import GRAPH
+from alignattn.tasks.task import TEST, TRAIN, VALIDATION
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"

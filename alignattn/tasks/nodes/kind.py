@@ -1,6 +1,5 @@
 """Classification of the nodes of a graph."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,6 @@ class NodeKind(LabelledKind[NodeClassification]):
         if path.suffix.lower() != NPZ:
             return read_file(path, encoding=encoding)
         return _rows(task, path, np.arange(read_graph(path).num_nodes))
-
-    def watched(self, splits: Sequence[str]) -> Sequence[str]:
-        """Return the first alone: an evaluation costs as much as a step, and the test nodes have no part in one."""
-        return splits[:1]
 
     def normalise_inputs(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with numbers of nodes as numbers, which a CSV file and a command line give as text."""

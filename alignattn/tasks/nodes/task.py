@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from alignattn.tasks.task import VALIDATION, LabelledTask
+from alignattn.tasks.task import TEST, VALIDATION, LabelledTask
 
 GRAPH, NODE = "graph", "node"
 """Columns of a row: the file of its graph, and its number there."""
-
-TEST = "test"
 
 
 @dataclass(frozen=True, kw_only=True)

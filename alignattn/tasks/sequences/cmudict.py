@@ -9,9 +9,8 @@ import numpy as np
 
 from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.tasks.sequences.task import SequenceToSequence
-from alignattn.tasks.task import TRAIN, VALIDATION
+from alignattn.tasks.task import TEST, TRAIN, VALIDATION
 
-TEST = "test"
 SPLIT_SEED = 42
 """One draw for all runs, whatever their seed."""
 SHARES = {VALIDATION: 20, TEST: 10}
