@@ -10,14 +10,19 @@ import pyarrow.parquet as pq
 
 from alignattn.runs.logs import STATE_FILE, read_log_history
 from alignattn.runs.results import PREDICTIONS_FILE
-from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores
+from alignattn.statistics.example_scores import ExampleScores, example_scores, mean_scores, ratio_of_sums
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.parquet import read_parquet
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
+from alignattn.tasks.sequences.task import ERROR_RATE, EXACT
+from alignattn.tasks.tags.entities import SCORES, tag_counts
 from alignattn.tasks.task import MetricName
 
 NO_ANSWER_COLUMN = "no_answer_score"
 """A column of the predictions of question answering alone."""
+EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
+"""Of what is written: how far it is from the nearest reference, and how long that is."""
+PROBABILITIES_COLUMN = "probabilities"
 
 
 class NotKeptError(AlignAttnError):
@@ -39,10 +44,10 @@ def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | Non
     """Return the probabilities `[N, C]` of a split and its labels `[N]`; None where there are none."""
     if split is None or not (folder / PREDICTIONS_FILE).is_file():
         return None
-    if "probabilities" not in pq.read_schema(folder / PREDICTIONS_FILE).names:
+    if PROBABILITIES_COLUMN not in pq.read_schema(folder / PREDICTIONS_FILE).names:
         return None
     rows = read_split(folder, split)
-    return np.stack(rows["probabilities"].to_numpy()), rows["label"].to_numpy()
+    return np.stack(rows[PROBABILITIES_COLUMN].to_numpy()), rows["label"].to_numpy()
 
 
 def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
@@ -54,7 +59,12 @@ def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
     """Return what a metric of a table of predictions is made of; None where it is no statistic of single rows."""
     if NO_ANSWER_COLUMN in predictions.column_names:
         return _answer_examples(metric, predictions)
-    if metric not in get_args(MetricName) or predictions["label"].type.num_fields:
+    if EDITS_COLUMN in predictions.column_names:
+        return _written_examples(metric, predictions)
+    label_type = predictions["label"].type
+    if pa.types.is_list(label_type) and pa.types.is_string(label_type.value_type):
+        return _tag_examples(metric, predictions)
+    if metric not in get_args(MetricName) or label_type.num_fields:
         return None
     return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
 
@@ -72,17 +82,32 @@ def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
     for table in tables:
         if not (table["row"].equals(first["row"]) and table["label"].equals(first["label"])):
             raise AlignAttnError("an ensemble is of runs on the same rows and labels, and these are on others")
-    if "probabilities" in first.column_names:
-        rows = [np.stack(table["probabilities"].to_numpy()) for table in tables]
+    if PROBABILITIES_COLUMN in first.column_names:
+        rows = [np.stack(table[PROBABILITIES_COLUMN].to_numpy()) for table in tables]
         if len({probabilities.shape for probabilities in rows}) > 1:
             raise AlignAttnError("an ensemble is of runs on the same labels, and these have more and fewer classes")
         mean = np.mean(rows, axis=0)
-        columns = {"prediction": pa.array(mean.argmax(axis=1)), "probabilities": pa.array(list(mean))}
+        columns = {"prediction": pa.array(mean.argmax(axis=1)), PROBABILITIES_COLUMN: pa.array(list(mean))}
     elif pa.types.is_floating(first["prediction"].type):
         columns = {"prediction": pa.array(np.mean([table["prediction"].to_numpy() for table in tables], axis=0))}
     else:
         raise AlignAttnError("an ensemble is a mean of probabilities or scores, and these predictions are neither")
     return pa.table({"row": first["row"], "label": first["label"], **columns})
+
+
+def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    rows, edits = predictions["row"].to_numpy(), predictions[EDITS_COLUMN].to_numpy()
+    if metric == ERROR_RATE:
+        return ExampleScores(rows, ratio_of_sums, (edits, predictions[LENGTH_COLUMN].to_numpy()))
+    return mean_scores(rows, edits == 0) if metric == EXACT else None
+
+
+def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    if metric not in SCORES:
+        return None
+    counts = map(tag_counts, predictions["prediction"].to_pylist(), predictions["label"].to_pylist())
+    numerators, denominators = zip(*(one.parts(metric) for one in counts), strict=True)
+    return ExampleScores(predictions["row"].to_numpy(), ratio_of_sums, (np.array(numerators), np.array(denominators)))
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:

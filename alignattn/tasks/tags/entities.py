@@ -15,8 +15,39 @@ OUTSIDE = "O"
 TOKEN_ACCURACY: Final = "token_accuracy"  # noqa: S105
 """The one score that needs no entities."""
 
+SCORES: Final = ("precision", "recall", "f1", TOKEN_ACCURACY)
+
 _NO_TYPE = "_"
 _OUTSIDE_PREFIXES = frozenset("O.")
+
+
+class TagCounts(NamedTuple):
+    """What the scores of one sentence or of several are made of.
+
+    Attributes:
+        right_entities: predicted, and of the type, the first and the last token of a gold one.
+        predicted_entities: all of them.
+        gold_entities: likewise.
+        right_tokens: tokens with the gold tag.
+        tokens: all of them.
+    """
+
+    right_entities: int
+    predicted_entities: int
+    gold_entities: int
+    right_tokens: int
+    tokens: int
+
+    def parts(self, score: str) -> tuple[int, int]:
+        """Return the numerator and the denominator of one of the scores of `entity_scores`."""
+        if score == "precision":
+            return self.right_entities, self.predicted_entities
+        if score == "recall":
+            return self.right_entities, self.gold_entities
+        if score == TOKEN_ACCURACY:
+            return self.right_tokens, self.tokens
+        # The harmonic mean of precision and recall, without dividing by a sum of zeros.
+        return 2 * self.right_entities, self.predicted_entities + self.gold_entities
 
 
 class Entity(NamedTuple):
@@ -90,24 +121,16 @@ def entity_scores(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[st
     """
     if [len(tags) for tags in predicted] != [len(tags) for tags in gold]:
         raise ValueError("predicted and gold tags differ in the number of sentences or of tokens")
-    found, true = _located(predicted), _located(gold)
-    right_entities = len(found & true)
-    right_tokens = sum(
-        tag == right
-        for tags, rights in zip(predicted, gold, strict=True)
-        for tag, right in zip(tags, rights, strict=True)
-    )
-    return {
-        "precision": _share(right_entities, len(found)),
-        "recall": _share(right_entities, len(true)),
-        # The harmonic mean of the two, without dividing by a sum of zeros.
-        "f1": _share(2 * right_entities, len(found) + len(true)),
-        TOKEN_ACCURACY: _share(right_tokens, sum(map(len, gold))),
-    }
+    counts = map(tag_counts, predicted, gold)
+    whole = TagCounts(*map(sum, zip(*counts, strict=True))) if gold else TagCounts(0, 0, 0, 0, 0)
+    return {score: _share(*whole.parts(score)) for score in SCORES}
 
 
-def _located(sentences: Sequence[Sequence[str]]) -> set[tuple[int, Entity]]:
-    return {(number, entity) for number, tags in enumerate(sentences) for entity in entities(tags)}
+def tag_counts(predicted: Sequence[str], gold: Sequence[str]) -> TagCounts:
+    """Return what the scores of a sentence are made of, tags as of `entity_scores`."""
+    found, true = set(entities(predicted)), set(entities(gold))
+    right_tokens = sum(tag == right for tag, right in zip(predicted, gold, strict=True))
+    return TagCounts(len(found & true), len(found), len(true), right_tokens, len(gold))
 
 
 def _share(part: int, whole: int) -> float:
