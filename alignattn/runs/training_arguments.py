@@ -8,9 +8,11 @@ from typing import Any, TypeVar, cast
 
 import torch
 from transformers import TrainingArguments
+from transformers.training_args import ParallelMode
 
 from alignattn.runs.training_options import UNWRITTEN_OPTION, TransformersOptions
 from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.option import BOOLEANS
 from alignattn.support.publishing import publishable
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training import AlignmentTrainingArguments
@@ -50,12 +52,15 @@ def training_arguments(options: TransformersOptions, arguments: Callable[..., T]
     if _processes() > 1 and not torch.accelerator.is_available():
         # Without it each process would make the whole run by itself, in the same folder.
         values["use_cpu"] = True
+    # transformers takes a yes or no, or words that it is about to forget.
+    values["fsdp"] = BOOLEANS.get(str(values["fsdp"]).lower(), values["fsdp"])
     try:
         args = arguments(**{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()})
     except AlignAttnError:
         raise
     except (ValueError, TypeError, ImportError) as error:
         raise AlignAttnError(one_line(error)) from error
+    _check_sharding(args)
     if args.device.type == "cpu":
         # Pinning serves the copy to an accelerator; without one torch warns at every loader.
         args.dataloader_pin_memory = False
@@ -75,6 +80,20 @@ def _check_launch() -> None:
         print(
             "accelerate launch started one process: on a CPU, torchrun --nproc_per_node N -m alignattn … starts N",
             file=sys.stderr,
+        )
+
+
+def _check_sharding(args: TrainingArguments) -> None:
+    """Refuse FSDP where accelerate would leave it out and say nothing of it, and where there is one process."""
+    if args.fsdp and args.device.type == "cpu":
+        raise AlignAttnError(
+            "--fsdp shares the weights out over GPUs, and here is none: leave it out (processes on a CPU hold all of "
+            "them, each)"
+        )
+    if args.fsdp and args.parallel_mode in (ParallelMode.NOT_PARALLEL, ParallelMode.NOT_DISTRIBUTED):
+        raise AlignAttnError(
+            "--fsdp shares the weights out over processes, and here is one: start one a GPU, by torchrun "
+            "--nproc_per_node N -m alignattn …"
         )
 
 

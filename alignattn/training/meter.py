@@ -1,6 +1,7 @@
 """Means of what a training logs."""
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -46,6 +47,11 @@ class LossMeter(TrainerCallback, ExportableState):
     def mean_run_loss(self) -> float:
         """Return the mean total loss of the whole run."""
         return float(self.run_loss) / max(self.run_steps, 1)
+
+    def share(self, mean_over_processes: Callable[[dict[str, float]], dict[str, float]]) -> None:
+        """Put the means over processes in the place of what this one summed: a checkpoint keeps the first one's."""
+        self.interval = dict(mean_over_processes({name: float(value) for name, value in self.interval.items()}))
+        self.run_loss = mean_over_processes({"run_loss": float(self.run_loss)})["run_loss"]
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

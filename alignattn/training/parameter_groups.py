@@ -90,6 +90,9 @@ def _take(group: dict[str, Any], ids: dict[int, None]) -> list[nn.Parameter]:
 
 def stack_optimizer_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     """Stack the state that the alignment's parameters had in a checkpoint where each layer had its own."""
+    if not saved["state"]:
+        # Of no step yet, as accelerate loads it: entries made here would outlive the parameters that FSDP2 replaces.
+        return saved
     own, numbers = optimizer.param_groups[-1]["params"], saved["param_groups"][-1]["params"]
     state = dict(saved["state"])
     of_layers = [state.pop(number, {}) for number in numbers]

@@ -286,6 +286,11 @@ class AlignmentMixin(SavingMixin):
         with own_parameters_from(resume_from_checkpoint, self._model):
             super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the Trainer does, what was logged as a mean over processes."""
+        self.meter.share(self._mean_over_processes)
+        super()._save_checkpoint(*args, **kwargs)
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save as the Trainer does, and the average of the weights."""
         super()._save_optimizer_and_scheduler(output_dir)

@@ -59,6 +59,13 @@ def test_what_transformers_refuses_is_one_line():
         training_arguments(options, RunArguments)
 
 
+def test_weights_are_shared_out_over_gpus_alone():
+    """On a CPU accelerate would train without FSDP, and say nothing."""
+    options = get_command("finetune").parse([*GIVEN, "--fsdp", "true", "--use_cpu"]).training
+    with pytest.raises(AlignAttnError, match="--fsdp shares the weights out over GPUs, and here is none"):
+        training_arguments(options, RunArguments)
+
+
 class TestSameRun:
     def options(self, *words: str) -> Any:
         return get_command("finetune").parse([*GIVEN, *words])

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from accelerate.state import AcceleratorState, DistributedType
 from conftest import BY_SAMPLE
 from graphs import CLASSES, WIDTH, write_graph
 from rows_of_kinds import MODELS, KindRows, kind_model
 from sentence_transformers.sentence_transformer import losses
 from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, pairs
 from test_trainer import arguments
+from torch.distributed.tensor import DTensor
 
 from alignattn.models.graph_attention import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
@@ -26,21 +28,28 @@ CASES = [(kind, "aa-ct") for kind in MODELS] + [
     ("texts", variant) for variant in ("soft", *BY_SAMPLE) if variant != "aa-ct"
 ]
 
+FSDP2_VARIANTS = ("aa-gan", "aa-ct+qvi")
+"""With networks of their own; an alignment without any adds nothing to what is sharded."""
 
-def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=AlignmentTrainer, **changes):
-    args = arguments(
-        folder,
-        num_train_epochs=1,
-        optim="sgd",
-        learning_rate=0.1,
-        alignment_learning_rate=0.1,
-        max_grad_norm=0.0,
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        **changes,
-    )
+ADAM = {"optim": "adamw_torch", "adam_epsilon": 1e-3}
+"""It has a state to save, and does not make steps of what rounding leaves of a gradient that is 0."""
+
+FSDP2 = ADAM | {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
+
+
+def train_kind(kind, variant, folder, batch_size, accumulation, trainer_class=AlignmentTrainer, resume=None, **changes):
+    settings = {
+        "num_train_epochs": 1,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "alignment_learning_rate": 0.1,
+        "max_grad_norm": 0.0,
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+    }
+    args = arguments(folder, **(settings | changes))
     trainer = trainer_class(model=kind_model(kind, variant), args=args, train_dataset=KindRows(kind, ROWS))
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -85,7 +94,38 @@ def train_sentences(checkpoint, folder, batch_size, accumulation):
     return trainer
 
 
+def let_a_cpu_shard():
+    """Have accelerate take FSDP2 on a CPU, too, where it is asked for: it would wrap in DDP and say nothing."""
+    without = AcceleratorState.__init__
+
+    def initialize(state, *args, fsdp_plugin=None, **options):
+        without(state, *args, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            state.fsdp_plugin = fsdp_plugin
+        if vars(state).get("fsdp_plugin") is not None:
+            state.distributed_type = DistributedType.FSDP
+
+    AcceleratorState.__init__ = initialize
+
+
+def train_sharded(variant, folder, batch_size, accumulation):
+    """By the Trainer, with FSDP2: the second step is that of a trainer that goes on from a checkpoint of the first."""
+    folder = folder / variant
+    changes = FSDP2 | {"save_strategy": "steps", "save_steps": 1}
+    train_kind("texts", variant, folder, batch_size, accumulation, **changes)
+    resume = str(folder / "checkpoint-1")
+    trainer = train_kind("texts", variant, folder, batch_size, accumulation, resume=resume, **changes)
+    assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+    return trainer
+
+
+def whole_state(model):
+    state = model.state_dict().items()
+    return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in state}
+
+
 if __name__ == "__main__":
+    let_a_cpu_shard()
     checkpoint, folder, batch_size, accumulation = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     trainers = {
         f"{kind}-{variant}": partial(train_kind, kind, variant, folder, batch_size, accumulation)
@@ -93,11 +133,17 @@ if __name__ == "__main__":
     }
     trainers["nodes"] = partial(train_nodes, folder, batch_size, accumulation)
     trainers["sentences"] = partial(train_sentences, checkpoint, folder, batch_size, accumulation)
+    # They come last: that weights are shared out holds for all trainers after them.
+    trainers |= {
+        f"fsdp2-{variant}": partial(train_sharded, variant, folder, batch_size, accumulation)
+        for variant in FSDP2_VARIANTS
+    }
     for name, train in trainers.items():
         trainer = train()
         assert trainer.accelerator.num_processes == int(os.environ["WORLD_SIZE"]) == 2
+        state = whole_state(trainer.model)
         if trainer.is_world_process_zero():
-            torch.save(trainer.model.state_dict(), folder / f"{name}.pt")
+            torch.save(state, folder / f"{name}.pt")
             (folder / f"{name}.json").write_text(json.dumps(trainer.state.log_history))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.state.destroy_process_group()
