@@ -104,7 +104,8 @@ def unpatch(model: M) -> M:
         take_slotted_forward(module)
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
-    state.loading.remove()
+    for hook in state.hooks:
+        hook.remove()
     delattr(model, CHILD_NAME)
     if _is_of_transformers(model):
         delattr(encoder.config, CHILD_NAME)
@@ -177,7 +178,7 @@ def fill_slots(
         from alignattn.patching.adapters import carry
 
         carry(model)
-    state.loading = model.register_load_state_dict_pre_hook(convert_state_before)
+    state.hooks.append(model.register_load_state_dict_pre_hook(convert_state_before))
     if _is_of_transformers(model):
         state.configs = own_configs(model)
         encoder = _untyped(model)

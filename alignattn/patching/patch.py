@@ -6,7 +6,7 @@ do not call it, `alignattn.patching.families` serves some.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,12 +17,13 @@ from transformers.masking_utils import sdpa_mask
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
+from alignattn.attention.packing import Packing, packing_of
 from alignattn.attention.variant import attention_with_weights
 from alignattn.patching.attach import attach, check_model, declared_layers, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
 from alignattn.patching.probe import check_bidirectional, check_calls
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
-from alignattn.patching.slots import alignment_parameters, function_parameters
+from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.support.errors import AlignAttnError
 
 READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
@@ -70,7 +71,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     check_model(model)
     base = _checked_base(model, config, layers)
     fill_slots(model, layers, config, base)
-    if base is not None:
+    if base is None:
+        patch_of(model).hooks.append(model.register_forward_pre_hook(_refuse_packed, with_kwargs=True))
+    else:
         model.set_attn_implementation(IMPLEMENTATIONS[base])
     try:
         check_calls(model)
@@ -97,6 +100,15 @@ def patch_alignment(model: PreTrainedModel, alignment: str, *, weight: float = 0
     are further fields of `AttentionConfig`. Returns and raises as `patch`.
     """
     return patch(model, AttentionConfig(alignment=alignment, alignment_weight=weight), **options)
+
+
+def _refuse_packed(model: nn.Module, _args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse a packed batch where the model's attention would not hear of it, and have its samples meet."""
+    if kwargs.get("cu_seq_lens_q") is not None:
+        raise AlignAttnError(
+            f"{type(model).__name__} counts positions over a whole row, and the samples of a packed batch "
+            "(cu_seq_lens_q) would meet: pad it"
+        )
 
 
 def _check_on_a_device(model: PreTrainedModel) -> None:
@@ -210,7 +222,14 @@ def _attention_function(
     output_attentions: bool | None = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function that transformers calls: attends by the module's slots, if it has some."""
+    """The attention function that transformers calls: attends by the module's slots, if it has some.
+
+    The samples of a packed batch (`cu_seq_lens_q` of flash attention's arguments) are attended as of a padded one.
+    """
+    packing = _packing_of_call(module, query, kwargs)
+    if packing is not None:
+        query, key, value = (packing.padded(heads.transpose(1, 2)).transpose(1, 2) for heads in (query, key, value))
+        attention_mask = packing.pairs(attention_mask)
 
     def base() -> tuple[Tensor, Tensor | None]:
         return base_attention(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
@@ -221,12 +240,32 @@ def _attention_function(
 
     slots: Any = getattr(module, CHILD_NAME, None)
     if slots is None:
-        return base()
-    _check_call(module, query, key, attention_mask, kwargs.get("is_causal"))
-    attended, weights = slots(
-        query, key, value, attention_mask, plain, scale=scaling, dropout=dropout, wants_weights=bool(output_attentions)
-    )
-    return attended.transpose(1, 2).contiguous(), weights
+        attended, weights = base()
+    else:
+        _check_call(module, query, key, attention_mask, kwargs.get("is_causal"))
+        attended, weights = slots(
+            query,
+            key,
+            value,
+            attention_mask,
+            plain,
+            scale=scaling,
+            dropout=dropout,
+            wants_weights=bool(output_attentions),
+            packing=packing,
+        )
+        attended = attended.transpose(1, 2).contiguous()
+    return (attended if packing is None else packing.packed(attended)), weights
+
+
+def _packing_of_call(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> Packing | None:
+    bounds = kwargs.get("cu_seq_lens_q")
+    if bounds is None:
+        return None
+    if len(query) != 1:
+        name = type(module).__name__
+        raise AlignAttnError(f"{name} is given cu_seq_lens_q and {len(query)} rows: a packed batch is one")
+    return packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
 
 
 def _check_call(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None) -> None:

@@ -17,6 +17,7 @@ from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.attention.cross_mask import Mask, pairs_of
 from alignattn.attention.edges import Edges
+from alignattn.attention.packing import Packing
 from alignattn.attention.scores import Score
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
@@ -52,10 +53,8 @@ class Patch(nn.Module):
         paths: by the size of a head, the names of these layers in the model.
         configs: of the model, each with the one that it had before.
         task_types: by adapter, what its config says it is for.
-        loading: of the hook by which the model loads checkpoints that hold an alignment a layer.
+        hooks: of the model: one by which it loads checkpoints that hold an alignment a layer, and what else it got.
     """
-
-    loading: RemovableHandle
 
     def __init__(
         self,
@@ -72,6 +71,7 @@ class Patch(nn.Module):
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
         self.task_types: dict[str, str | None] = {}
+        self.hooks: list[RemovableHandle] = []
         for path, layer in layers.items():
             self.paths.setdefault(str(layer.head_dim), []).append(path)
         if config.alignment is None:
@@ -156,6 +156,7 @@ class LayerSlots(AttentionVariant):
         dropout: float = 0.0,
         wants_weights: bool = False,
         own_score: Score | None = None,
+        packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend by the slots, and record the call if a recording is under way; arguments as for `attend`.
 
@@ -172,6 +173,7 @@ class LayerSlots(AttentionVariant):
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
             own_score: of the layer, if it has one; its `plain` then gives the weights, as it does along edges.
+            packing: of the row that the projections were given, where queries, keys and values are a batch made of it.
 
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
@@ -198,17 +200,18 @@ class LayerSlots(AttentionVariant):
             attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
         else:
             attended, weights = plain()
-        call = self._recorded(query, key, mask)
+        call = self._recorded(query, key, mask, packing)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real_tokens(mask)))
         return attended, weights
 
-    def _recorded(self, query: Tensor, key: Tensor, mask: Mask | None) -> RecordedCall | None:
+    def _recorded(self, query: Tensor, key: Tensor, mask: Mask | None, packing: Packing | None) -> RecordedCall | None:
         """Return the call for the alignment, if it wants one."""
         if not self.records_calls:
-            return self._projected_call(mask) if self.aligns and self.collector.recording is not None else None
-        call = self.record_call(mask)
+            is_wanted = self.aligns and self.collector.recording is not None
+            return self._projected_call(mask, packing) if is_wanted else None
+        call = self.record_call(mask, packing)
         if call is not None and not self.is_direct:
             # At the first call: a change of basis of the projections would be one of what such attention computes.
             name = f"a layer of {type(self.collector.owner).__name__}"
@@ -230,13 +233,13 @@ class LayerSlots(AttentionVariant):
         """Whether each call is recorded for the alignment of a step."""
         return self.aligns and self.training
 
-    def record_call(self, mask: Mask | None) -> RecordedCall | None:
+    def record_call(self, mask: Mask | None, packing: Packing | None = None) -> RecordedCall | None:
         """Record a call of a training forward for the alignment of the step; None where the taps were closed."""
-        call = self._projected_call(mask) if self.collector.is_tapped(self.training) else None
+        call = self._projected_call(mask, packing) if self.collector.is_tapped(self.training) else None
         self.collector.add(call)
         return call
 
-    def _projected_call(self, mask: Mask | None) -> RecordedCall:
+    def _projected_call(self, mask: Mask | None, packing: Packing | None) -> RecordedCall:
         projected = self.collector.take_projected()
         if FUSED in projected and self.queries_and_keys is not None:
             query, key = self.queries_and_keys(projected[FUSED])
@@ -252,6 +255,8 @@ class LayerSlots(AttentionVariant):
         if isinstance(mask, Edges):
             # The nodes of a graph are the tokens of one sample, and all of them are real.
             return RecordedCall(query[None], key[None], None, self)
+        if packing is not None:
+            query, key = packing.padded(query), packing.padded(key)
         return RecordedCall(query, key, mask, self)
 
 

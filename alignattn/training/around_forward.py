@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.weights import IGNORED_LABEL
+from alignattn.training.weights import IGNORED_LABEL, PACKED_BOUNDS
 
 Inputs = Mapping[str, Any]
 Forward = Callable[[Inputs], tuple[Tensor, Any]]
@@ -141,6 +141,8 @@ class FreeLB(AroundForward):
 
     def loss(self, forward: Forward, inputs: Inputs, model: nn.Module) -> ForwardLoss:
         """Return the mean task loss over the ascending perturbations of the model's input embeddings."""
+        if inputs.get(PACKED_BOUNDS) is not None:
+            raise AlignAttnError("freelb_steps bounds what it adds to each row, and a packed batch is one row: pad it")
         perturbations = _Perturbations(embeddings_of(model, "freelb_steps"), self.max_norm)
         losses, outputs = [], None
         for step in range(self.steps):

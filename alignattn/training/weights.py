@@ -1,7 +1,7 @@
 """How much a batch counts in its step: by what its losses are means over, not by the number of batches."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -9,6 +9,9 @@ from torch import Tensor
 
 IGNORED_LABEL = -100
 """Of tokens that a loss leaves out, in PyTorch and transformers."""
+
+PACKED_BOUNDS = "cu_seq_lens_q"
+"""Where a packed batch says where its samples end, `[samples + 1]`, as transformers' `DataCollatorWithFlattening`."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class BatchSize:
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
+        bounds = batch.get(PACKED_BOUNDS)
+        if _is_column(bounds):
+            return replace(cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted), samples=len(bounds) - 1)
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
         labels = batch.get("labels")
         if not _is_column(labels):

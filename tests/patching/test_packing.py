@@ -1,0 +1,133 @@
+"""Packed batches: what a padded one gives, losses and gradients, and no sample meets another."""
+
+import pytest
+import torch
+from conftest import ALIGNED, VOCABULARY, tiny_model
+from transformers import DataCollatorWithFlattening
+
+import alignattn
+from alignattn.support.errors import AlignAttnError
+from alignattn.training.around_forward import FreeLB
+from alignattn.training.weights import BatchSize
+
+ENCODERS = ("albert", "bert", "roberta", "distilbert", "electra", "modernbert")
+LENGTHS = (5, 9, 1, 7)
+FIRST_POSITION = {"roberta": 1}
+"""After that of padding."""
+
+
+def samples():
+    draw = torch.Generator().manual_seed(4)
+    return [{"input_ids": torch.randint(3, VOCABULARY, (length,), generator=draw).tolist()} for length in LENGTHS]
+
+
+def padded_batch():
+    ids = torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long)
+    for row, sample in zip(ids, samples(), strict=True):
+        row[: len(sample["input_ids"])] = torch.tensor(sample["input_ids"])
+    return {"input_ids": ids, "attention_mask": ids.ne(0).long()}
+
+
+def packed_batch(family="bert"):
+    first = FIRST_POSITION.get(family, 0)
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True, position_ids_start=first)(samples())
+    return {name: value for name, value in batch.items() if name != "labels"}
+
+
+def encoder(variant, family="bert", **overrides):
+    model = tiny_model(family)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).double().train()
+
+
+def loss_and_gradients(model, batch, aligns=True):
+    """Of a loss that tells every feature of every real token from every other."""
+    states = model.base_model(**batch).last_hidden_state
+    states = states[batch["attention_mask"].bool()] if "attention_mask" in batch else states[0]
+    wanted = torch.randn(states.shape, dtype=states.dtype, generator=torch.Generator().manual_seed(5))
+    loss = (states * wanted).sum()
+    loss = loss + alignattn.alignment_loss(model) if aligns else loss
+    loss.backward()
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return {"loss": loss.detach(), "states": states.detach()} | gradients
+
+
+def assert_equal(variant, family="bert", aligns=True, **overrides):
+    expected = loss_and_gradients(encoder(variant, family, **overrides), padded_batch(), aligns)
+    found = loss_and_gradients(encoder(variant, family, **overrides), packed_batch(family), aligns)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_a_packed_batch_gives_what_a_padded_one_gives(family):
+    assert_equal("aa-ct", family)
+
+
+@pytest.mark.parametrize("variant", [*(name for name in ALIGNED if name != "aa-ct"), "aa-ct+qvi+entmax15"])
+def test_whatever_the_alignment(variant):
+    assert_equal(variant)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_without_an_alignment_samples_do_not_meet_either(family):
+    assert_equal("soft", family, aligns=False)
+
+
+def test_layers_that_are_not_patched_keep_samples_apart_too():
+    assert_equal("aa-gan", layers=(1,))
+
+
+def test_what_is_recorded_of_a_packed_batch_is_that_of_its_samples():
+    model = encoder("aa-ct").eval()
+    with torch.no_grad(), alignattn.collect(model) as packed:
+        model.base_model(**packed_batch())
+    with torch.no_grad(), alignattn.collect(model) as padded:
+        model.base_model(**padded_batch())
+    torch.testing.assert_close(packed.losses(), padded.losses(), rtol=1e-9, atol=1e-11)
+    assert packed.layers[0].mask.sum(dim=1).tolist() == list(LENGTHS)
+
+
+def test_bounds_that_are_changed_in_place_are_read_anew():
+    model, batch = encoder("soft").eval(), packed_batch()
+    first = model.base_model(**batch).last_hidden_state
+    for bounds in (batch["cu_seq_lens_q"], batch["cu_seq_lens_k"]):
+        bounds.copy_(torch.tensor([0, 4, 14, 15, 22]))
+    assert not torch.allclose(model.base_model(**batch).last_hidden_state, first)
+
+
+def test_a_packed_batch_counts_by_its_samples():
+    labels = torch.tensor([[1] * 10 + [-100] * 12])
+    size = BatchSize.of(packed_batch() | {"labels": labels})
+    assert (size.samples, size.labels) == (len(LENGTHS), 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 14, 15, 21])}, "from 0 to the 22 tokens"),
+        ({"cu_seq_lens_q": torch.tensor([0, 5, 5, 15, 22])}, "from 0 to the 22 tokens"),
+        ({"cu_seq_lens_k": torch.tensor([0, 22])}, "cu_seq_lens_k is"),
+        (padded_batch(), "4 rows"),
+    ],
+    ids=["short", "empty", "keys", "rows"],
+)
+def test_bounds_that_are_none_are_refused(changes, said):
+    batch = packed_batch() | changes
+    if "cu_seq_lens_k" not in changes:
+        del batch["cu_seq_lens_k"]
+    if "attention_mask" in batch:
+        del batch["position_ids"]
+    with pytest.raises(AlignAttnError, match=said):
+        encoder("soft").base_model(**batch)
+
+
+@pytest.mark.parametrize("family", ["deberta-v3", "mpnet"])
+def test_models_whose_attention_does_not_hear_of_it_refuse_it(family):
+    model, batch = encoder("aa-ct", family), packed_batch()
+    with pytest.raises(AlignAttnError, match="samples of a packed batch"):
+        model(**batch)
+    with pytest.raises(AlignAttnError, match="a packed batch is one row"):
+        FreeLB(2, 0.1, 0.3).loss(lambda inputs: (model(**inputs).logits.sum(), None), batch, model)
+    alignattn.unpatch(model)(**batch)
