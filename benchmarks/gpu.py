@@ -26,7 +26,7 @@ import torch
 from gpu_report import DOCUMENT, section, write_section
 from gpu_stages import LeftOutError, Plan, Stage, stages_of
 
-from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.attention.kernels.choice import use_kernels
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json

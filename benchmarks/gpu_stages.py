@@ -13,9 +13,9 @@ import attack_throughput
 import torch
 from throughput_report import summarise_throughput
 
-from alignattn.attention.alignment.kernels.choice import use_kernels
 from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
+from alignattn.attention.kernels.choice import use_kernels
 from alignattn.cli import main as run_command
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.command import load_model
@@ -29,7 +29,7 @@ SHARED = ROOT.parent / "shared"
 CUDA_TESTS = ("tests/attention", "tests/patching")
 """Where tests that are marked `cuda` lie."""
 
-WITH_KERNELS = ("aa-gan", "aa-ot", "aa-ct")
+WITH_KERNELS = ("aa-gan", "aa-ot", "aa-ct", "entmax15")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
@@ -57,7 +57,7 @@ class Mode:
     Attributes:
         name: in the tables.
         compile_options: what `torch.compile` is given; None = nothing is compiled.
-        kernels: what computes the alignments.
+        kernels: what computes alignments and sparse attention.
     """
 
     name: str

@@ -35,9 +35,9 @@ import torch
 import transformers
 from tally import pytest_terminal_summary, trying  # noqa: F401
 
-from alignattn.attention.alignment.kernels import choice
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
+from alignattn.attention.kernels import choice
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"

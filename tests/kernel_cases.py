@@ -1,4 +1,4 @@
-"""Alignments computed by kernels in Triton's interpreter: a process of its own, for Triton asks once how it is to run.
+"""What kernels compute in Triton's interpreter: a process of its own, for Triton asks once how it is to run.
 
     TRITON_INTERPRET=1 python tests/kernel_cases.py FILE
 
@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from alignattn.attention.alignment import kernels
+from alignattn.attention import kernels
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.kernels.choice import use_kernels
 from alignattn.attention.choices import ALIGNMENTS
+from alignattn.attention.config import AttentionConfig
+from alignattn.attention.cross_mask import CrossMask
+from alignattn.attention.kernels.choice import use_kernels
+from alignattn.attention.variant import AttentionVariant
 
 PROGRAMS = 4
 
@@ -126,16 +129,102 @@ def results(case: Case, dtype: torch.dtype = torch.float32, device: str = "cpu")
     }
 
 
+@dataclass(frozen=True)
+class AttentionCase:
+    """An attention by entmax.
+
+    Attributes:
+        normalizer: its name.
+        shape: samples, heads, queries and features of a head.
+        keys: how many, where not as many as queries, and of other tokens then.
+        counts: real tokens of each sample, of the keys.
+        options: of the normalizer.
+        score: its name.
+        dropout: share of the weights; values are then the identity, which shows what was dropped, and others again.
+        dtype: of queries, keys and values.
+    """
+
+    normalizer: str
+    shape: tuple[int, int, int, int]
+    keys: int | None = None
+    counts: tuple[int, ...] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    score: str = "scaled_dot"
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.float32
+
+    def inputs(self, dtype: torch.dtype, device: str = "cpu"):
+        """Queries, keys, values and the gradient in what is attended, `[B, H, n or m, d]`; only the last of no leaf."""
+        batch, heads, length, dim = self.shape
+        generator = torch.Generator().manual_seed(0)
+        sizes = (length, self.keys or length, self.keys or length, length)
+        sides = [torch.randn(batch, size, heads, dim, generator=generator).to(self.dtype) for size in sizes]
+        *leaves, gradient = (side.to(device, dtype).transpose(1, 2) for side in sides)
+        return [leaf.detach().requires_grad_() for leaf in leaves], gradient
+
+    def mask(self, device: str = "cpu"):
+        """Of pairs `[B, 1, n, n]`, the last query without a key; a `CrossMask` where keys are of other tokens."""
+        if self.counts is None:
+            return None
+        length = self.keys or self.shape[2]
+        real = (torch.arange(length) < torch.tensor(self.counts)[:, None]).to(device)
+        if self.keys is not None:
+            return CrossMask(None, real)
+        pairs = real[:, None, None].repeat(1, 1, length, 1)
+        pairs[:, :, -1] = False
+        return pairs
+
+    def variant(self, dtype: torch.dtype, device: str = "cpu"):
+        """The slots, α of the heads apart where it is learned."""
+        config = AttentionConfig(score=self.score, normalizer=self.normalizer, normalizer_options=self.options)
+        variant = AttentionVariant(config, self.shape[-1], self.shape[1])
+        for parameter in variant.parameters():
+            torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(1))
+        return variant.to(device, dtype)
+
+
+ATTENTIONS = {
+    "entmax15-head-of-32-padded": AttentionCase("entmax15", (2, 2, 7, 32), counts=(7, 3)),
+    "entmax15-most-keys": AttentionCase("entmax15", (1, 1, 3, 16), keys=1024),
+    "entmax15-dropped": AttentionCase("entmax15", (1, 2, 32, 32), dropout=0.4),
+    "entmax15-float16": AttentionCase("entmax15", (1, 1, 7, 16), dtype=torch.float16),
+    "sparsemax-head-of-64-several-tiles": AttentionCase("sparsemax", (1, 1, 71, 64), counts=(69,)),
+    "sparsemax-keys-of-other-tokens": AttentionCase("sparsemax", (2, 2, 5, 8), keys=9, counts=(9, 2), score="dot"),
+    "entmax-learned-head-of-96": AttentionCase("entmax", (2, 3, 9, 96), counts=(9, 5), options={"learned": True}),
+    "entmax-head-of-128": AttentionCase("entmax", (1, 1, 21, 128), options={"alpha": 1.3}, score="bilinear"),
+}
+
+
+def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str = "cpu"):
+    """What a case attends to, and the gradients in queries, keys, values and parameters, by name."""
+    dtype = dtype or case.dtype
+    variant = case.variant(torch.promote_types(dtype, torch.float32), device)
+    leaves, gradient = case.inputs(dtype, device)
+    found = {}
+    if case.dropout:
+        identity = torch.eye(case.shape[-1], dtype=dtype, device=device).expand_as(leaves[2])
+        torch.manual_seed(2)
+        found["dropped"] = variant.attend(*leaves[:2], identity, case.mask(device), dropout=case.dropout)[0].detach()
+    torch.manual_seed(2)
+    attended, _ = variant.attend(*leaves, case.mask(device), dropout=case.dropout)
+    attended.backward(gradient)
+    found |= {name: parameter.grad for name, parameter in variant.named_parameters()}
+    found |= {name: leaf.grad for name, leaf in zip(("query", "key", "value"), leaves, strict=True)}
+    return found | {"attended": attended.detach()}
+
+
 def main() -> None:
     """Compute all cases."""
     use_kernels("triton")
     # It imports Triton. A program has several tiles, as on a GPU.
-    from alignattn.attention.alignment.kernels import discriminator
+    from alignattn.attention.kernels import discriminator
 
     discriminator.PROGRAMS = PROGRAMS
     found = {}
     for name, case in CASES.items():
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in results(case).items()}
+    for name, attention in ATTENTIONS.items():
+        found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in attended(attention).items()}
     save_file(found, sys.argv[1])
     print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"{kernels.__name__}.")))
 

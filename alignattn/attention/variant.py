@@ -10,7 +10,9 @@ from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
 from alignattn.attention.edges import Edges, attend_edges
+from alignattn.attention.kernels.choice import WIDEST_SPARSE, asks_for_kernels, takes_kernels
 from alignattn.attention.normalizers.base import Normalizer
+from alignattn.attention.normalizers.thresholds import SPARSEMAX_ALPHA
 from alignattn.attention.scores import DotProduct, Score
 from alignattn.attention.values import Identity, Value
 
@@ -79,7 +81,55 @@ class AttentionVariant(nn.Module):
             pairs = pairs_of(mask)
             pairs = pairs if bias is None else masked_bias(bias, pairs)
             return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
+        if asks_for_kernels() and not self.uses_softmax:
+            lacks = self._unknown_to_kernels(score, query, key, values, mask, bias, wants_weights)
+            keys = key.shape[-2]
+            if takes_kernels(query, query.shape[-1], WIDEST_SPARSE, keys=keys, lacks=lacks, what="attention"):
+                return self._attend_in_kernel(score, query, key, values, mask, scale, dropout), None
         return attend_by(score, self.normalizer_slot, query, key, values, mask, bias=bias, scale=scale, dropout=dropout)
+
+    def _attend_in_kernel(
+        self,
+        score: Score,
+        query: Tensor,
+        key: Tensor,
+        values: Tensor,
+        mask: Mask | None,
+        scale: float | None,
+        dropout: float,
+    ) -> Tensor:
+        from alignattn.attention.kernels.entmax import attended
+
+        alpha = self.normalizer_slot.alpha
+        assert isinstance(score, DotProduct)
+        assert not isinstance(mask, Edges)
+        assert alpha is not None
+        factor = score.factor(scale)
+        return attended(score.map_query(query), key, values, alpha, pairs_of(mask), scale=factor, dropout=dropout)
+
+    def _unknown_to_kernels(
+        self,
+        score: Score,
+        query: Tensor,
+        key: Tensor,
+        values: Tensor,
+        mask: Mask | None,
+        bias: Tensor | None,
+        wants_weights: bool,
+    ) -> str | None:
+        """Return what of an attention `kernels.entmax` does not do; None where it does all."""
+        alpha = self.normalizer_slot.alpha
+        is_entmax = isinstance(alpha, Tensor) or (alpha is not None and alpha <= SPARSEMAX_ALPHA)
+        is_even = query.dtype == key.dtype == values.dtype and values.shape == key.shape
+        unknown = {
+            "this normalizer": not is_entmax,
+            "this score": not isinstance(score, DotProduct),
+            "the edges of a graph": isinstance(mask, Edges),
+            "scores with a bias": bias is not None,
+            "attention whose weights are asked for": wants_weights,
+            "queries, keys and values of several types or sizes": not is_even,
+        }
+        return next((name for name, is_so in unknown.items() if is_so), None)
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
-from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.attention.kernels.choice import use_kernels
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at

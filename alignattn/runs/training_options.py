@@ -37,7 +37,7 @@ RANDOM_BASIS = "random"
 BALANCE_BASES = ("balanced", RANDOM_BASIS)
 """In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
 BASIS_HELP = "Control: random, as far from the model's own."
-KERNELS_HELP = "triton: fused, of gan, ot, ct, on a GPU."
+KERNELS_HELP = "triton: fused gan, ot, ct, entmax, on a GPU."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 AVERAGES = ("ema", "swa")
 """How weights are averaged; `alignattn.training.averaging` does it."""

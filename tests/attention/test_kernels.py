@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from dense_alignments import DENSE
-from kernel_cases import CASES, results
+from entmax import entmax_bisect
+from kernel_cases import ATTENTIONS, CASES, attended, results
 from safetensors.torch import load_file
 
-from alignattn.attention.alignment.kernels import choice
-from alignattn.attention.alignment.kernels.choice import use_kernels
+from alignattn.attention.config import AttentionConfig
+from alignattn.attention.cross_mask import pairs_of
+from alignattn.attention.edges import Edges
+from alignattn.attention.kernels import choice
+from alignattn.attention.kernels.choice import use_kernels
+from alignattn.attention.variant import AttentionVariant
 from alignattn.support.errors import AlignAttnError
 
 APART = Path(sys.prefix) / "kernels"
@@ -23,6 +28,11 @@ SCALE = 3
 ASCENDING = {"gan": ("query", "key"), "ct": ("critic",), "ot": ()}
 """What climbs the loss: its gradient is the negative."""
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-5}
+OF_ALPHA = {"rtol": 2e-3, "atol": 2e-4}
+"""The gradient in α is a difference of sums that nearly cancel."""
+ROUNDED = {"rtol": 5e-3, "atol": 5e-3}
+"""In float16."""
+BISECTIONS = 100
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +47,7 @@ def interpreted(tmp_path_factory):
     done = subprocess.run([sys.executable, SCRIPT, path], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no kernel" not in done.stderr
-    assert {"discriminator", "transport", "sinkhorn"} <= set(done.stdout.split())
+    assert {"discriminator", "transport", "sinkhorn", "entmax"} <= set(done.stdout.split())
     return load_file(path)
 
 
@@ -82,6 +92,53 @@ def test_loss_and_gradients_are_those_of_the_dense_formula(name, interpreted):
     assert interpreted[f"{name}/query"].abs().max() > 0
 
 
+def dense_weights(case, variant, query, key):
+    """The entmax of all scores of a case, by the package's bisection."""
+    mapped = query @ variant.score_slot.weight if case.score == "bilinear" else query
+    scores = mapped @ key.mT * (1.0 if case.score == "dot" else case.shape[-1] ** -0.5)
+    alpha = torch.as_tensor(variant.normalizer_slot.alpha)
+    mask = pairs_of(case.mask())
+    mask = torch.tensor(True) if mask is None else mask
+    alpha = alpha[:, None, None] if alpha.dim() else alpha
+    return entmax_bisect(scores.masked_fill(~mask, -1e9), alpha, n_iter=BISECTIONS) * mask
+
+
+def dense_attention(case, dropped):
+    """What a case attends to, and the gradients, with the weights written out; `dropped` tells which were dropped."""
+    variant, (leaves, gradient) = case.variant(torch.float64), case.inputs(torch.float64)
+    weights = dense_weights(case, variant, *leaves[:2])
+    found = {}
+    if case.dropout:
+        weights = weights * (dropped > 0) / (1 - case.dropout)
+        found["dropped"] = weights.detach()
+    result = weights @ leaves[2]
+    result.backward(gradient)
+    found |= {name: parameter.grad for name, parameter in variant.named_parameters()}
+    found |= {name: leaf.grad for name, leaf in zip(("query", "key", "value"), leaves, strict=True)}
+    return found | {"attended": result.detach()}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_sparse_attention_and_gradients_are_those_of_the_dense_formula(name, interpreted):
+    found = {key.partition("/")[2]: value for key, value in interpreted.items() if key.startswith(f"{name}/")}
+    assert_is_dense(found, ATTENTIONS[name])
+
+
+def assert_is_dense(found, case):
+    expected = dense_attention(case, found.get("dropped"))
+    assert set(found) == set(expected)
+    for key, value in expected.items():
+        tolerance = OF_ALPHA if "alpha" in key else TOLERANCE if case.dtype == torch.float32 else ROUNDED
+        torch.testing.assert_close(found[key].double(), value, **tolerance, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def test_dropout_drops_its_share(interpreted):
+    case = ATTENTIONS["entmax15-dropped"]
+    is_weight = dense_weights(case, case.variant(torch.float64), *case.inputs(torch.float64)[0][:2]) > 1e-6
+    is_dropped = is_weight & (interpreted["entmax15-dropped/dropped"] == 0)
+    assert is_dropped.sum() / is_weight.sum() == pytest.approx(case.dropout, abs=0.05)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("name", CASES)
@@ -101,6 +158,18 @@ def test_on_a_gpu(name, capsys):
         torch.testing.assert_close(found[key].cpu().double(), value.double(), **TOLERANCE)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.usefixtures("asked_for")
+def test_sparse_attention_on_a_gpu(name, capsys):
+    case = ATTENTIONS[name]
+    found = attended(case, device="cuda")
+    fits = case.shape[-1] <= choice.WIDEST_SPARSE and (case.keys or 0) <= choice.MOST_KEYS[case.dtype.itemsize]
+    assert ("no kernel computes the attention" in capsys.readouterr().err) != fits
+    assert_is_dense({key: value.cpu() for key, value in found.items()}, case)
+
+
 @pytest.mark.usefixtures("asked_for")
 class TestWhereNoneFits:
     def test_pytorch_computes_and_one_line_says_why_once(self, capsys):
@@ -112,15 +181,15 @@ class TestWhereNoneFits:
         assert len(capsys.readouterr().err.splitlines()) == 1
 
     @pytest.mark.parametrize(
-        ("features", "width", "has_one", "said"),
+        ("features", "width", "lacks", "said"),
         [
-            (torch.zeros(1), 16, True, "on cpu"),
-            (torch.zeros(1, device="meta"), 16, False, "none of this alignment"),
+            (torch.zeros(1), 16, None, "on cpu"),
+            (torch.zeros(1, device="meta"), 16, "this alignment", "none of this alignment"),
         ],
     )
-    def test_what_is_said(self, features, width, has_one, said, capsys, monkeypatch):
+    def test_what_is_said(self, features, width, lacks, said, capsys, monkeypatch):
         monkeypatch.setattr(choice._Chosen, "has_triton", True)
-        assert not choice.takes_kernels(features, width, has_one=has_one)
+        assert not choice.takes_kernels(features, width, lacks=lacks)
         assert said in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -132,6 +201,37 @@ class TestWhereNoneFits:
         monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
         assert not choice.takes_kernels(features, width)
         assert said in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("choices", "arguments", "said"),
+        [
+            ({"normalizer": "fusedmax"}, {}, "this normalizer"),
+            ({"normalizer": "entmax", "normalizer_options": {"alpha": 3}}, {}, "this normalizer"),
+            ({"normalizer": "entmax15", "score": "additive"}, {}, "this score"),
+            ({"normalizer": "entmax15"}, {"wants_weights": True}, "weights are asked for"),
+            ({"normalizer": "entmax15"}, {"bias": torch.ones(1, 1, 3, 3)}, "a bias"),
+            ({"normalizer": "sparsemax"}, {"mask": Edges(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)}, "a graph"),
+        ],
+        ids=["normalizer", "alpha", "score", "weights", "bias", "edges"],
+    )
+    def test_what_is_said_of_attention(self, choices, arguments, said, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
+        variant, sides = AttentionVariant(AttentionConfig(**choices), 4, 1), torch.randn(3, 1, 1, 3, 4)
+        found = variant.attend(*sides, **arguments)
+        assert said in capsys.readouterr().err
+        use_kernels("eager")
+        torch.testing.assert_close(found, variant.attend(*sides, **arguments), rtol=0, atol=0)
+
+    def test_too_many_keys(self, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
+        assert not choice.takes_kernels(torch.zeros(1), keys=1025, what="attention")
+        assert "1025 keys are more than 1024" in capsys.readouterr().err
+
+    def test_softmax_has_its_own_and_nothing_is_said(self, capsys):
+        AttentionVariant(AttentionConfig(), 4, 1).attend(*torch.randn(3, 1, 1, 3, 4))
+        assert capsys.readouterr().err == ""
 
     def test_without_triton(self, capsys, monkeypatch):
         monkeypatch.setattr(choice._Chosen, "has_triton", False)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.alignment.drawn import drawn
-from alignattn.attention.alignment.kernels.choice import takes_kernels
 from alignattn.attention.choices import HeadReduction
+from alignattn.attention.kernels.choice import takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 NORM_EPSILON = 1e-6
@@ -175,7 +175,7 @@ class Alignment(nn.Module, ABC):
             in_blocks: list[Call] = []
             in_groups: list[Call] = []
             for call in calls:
-                in_kernel = takes_kernels(call.query, has_one=self.has_kernel)
+                in_kernel = takes_kernels(call.query, lacks=None if self.has_kernel else "this alignment")
                 is_in_blocks = not in_kernel and self.by_sample and takes_blocks(call)
                 (in_blocks if is_in_blocks else in_groups).append(call)
             parts = [

@@ -12,10 +12,10 @@ from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, no
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.cpu.transport import differentiate
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.kernels.choice import WIDEST_TRANSPORTED, takes_kernels
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator
 from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
+from alignattn.attention.kernels.choice import WIDEST_TRANSPORTED, takes_kernels
 
 FEATURE_DIM = 16
 
@@ -69,7 +69,7 @@ class CTAlignment(Alignment):
         unit = unit_vectors(criticised).view(shape)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
         if takes_kernels(features, navigated.shape[-1], WIDEST_TRANSPORTED):
-            from alignattn.attention.alignment.kernels.transport import weighted_similarity
+            from alignattn.attention.kernels.transport import weighted_similarity
 
             similarity = weighted_similarity(navigated, unit, tokens.token_weight, mask)
         else:

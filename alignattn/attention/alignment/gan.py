@@ -8,9 +8,9 @@ from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
 from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
-from alignattn.attention.alignment.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_kernels
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
+from alignattn.attention.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_kernels
 
 
 class GANAlignment(Alignment):
@@ -49,7 +49,7 @@ class GANAlignment(Alignment):
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
         if fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN) and NetworkPass.knows(self.discriminator):
-            from alignattn.attention.alignment.kernels.discriminator import discriminated
+            from alignattn.attention.kernels.discriminator import discriminated
 
             losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
             return losses, hits / (2 * features.shape[4])

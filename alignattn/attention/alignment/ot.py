@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.kernels.choice import WIDEST_MOVED, takes_kernels
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.attention.choices import HeadReduction
+from alignattn.attention.kernels.choice import WIDEST_MOVED, takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
@@ -109,7 +109,7 @@ class OTAlignment(Alignment):
             "iterations": self.iterations,
         }
         if takes_kernels(vectors, self.head_dim, WIDEST_MOVED):
-            from alignattn.attention.alignment.kernels.sinkhorn import transported
+            from alignattn.attention.kernels.sinkhorn import transported
 
             product, marginals = transported(vectors, probability, factor=factor, **options)
             return product, marginals[0], marginals[1]

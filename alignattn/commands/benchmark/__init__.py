@@ -35,7 +35,7 @@ DEFAULT_SHAPES = ("16x128", "4x512")
 MODEL_HELP = f"Folder, Hub id, {', '.join(PACKAGED)}; or without weights {', '.join(BARE_MODELS)}."
 SHAPES_HELP = f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths)."
 DROPOUT_HELP = "All dropouts (default: the model's). On a CPU, PyTorch forms n × n weights in training unless it is 0."
-KERNELS_HELP = "What computes alignments: eager, or triton (gan, ot and ct, on a GPU)."
+KERNELS_HELP = "What computes: eager, or triton (gan, ot, ct and entmax, on a GPU)."
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from alignattn.attention.alignment.kernels.choice import use_kernels
 from alignattn.attention.config import PLAIN_ATTENTION
+from alignattn.attention.kernels.choice import use_kernels
 from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions, Shape
 from alignattn.commands.benchmark.report import (
     BENCHMARK_FILES,

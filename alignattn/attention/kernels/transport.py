@@ -1,4 +1,4 @@
-"""What conditional transport finds alike, and its gradient, in two kernels; names as in `..transport`.
+"""What conditional transport finds alike, and its gradient, in two kernels; names as in `..alignment.transport`.
 
 A program has a tile of the tokens of one side of one head, goes over the tiles of the other side and keeps the scores
 and products of the two on chip: nothing of n × n is ever in memory, and there is no longest sample. Both sides go by
@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from alignattn.attention.alignment.kernels.choice import precision, width_of_tile
+from alignattn.attention.kernels.choice import precision, width_of_tile
 
 LARGEST_BLOCK = 32
 """Tokens of a tile: compiled for an H100 the gradient's kernel spills at 64 and not at 32."""

@@ -24,8 +24,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from alignattn.attention.alignment.kernels.choice import precision, width_of_tile
 from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator, Linear
+from alignattn.attention.kernels.choice import precision, width_of_tile
 
 BLOCK_ROWS = 16
 """Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
@@ -61,7 +61,7 @@ def _losses(
 ):
     """Write a program's share of the loss, the accuracy and the gradient in the weights, and the rows' gradient.
 
-    Names are those of `..networks.highway_gradient`. The first half of a call's `length` rows are queries.
+    Names are those of `..alignment.networks.highway_gradient`. The first half of a call's `length` rows are queries.
     """
     call = tl.program_id(0)
     layer = call // calls_a_layer

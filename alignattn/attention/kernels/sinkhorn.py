@@ -1,8 +1,8 @@
-"""Entropic optimal transport of `..sinkhorn` with no matrix of n × n in memory: its iterations, tile by tile.
+"""Entropic optimal transport with no matrix of n × n in memory: the iterations of `..alignment.sinkhorn`, tile by tile.
 
 A program has one head. Half an iteration goes over the tiles of one side, forms each tile's part of the kernel matrix
 anew from queries and keys, a product and an exponential, and leaves a scaling a token, which the other half reads; at
-no other time does anything leave the chip. The scalings are those of `..sinkhorn` step for step: the same ε, the same
+no other time does anything leave the chip. The scalings are those of `sinkhorn` step for step: the same ε, the same
 relaxation and bounds. A second kernel moves keys to queries and queries to keys by the plan, a program a tile, which is
 the gradient and the marginals at once. There are no atomics, so that a step is the same each time.
 
@@ -10,13 +10,13 @@ Arithmetic, for n tokens of d features and t iterations: 2 t passes over the pai
 pair each, and two more of 4 d: with the default 14 n² 64 d operations and 30 n² exponentials, for a head of n = 128 and
 d = 64 67 million and half a million, 0.14 µs of an H100's tensor cores at TF32 (495 TFLOP/s; three times that at
 `highest` precision) and 0.13 µs of what raises to a power (16 a clock on 132 multiprocessors, 1.75 GHz). With s kernel
-matrices in memory `..sinkhorn` moves 4 n² (6 s + 2 t) bytes instead, 3.4 MB at its 4, 1.0 µs (3.35 TB/s). So arithmetic
+matrices in memory `sinkhorn` moves 4 n² (6 s + 2 t) bytes instead, 3.4 MB at its 4, 1.0 µs (3.35 TB/s). So arithmetic
 is the limit, and products the most of it at `highest`. Memory: queries and keys are read from it once, as long as a
 head's 8 n d bytes fit the first-level cache (64 KB there; 256 KB at n = 512: then they come from the second), the
 gradient is written once, and a few numbers a token. By the data sheet: nothing was measured on a GPU yet. Compiled for
 one no register is spilled, at 249 to 254 of 255: two programs a multiprocessor.
 
-Vectors come of length 1, or centred, and head by head, as `..sinkhorn` takes them: that copy is not spared.
+Vectors come of length 1, or centred, and head by head, as `sinkhorn` takes them: that copy is not spared.
 """
 
 from typing import Any
@@ -27,7 +27,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from alignattn.attention.alignment.kernels.choice import precision, width_of_tile
 from alignattn.attention.alignment.sinkhorn import (
     LARGEST_SCALING,
     PLAIN,
@@ -37,6 +36,7 @@ from alignattn.attention.alignment.sinkhorn import (
     is_real,
     schedule,
 )
+from alignattn.attention.kernels.choice import precision, width_of_tile
 
 BLOCKS = {16: 32, 32: 32, 64: 32, 128: 16}
 """Tokens of a tile, by the width of a head: compiled for an H100 no more of them leave every register where it is."""
@@ -144,7 +144,7 @@ def _scale(
     WIDTH: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
 ):
-    """Write the scalings of a head's rows and columns, and the rows' offsets, as `..sinkhorn` at one ε.
+    """Write the scalings of a head's rows and columns, and the rows' offsets, as `sinkhorn` at one ε.
 
     Columns come with their offsets, the potential by ε, and scaled by 1.
     """
@@ -302,13 +302,13 @@ def transported(
     anneal_from: float,
     iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return Σ_ij π_ij q_i · k_j `[B, H]` for `..sinkhorn`'s plan, whose gradient is π k and πᵀ q, and π's marginals.
+    """Return Σ_ij π_ij q_i · k_j `[B, H]` for `sinkhorn`'s plan, whose gradient is π k and πᵀ q, and π's marginals.
 
     Args:
         vectors: q and k, float32 `[2, B, H, n, d]`, finite at padding too.
         probability: the marginals of rows and of columns, `[B, n]` each.
         factor: the cost of a pair is its product times -`factor`, up to terms of one token.
-        epsilon: as for `..sinkhorn.sinkhorn`.
+        epsilon: as for `sinkhorn`.
         anneal_from: likewise.
         iterations: likewise.
 

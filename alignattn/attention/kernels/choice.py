@@ -1,4 +1,4 @@
-"""Which implementation of an alignment computes: PyTorch's operations, or a kernel where one is asked for and fits."""
+"""What computes an alignment or an attention: PyTorch's operations, or a kernel where one is asked for and fits."""
 
 import functools
 import os
@@ -25,6 +25,11 @@ WIDEST_TRANSPORTED = 16
 """Likewise of conditional transport's vectors: what was compiled and kept its registers."""
 WIDEST_MOVED = 128
 """Likewise of the vectors that optimal transport moves: tiles of half as many keep to the registers at 128."""
+WIDEST_SPARSE = 64
+"""Likewise of heads that attend by entmax."""
+MOST_KEYS = {4: 256, 2: 512}
+"""Whose scores with 16 queries are in an H100's registers at once, by the bytes of a feature."""
+MOST_KEYS_INTERPRETED = 1024
 WIDEST_HIDDEN = 16
 """Likewise of the discriminator's hidden layer."""
 
@@ -43,7 +48,7 @@ class _Chosen:
 
 
 def use_kernels(kernels: str) -> None:
-    """Choose the implementation of the alignment losses of this process.
+    """Choose the implementation of the alignment losses and of sparse attention of this process.
 
     Where a kernel does not fit (no Triton, no GPU, float64, wider features) PyTorch's operations compute, and one line
     on standard error says why, once.
@@ -61,22 +66,35 @@ def use_kernels(kernels: str) -> None:
     _Chosen.is_interpreted = os.environ.get(INTERPRETER_VARIABLE) == "1"
 
 
+def asks_for_kernels() -> bool:
+    """Tell whether kernels are to compute where they fit."""
+    return _Chosen.kernels != "eager"
+
+
 def takes_kernels(
-    features: Tensor, width: int = SMALLEST_WIDTH, widest: int = WIDEST_INTERPRETED, *, has_one: bool = True
+    features: Tensor,
+    width: int = SMALLEST_WIDTH,
+    widest: int = WIDEST_INTERPRETED,
+    *,
+    keys: int = 0,
+    lacks: str | None = None,
+    what: str = "alignment",
 ) -> bool:
-    """Tell whether a kernel computes a loss of these features.
+    """Tell whether a kernel computes a loss of these features, or an attention.
 
     Args:
         features: of any shape, in the type that the loss is computed in or a narrower one.
         width: of the features that the kernel would hold.
         widest: that it takes on a GPU.
-        has_one: whether there is a kernel of the loss.
+        keys: whose scores it would hold.
+        lacks: of what there is no kernel; None where there is one.
+        what: would be computed.
     """
-    if _Chosen.kernels == "eager":
+    if not asks_for_kernels():
         return False
-    obstacle = _obstacle(features, width, widest) if has_one else "there is none of this alignment"
+    obstacle = _obstacle(features, width, widest, keys) if lacks is None else f"there is none of {lacks}"
     if obstacle is not None and not torch.compiler.is_compiling():
-        _say_once(obstacle)
+        _say_once(what, obstacle)
     return obstacle is None
 
 
@@ -90,7 +108,7 @@ def precision() -> str:
     return INTERPRETED_PRECISION if _Chosen.is_interpreted else PRECISIONS[torch.get_float32_matmul_precision()]
 
 
-def _obstacle(features: Tensor, width: int, widest: int) -> str | None:
+def _obstacle(features: Tensor, width: int, widest: int, keys: int) -> str | None:
     if not _Chosen.has_triton:
         return f"Triton is not installed: {install_extra('kernels')}"
     if features.device.type != "cuda" and not _Chosen.is_interpreted:
@@ -100,9 +118,12 @@ def _obstacle(features: Tensor, width: int, widest: int) -> str | None:
     widest = WIDEST_INTERPRETED if _Chosen.is_interpreted else widest
     if width > widest:
         return f"features of {width} are wider than {widest}"
+    most = MOST_KEYS_INTERPRETED if _Chosen.is_interpreted else MOST_KEYS[features.element_size()]
+    if keys > most:
+        return f"{keys} keys are more than {most}"
     return None
 
 
 @functools.cache
-def _say_once(obstacle: str) -> None:
-    print(f"alignattn: no kernel computes the alignment, PyTorch's operations do: {obstacle}", file=sys.stderr)
+def _say_once(what: str, obstacle: str) -> None:
+    print(f"alignattn: no kernel computes the {what}, PyTorch's operations do: {obstacle}", file=sys.stderr)
