@@ -1,13 +1,11 @@
 """The models that read words go the same way as the pretrained: `finetune`, `domain-shift`."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import load_file
+from resumed import assert_goes_on, finetune
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
@@ -72,25 +70,22 @@ def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -
     assert read.get("token_type_ids") == ([0, 1] if reads_pairs else None)
 
 
-def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_bitwise(run, tmp_path: Path) -> None:
-    words = ["--model", "lstm-att", "--value", "qvi", "--model_config", "hidden_dim=8", "--keep_checkpoints", "true"]
-    assert run(*words, columns="a") == 0
-    folder, whole = tmp_path / "run", tmp_path / "whole"
+def test_a_run_with_query_value_interaction_predicts_what_it_wrote_and_resumes_bitwise(
+    pairs: Path, tmp_path: Path, capsys
+) -> None:
+    words = f"--train_file {pairs} --validation_file {pairs} --text_columns a --num_train_epochs 2"
+    words += " --model lstm-att --value qvi --model_config hidden_dim=8"
+    folder = tmp_path / "run"
+    finetune(words.split(), folder)
     config = json.loads((folder / "config.json").read_text())["alignattn"]
     assert (config["value"], config["value_options"]) == ("qvi", {"init": "paper"})
     model = alignattn.load_run(folder)
     written = pd.read_parquet(folder / "predictions.parquet")
-    rows = pd.read_csv(tmp_path / "pairs.csv")
+    rows = pd.read_csv(pairs)
     told = model.predict(rows["a"].tolist())
     for one, probabilities in zip(told, written["probabilities"], strict=True):
         assert [each["probability"] for each in one["probabilities"]] == pytest.approx(list(probabilities), abs=1e-5)
-    folder.rename(whole)
-    shutil.copytree(whole, folder)
-    for left in ("results.json", "checkpoint-2"):
-        shutil.rmtree(folder / left) if (folder / left).is_dir() else (folder / left).unlink()
-    assert run(*words, columns="a") == 0
-    ours, theirs = (load_file(path / "model.safetensors") for path in (folder, whole))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert_goes_on(words.split(), folder, capsys)
 
 
 def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) -> None:

@@ -5,6 +5,7 @@ from itertools import product
 
 import pyarrow.parquet as pq
 import pytest
+import resumed
 from datasets import Dataset
 
 import alignattn
@@ -62,7 +63,7 @@ def test_units_are_composed_and_go_back_to_a_text(units, text, parts):
     assert units_of(text_of(units_of(text, units), units), units) == list(parts)
 
 
-def test_a_run_writes_and_is_predicted_by_beams_and_resumed(task_file, tmp_path):
+def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
     run = tmp_path / "run"
     assert finetune(task_file, run, "--model seq2seq-lstm --num_train_epochs 4 --score additive --num_beams 2") == 0
     metrics = json.loads((run / "results.json").read_text())["metrics"]["validation"]
@@ -79,16 +80,13 @@ def test_a_run_writes_and_is_predicted_by_beams_and_resumed(task_file, tmp_path)
         assert [row["probability"] for row in found] == pytest.approx([row["probability"] for row in table], rel=1e-4)
 
 
-def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path):
-    words = "--model seq2seq-transformer --model_config embedding_dim=8 hidden_dim=8 --save_strategy epoch"
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words += " --keep_checkpoints true --attention soft"
-    assert finetune(task_file, whole, f"{words} --num_train_epochs 2") == 0
-    checkpoint = min(whole.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    assert finetune(task_file, parts, f"{words} --num_train_epochs 2 --resume_from_checkpoint {checkpoint}") == 0
-    first, second = (json.loads((path / "results.json").read_text())["metrics"] for path in (whole, parts))
-    assert first == second
-    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path, capsys):
+    words = f"--task {task_file} {SMALL} --model seq2seq-transformer --attention soft --num_train_epochs 2".split()
+    run = tmp_path / "run"
+    resumed.finetune(words, run)
+    metrics = json.loads((run / "results.json").read_text())["metrics"]
+    resumed.assert_goes_on(words, run, capsys)
+    assert json.loads((run / "results.json").read_text())["metrics"] == metrics
 
 
 @pytest.mark.parametrize(("line", "said"), [("\tA", "'word' is empty"), ("a\t", "'spoken' is empty")])
