@@ -12,6 +12,11 @@ def drawn_place(weights: Tensor, *, draws: bool) -> Tensor:
     return torch.multinomial(weights, 1)[:, 0] if draws else weights.argmax(dim=-1)
 
 
+def at_place(place: Tensor, weights: Tensor) -> Tensor:
+    """Return 1 at a place `[…]` and 0 elsewhere, as weights `[…, n]`."""
+    return torch.nn.functional.one_hot(place, weights.shape[-1]).to(weights)
+
+
 def log_of(weights: Tensor) -> Tensor:
     """Return the logarithm of weights, finite and without a gradient where one is 0."""
     return weights.clamp(min=torch.finfo(weights.dtype).tiny).log()

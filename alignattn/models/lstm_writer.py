@@ -11,7 +11,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from alignattn.attention.attend import CHILD_NAME, attend_with_weights
 from alignattn.attention.cross_mask import CrossMask, Earlier
 from alignattn.attention.values import Identity
-from alignattn.models.hard_attention import BASELINE_KEPT, drawn_place, entropy, log_of, reinforced
+from alignattn.models.hard_attention import BASELINE_KEPT, at_place, drawn_place, entropy, log_of, reinforced
 from alignattn.models.sequences import SequenceModel, SequenceModelConfig, log_likelihood
 from alignattn.models.word_model import Sentences
 from alignattn.support.errors import AlignAttnError
@@ -183,13 +183,14 @@ class LstmWriter(SequenceModel):
         return logits, DecoderState(hidden, cell, attentional, spent, steps, *drawn, state.choices)
 
     def weights_of_words(self, recorded: Sequence[Tensor]) -> Tensor:
-        """Return the weights of all steps, `[B, T, n]`."""
-        return torch.cat(list(recorded), dim=2)[:, 0]
+        """Return the weights of all steps, `[B, T, n]`; of hard attention 1 at the place that is taken."""
+        weights = torch.cat(list(recorded), dim=2)[:, 0]
+        return at_place(drawn_place(weights, draws=False), weights) if self.config.hard_attention else weights
 
     def _attend(
         self, hidden: Tensor, state: DecoderState, memory: Memory
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """What is attended, `[B, d]`, the weights, and of what was drawn log p and the entropy of the weights."""
+        """What is attended, `[B, d]`, by which weights, and of what was drawn log p and the entropy of the weights."""
         earlier = Earlier(state.steps, state.spent)
         attended, weights = self.attention(hidden, memory.keys, Sentences(memory.tokens, memory.mask), earlier)
         if not self.config.hard_attention:
@@ -203,4 +204,5 @@ class LstmWriter(SequenceModel):
         else:
             place = state.choices[:, state.steps]
         rows = torch.arange(len(place), device=place.device)
-        return memory.tokens[rows, place], weights, (log_of(of_places[rows, place]), entropy(of_places))
+        drawn = at_place(place[:, None, None], weights)
+        return memory.tokens[rows, place], drawn, (log_of(of_places[rows, place]), entropy(of_places))

@@ -271,6 +271,21 @@ def test_hard_attention_draws_in_training_and_keeps_a_baseline():
         model(**batch)
 
 
+def test_hard_attention_tells_the_places_that_it_takes_and_a_budget_is_spent_by_them():
+    model, batch = small_model("seq2seq-lstm", hard_attention=True)
+    alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": 1.0})
+    steps = batch["labels"].shape[1]
+    with alignattn.collect(model) as seen, torch.inference_mode():
+        model(**batch)
+    weights = model.weights_of_words([layer.weights for layer in seen.layers])
+    assert weights.shape[1] == steps
+    assert set(weights.unique().tolist()) == {0.0, 1.0}
+    assert (weights.sum(dim=-1) == 1).all()
+    # A budget of one for each place but the end, which has none: no place is taken twice.
+    for taken, mask in zip(weights, batch["attention_mask"], strict=True):
+        assert taken[:, : int(mask.sum()) - 1].sum(dim=0).max() == 1
+
+
 def made_step(table):
     """Logits of the next of four tokens by the last two, of two rows."""
 
