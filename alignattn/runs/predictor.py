@@ -26,6 +26,7 @@ from alignattn.tasks import LabelledTask, Task
 from alignattn.tasks.cutting import count_lengths
 from alignattn.tasks.kind import EncodedSplit, TaskKind
 from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.sequences.task import check_writes
 from alignattn.tasks.task import TaskOptions
 
 LABELS = ("label", "labels")
@@ -166,6 +167,11 @@ class Predictor:
         """Return the same with another temperature."""
         check_has_classes(self.task)
         return replace(self, temperature=temperature)
+
+    def with_beams(self, num_beams: int) -> Self:
+        """Return the same that follows so many beginnings of what it writes; raises as `check_writes` does."""
+        check_writes(self.task)
+        return replace(self, options=replace(self.options, num_beams=num_beams))
 
     @property
     def _kind(self) -> TaskKind[Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from alignattn.runs.data_options import BEAMS_HELP, MOST_BEAMS
 from alignattn.runs.run_folder import check_finished
 from alignattn.support import places
 from alignattn.support.command import Command
@@ -52,6 +53,9 @@ class PredictOptions(Options):
     encoding: str | None = option(None, "Of a file of text (default: utf-8).", metavar="NAME")
     top_k: int | None = option(None, "Classes or answers told of a row (default: all; one).", low=1)
     temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
+    num_beams: int | None = option(
+        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", low=1, high=MOST_BEAMS, metavar="N"
+    )
     skip_bad_rows: bool = option(False, "Predict nothing for bad rows, which keep their place.")
     batch_size: int | None = option(None, "Rows of a batch (default: by the device).", low=1)
     in_order: bool = option(False, "Batches as the run's evaluation had: its numbers bit for bit.")

@@ -20,6 +20,7 @@ from alignattn.support.progress import progress
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.cut_rows import CutRows
 from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.sequences.task import check_writes
 
 MANY_CLASSES = 100
 """Of more, the probabilities of a row fill a page."""
@@ -27,7 +28,7 @@ MANY_CLASSES = 100
 ENDING = "-predicted"
 """Of the name of a file of predictions beside that of its rows."""
 
-SETTINGS = ("top_k", "skip_bad_rows", "batch_size", "in_order")
+SETTINGS = ("top_k", "num_beams", "skip_bad_rows", "batch_size", "in_order")
 """Options that make other predictions of the same rows."""
 
 
@@ -177,6 +178,8 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
             f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
         )
     task = run.task
+    if options.num_beams is not None:
+        check_writes(task)
     if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
         print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)
 

@@ -125,4 +125,6 @@ def load_prediction(run: FinishedRun, temperature: float, options: PredictOption
     if options.in_order and size is None:
         size = run.options.training.per_device_eval_batch_size
     predictor = load_predictor(run, temperature=temperature)
+    if options.num_beams is not None:
+        predictor = predictor.with_beams(options.num_beams)
     return Prediction(predictor, Batching(size, not options.in_order), options.top_k, options.skip_bad_rows)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import Task
 
 ERROR_RATE, EXACT = "error_rate", "exact"
@@ -60,3 +61,11 @@ class SequenceToSequence(WrittenTask):
 
     source_units: Units = "words"
     collection: Literal["", "cmudict"] = ""
+
+
+def check_writes(task: Task) -> None:
+    """Refuse beams for a task that writes no sequences; raises `AlignAttnError`."""
+    if not isinstance(task, WrittenTask):
+        raise AlignAttnError(
+            f"--num_beams is for what is written, and task {task.name!r} writes no sequences: leave it out"
+        )

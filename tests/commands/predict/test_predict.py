@@ -355,6 +355,7 @@ MISTAKES = [
     ("--file {new} --shard 1/2", "for a folder of Parquet files"),
     ("--file {new} --launcher ray", "for a folder of Parquet files"),
     ("--file {new} --layer 1", "for --explain"),
+    ("--file {new} --num_beams 2", "writes no sequences: leave it out"),
     ("--file {new} --temperature 0", "must be a finite number, above 0"),
     ("--file {new} --temperature nan", "must be a finite number, above 0"),
     ("--file {new} --temperature {missing}", "is no number and no file"),

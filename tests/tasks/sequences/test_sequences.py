@@ -78,6 +78,26 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
         found = predictor.predict(WORDS, batch_size=batch_size)
         assert [row["prediction"] for row in found] == [row["prediction"] for row in table]
         assert [row["probability"] for row in found] == pytest.approx([row["probability"] for row in table], rel=1e-4)
+    by_width = {beams: predictor.with_beams(beams).predict(WORDS) for beams in (1, 4)}
+    for beams, rows in by_width.items():
+        written = tmp_path / f"{beams}.jsonl"
+        (tmp_path / "words.csv").write_text("\n".join(["word", *WORDS]) + "\n")
+        words = [
+            "predict",
+            "--run",
+            run,
+            "--file",
+            tmp_path / "words.csv",
+            "--num_beams",
+            beams,
+            "--output_file",
+            written,
+        ]
+        assert main(list(map(str, words))) == 0
+        told = [json.loads(line) for line in written.read_text().splitlines()]
+        assert [row["prediction"] for row in told] == [row["prediction"] for row in rows]
+    likelier = [wide["probability"] - greedy["probability"] for greedy, wide in zip(*by_width.values(), strict=True)]
+    assert max(likelier) > 0
 
 
 def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path, capsys):
