@@ -13,6 +13,9 @@ Kernels = Literal["eager", "triton"]
 """What computes alignment losses and attention by entmax: PyTorch's operations; or kernels in Triton, on a GPU, and
 where they are asked for alone, until they are measured faster."""
 
+LOCAL, PREDICTIVE = "local", "predictive"
+"""Attention in a window, and that which predicts its centre."""
+
 
 def _option(name: str, kind: type[Any], **limits: Any) -> Option:
     return Option(name=name, types=(kind,), positional=True, metavar=name, **limits)
@@ -23,7 +26,7 @@ _BUDGET = (_option("bound", float, above=0, high=1), _option("fertility", float,
 _SLOPE = (_option("negative_slope", float, low=0, below=1),)
 _WEIGHT = (_option("weight", float, above=0),)
 _ENTMAX = (_option("alpha", float, above=1), _option("learned", bool))
-_LOCAL = (_option("kind", str, choices=("monotonic", "predictive")), _option("window", int, low=1))
+_LOCAL = (_option("kind", str, choices=("monotonic", PREDICTIVE)), _option("window", int, low=1))
 _DRAWN = (_option("points", int, low=1),)
 _GAN = (_option("hidden_dim", int, low=1), *_DRAWN)
 _CT = (*_GAN, _option("feature_dim", int, low=1))
@@ -72,7 +75,7 @@ NORMALIZERS = _slot(
         "csoftmax": Entry(
             ".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse", options=_BUDGET
         ),
-        "local": Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1", _LOCAL),
+        LOCAL: Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1", _LOCAL),
         "hard": Entry(".normalizers.softmax:Hard", "weight 1 at one largest score", "xu2015show", "section 4.1"),
     },
 )

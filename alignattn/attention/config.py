@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from alignattn.attention.choices import SLOTS, HeadReduction
+from alignattn.attention.choices import LOCAL, PREDICTIVE, SLOTS, HeadReduction
 from alignattn.support.errors import AlignAttnError, unknown
 from alignattn.support.option import Option
 from alignattn.support.references import Reference
@@ -136,6 +136,11 @@ class AttentionConfig:
         """Whether the patched model computes another function than the pretrained one, in evaluation mode too."""
         return any(slot != "alignment" for slot in self.filled_slots)
 
+    @property
+    def counts_from_queries(self) -> bool:
+        """Whether a query's own place says which keys it reads, as local attention has it that predicts none."""
+        return self.normalizer == LOCAL and self.normalizer_options.get("kind") != PREDICTIVE
+
     def unbalanced_by(self) -> str | None:
         """Return the choice by which attention reads more of queries and keys than their products, or None.
 
@@ -145,7 +150,7 @@ class AttentionConfig:
             return f"score {self.score!r} is no dot product of queries and keys"
         if self.value != PLAIN.value:
             return f"value {self.value!r} reads the queries"
-        if self.normalizer == "local" and self.normalizer_options.get("kind") == "predictive":
+        if self.normalizer == LOCAL and not self.counts_from_queries:
             return "normalizer 'local' predicts its window from the query"
         return None
 

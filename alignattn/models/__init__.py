@@ -47,6 +47,7 @@ class Traits:
         score: what it attends by, one of `SCORES`, where the attention names no other.
         slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
         attends_edges: whether it attends along the edges of a graph.
+        has_places: whether its queries stand at places among what they attend to, from which a window is counted.
         reads_texts_alone: whether all that it attends to are tokens of texts.
         calls_a_layer: attention calls that it makes for each of the layers that its config counts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
@@ -62,6 +63,7 @@ class Traits:
     score: str = PLAIN.score
     slot_options: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     attends_edges: bool = False
+    has_places: bool = True
     reads_texts_alone: bool = True
     calls_a_layer: int = 1
     reads_embeddings: bool = False
@@ -110,6 +112,7 @@ def _sentence_pair_traits(training: Mapping[str, Any], slots: tuple[str, ...] = 
         slots=slots,
         refused=ONE_QUERY if slots else {},
         slot_options={"value": FROM_NOTHING},
+        has_places=False,
         texts=(2,),
         reads_embeddings=True,
         training=training,
@@ -129,6 +132,7 @@ def _text_traits(
         slots=slots,
         refused=ONE_QUERY if slots == OF_POOLING else {},
         slot_options={"value": FROM_NOTHING},
+        has_places=slots != OF_POOLING,
         texts=(1,),
         reads_embeddings=True,
         has_crf=tasks == (TokenClassification,),
@@ -150,6 +154,8 @@ def _writing_traits(refused: Mapping[str, str], task: type[Task] = SequenceToSeq
         slots=tuple(slot for slot in SLOTS if slot not in refused),
         refused=refused,
         slot_options={"value": FROM_NOTHING},
+        # A word's place in a caption is none among the cells of a picture.
+        has_places=task is SequenceToSequence,
         texts=(),
         reads_texts_alone=False,
         training=training,
@@ -313,6 +319,7 @@ MODELS = Registry(
                 slots=OF_POOLING,
                 refused=STEP_BY_STEP,
                 slot_options={"value": FROM_NOTHING},
+                has_places=False,
                 texts=(2,),
                 training={
                     "optim": "adamw_torch",

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, OF_EDGES, SCORES, SLOTS, VALUES
+from alignattn.attention.choices import ALIGNMENTS, LOCAL, NORMALIZERS, OF_EDGES, PREDICTIVE, SCORES, SLOTS, VALUES
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
-from alignattn.models import MODELS, traits_of
+from alignattn.models import MODELS, Traits, traits_of
 from alignattn.models.names import model_name
 from alignattn.runs.training_options import ALIGNMENT_GROUP
 from alignattn.support.errors import AlignAttnError
@@ -166,9 +166,28 @@ def misfit(arguments: ModelOptions, task: Task | None) -> str:
 def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
     name, traits = arguments.model, traits_of(arguments.model)
-    attention, fields = arguments.attention_config, arguments.model_config_fields
+    fields = arguments.model_config_fields
     if problem := misfit(arguments, task):
         raise AlignAttnError(problem)
+    _check_attention(name, traits, arguments.attention_config)
+    if arguments.embeddings is not None and not traits.reads_embeddings:
+        readers = ", ".join(model for model in MODELS if traits_of(model).reads_embeddings)
+        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
+    if arguments.crf and not traits.is_pretrained:
+        taggers = ", ".join(model for model in MODELS if traits_of(model).has_crf)
+        raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
+    if arguments.has_crf and arguments.lora_r is not None:
+        raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
+    if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
+        raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
+    if arguments.lora_r is not None and not traits.is_pretrained:
+        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
+    if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
+        raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
+
+
+def _check_attention(name: str, traits: Traits, attention: AttentionConfig) -> None:
+    """Refuse what a model's attention has no place for."""
     if not traits.has_attention and attention != PLAIN:
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
@@ -185,17 +204,8 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
             f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
             f"{', '.join(OF_EDGES)}"
         )
-    if arguments.embeddings is not None and not traits.reads_embeddings:
-        readers = ", ".join(model for model in MODELS if traits_of(model).reads_embeddings)
-        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
-    if arguments.crf and not traits.is_pretrained:
-        taggers = ", ".join(model for model in MODELS if traits_of(model).has_crf)
-        raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
-    if arguments.has_crf and arguments.lora_r is not None:
-        raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
-    if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
-        raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
-    if arguments.lora_r is not None and not traits.is_pretrained:
-        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
-    if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
-        raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
+    if attention.counts_from_queries and not traits.has_places:
+        raise AlignAttnError(
+            f"--normalizer {LOCAL} opens a window around a query's own place, and those of --model {name} have none "
+            f"among what they attend to: take --normalizer_options kind={PREDICTIVE}, or another normalizer"
+        )

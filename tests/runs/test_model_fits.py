@@ -1,0 +1,27 @@
+"""What a model's attention has no place for is refused before anything is read."""
+
+import pytest
+
+from alignattn import AlignAttnError
+from alignattn.models import MODELS, traits_of
+from alignattn.runs.model_options import ModelOptions, check_fits
+
+WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han", "co-attention", "memn2n", "captioner"}
+WITH_PLACES = {"mcan", "transformer", "seq2seq-lstm", "seq2seq-transformer", "transformer-crf", "cnn-transformer-crf"}
+
+
+def test_every_model_whose_attention_may_have_a_window_is_looked_at():
+    with_windows = {name for name in MODELS if traits_of(name).has_attention and not traits_of(name).attends_edges}
+    assert with_windows == WITHOUT_PLACES | WITH_PLACES
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_PLACES | WITH_PLACES | {"bert-base-uncased"}))
+def test_a_window_is_counted_from_queries_that_have_a_place(name):
+    # One learned query stands at the first key: it read eleven words of any text.
+    check_fits(ModelOptions(model=name, normalizer="local", normalizer_options=("kind=predictive",)), None)
+    options = ModelOptions(model=name, normalizer="local", normalizer_options=("window=3",))
+    if name not in WITHOUT_PLACES:
+        check_fits(options, None)
+        return
+    with pytest.raises(AlignAttnError, match=rf"--normalizer local .* of --model {name} have none .* kind=predictive"):
+        check_fits(options, None)
