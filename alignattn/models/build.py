@@ -1,6 +1,6 @@
 """Models that are built for the words of a run's rows, and how transformers learns of them once they are saved."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS
 from alignattn.models.words import build_tokenizer, embedding_matrix, read_embeddings
@@ -96,7 +96,7 @@ def build_word_model(
     seed: int,
     skip_bad_rows: bool = False,
     config_fields: Mapping[str, Any] | None = None,
-    of_data: Mapping[str, Any] | None = None,
+    of_data: Callable[[PreTrainedTokenizerFast], Mapping[str, Any]] | None = None,
 ) -> BuiltModel:
     """Build an untrained model with a table of word vectors, `embedding`, and its tokenizer.
 
@@ -113,7 +113,7 @@ def build_word_model(
         seed: of all that is random; the global generator is left as it was.
         skip_bad_rows: as for `read_embeddings`.
         config_fields: as in `Material`.
-        of_data: further fields of the config, which follow from the rows.
+        of_data: returns further fields of the config, which follow from the rows, given the tokenizer of their words.
     """
     fields = dict(config_fields or {})
     check_fields(fields, model_class.config_class)
@@ -127,7 +127,7 @@ def build_word_model(
             f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
         )
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": num_labels}
-    fields |= of_data or {}
+    fields |= of_data(tokenizer) if of_data else {}
     model = build_model(model_class, fields, seed)
     if read is None:
         return BuiltModel(model, tokenizer, EmbeddingsReport(None, len(words), 0))

@@ -130,7 +130,7 @@ class McanForVisualQuestionAnswering(WordModel):
             seed=material.seed,
             skip_bad_rows=material.skip_bad_rows,
             config_fields=material.config_fields,
-            of_data=of_data,
+            of_data=lambda _: of_data,
         )
 
     @property

@@ -1,12 +1,13 @@
 """An end-to-end memory network (Sukhbaatar et al. 2015): a question attends to the sentences of a story, hop by hop."""
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -108,6 +109,14 @@ def position_weights(is_word: Tensor, dim: int) -> Tensor:
     return (1 - part) - features * (1 - 2 * part)
 
 
+def words_of_labels(tokenizer: PreTrainedTokenizerFast, labels: Sequence[str]) -> list[int]:
+    """Return the ids of labels that are a word each, as a story's words are read; none unless all are, and differ."""
+    ids = [tokenizer.encode(label) for label in labels]
+    words = [of_label[0] for of_label in ids if len(of_label) == 1 and of_label[0] != tokenizer.unk_token_id]
+    are_words = len(set(words)) == len(labels) and all(map(str.isalpha, tokenizer.convert_ids_to_tokens(words)))
+    return words if are_words else []
+
+
 class MemoryHop(nn.Module):
     """Attention of the state to memories, o = Σ_i softmax_i(u · m_i) c_i (eqs. 1 and 2), with slots as in pooling.
 
@@ -163,21 +172,23 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         """Return an untrained model for the words of the rows; raises as `build_word_model` does."""
         task = material.task
         assert isinstance(task, TextClassification)
-        tying = material.config_fields.get("tying", ADJACENT)
-        built = build_word_model(
+        is_adjacent = material.config_fields.get("tying", ADJACENT) == ADJACENT
+
+        def of_data(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+            words = tokenizer.get_vocab()
+            answers = words_of_labels(tokenizer, task.labels) if is_adjacent else []
+            ends = [words[end] for end in SENTENCE_ENDS if end in words]
+            return {"sentence_ends": ends, "ties_answers": bool(answers), "answer_words": answers}
+
+        return build_word_model(
             cls,
             chain(task.labels, *(material.rows[column] for column in task.text_columns)),
             num_labels=task.num_labels,
             embeddings=None,
             seed=material.seed,
             config_fields=material.config_fields,
-            of_data={"ties_answers": tying == ADJACENT and bool(task.labels) and all(map(str.isalpha, task.labels))},
+            of_data=of_data,
         )
-        words, config = built.processor.get_vocab(), built.model.config
-        config.sentence_ends = [words[end] for end in SENTENCE_ENDS if end in words]
-        if config.ties_answers:
-            config.answer_words = [words[label.lower()] for label in task.labels]
-        return built
 
     # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
     def forward(

@@ -74,7 +74,7 @@ class TransformerCrfForTokenClassification(WordModel):
             seed=material.seed,
             skip_bad_rows=material.skip_bad_rows,
             config_fields=material.config_fields,
-            of_data={"id2label": dict(enumerate(task.labels)), CRF_FIELD: scheme.name},
+            of_data=lambda _: {"id2label": dict(enumerate(task.labels)), CRF_FIELD: scheme.name},
         )
         return replace(built, remark=scheme.remark)
 

@@ -120,6 +120,28 @@ def test_takes_every_slot_saves_and_loads(slot, tying, tmp_path):
         alignattn.patch(built_of().model, "aa-ct")
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (("Garden", "HALL"), ["garden", "hall"]),
+        # Python's lower() writes another sigma at the end of a word than the tokenizer does.
+        (("ΚΗΠΟΣ", "ΟΔΟΣ"), ["κηποσ", "οδοσ"]),
+        # Decomposed, as some files are.
+        (("\u1100\u1161", "\u1102\u1161"), ["가", "나"]),
+        (("garden", "Garden"), []),
+        (("garden", "the hall"), []),
+        (("1", "2"), []),
+        ((), []),
+    ],
+    ids=ascii,
+)
+def test_answers_are_words_where_each_is_one_of_its_own(labels, words):
+    built = built_of(labels=labels)
+    assert built.processor.convert_ids_to_tokens(list(built.model.config.answer_words)) == words
+    assert built.model.config.ties_answers is bool(words)
+    assert built.model(**batch_of(built.processor)).logits.shape == (len(STORIES), len(labels) or 1)
+
+
 @pytest.mark.parametrize("facts", [1, 2])
 def test_made_stories_are_true(facts):
     rows = made_stories(facts, 300, seed=3)
