@@ -1,5 +1,6 @@
 """Models that are built for the words of a run's rows, and how transformers learns of them once they are saved."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,12 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS
 from alignattn.models.words import build_tokenizer, embedding_matrix, read_embeddings
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.support.errors import AlignAttnError, did_you_mean, one_line, shown
 from alignattn.tasks import Task
 
 FIELDS_OF_THE_DATA = (
     "answer_words",
+    "crf_tags",
     "feature_width",
     "num_features",
     "num_labels",
@@ -25,10 +27,17 @@ FIELDS_OF_THE_DATA = (
     "eos_token_id",
     "pixel_deviation",
     "pixel_mean",
+    "sentence_ends",
     "target_vocab_size",
     "ties_answers",
     "vocab_size",
 )
+
+ODD_FIELDS = ("filter_width",)
+"""Of words, the middle one of which is what the others are neighbours of."""
+
+FRACTIONS = ("dropout",)
+"""Of what is dropped: not all of it."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +168,46 @@ def _register(model_class: type[Any]) -> None:
     model_class.auto_class.register(config_class, model_class, exist_ok=True)
 
 
-def check_fields(fields: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
-    """Refuse fields of a model's config that a user gave, if they follow from the data or are none of it."""
-    known = config_class()
-    for name in fields:
+def check_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
+    """Refuse fields of a model's config that a user gave: of the data, none of it, or of a value that cannot be.
+
+    All whole numbers among those of the models here that a user may set count something that there is at least one of:
+    units, filters, words, heads, layers, hops.
+    """
+    inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
+    known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
+    usual = config_class()
+    for name, value in given.items():
         if name in FIELDS_OF_THE_DATA:
             raise AlignAttnError(f"{name} follows from the data: do not set it")
-        if not hasattr(known, name):
-            raise AlignAttnError(f"{config_class.__name__} has no field {name!r}")
+        if name not in known:
+            raise AlignAttnError(
+                f"{config_class.__name__} has no field {name!r}{did_you_mean(name, known, aside=True)}"
+            )
+        if wanted := _wanted(name, value, getattr(usual, name)):
+            raise AlignAttnError(f"{name} is {shown(value)}, and it is {wanted}: correct it")
+    try:
+        config_class(**given)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise AlignAttnError(f"{config_class.__name__}: {one_line(error)}") from error
+
+
+def _wanted(name: str, value: Any, usual: Any) -> str:
+    """What a field is, in words, if a value is none of that kind; empty where it is."""
+    if isinstance(usual, list | tuple):
+        are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
+        return "" if are_counts else "a list of whole numbers from 1"
+    if name in FRACTIONS and not (isinstance(value, int | float) and 0 <= value < 1):
+        return "a number from 0, below 1"
+    if isinstance(usual, bool) or not isinstance(usual, int):
+        return ""
+    if name in ODD_FIELDS:
+        return "" if _is_count(value) and value % 2 else "an odd number from 1"
+    return "" if _is_count(value) else "a whole number from 1"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def build_model(model_class: type[Any], fields: Mapping[str, Any], seed: int) -> Any:

@@ -119,8 +119,6 @@ class LstmDmeForSequenceClassification(TextClassifier):
 
     def __init__(self, config: LstmDmeConfig) -> None:
         super().__init__(config, 2 * config.hidden_dim)
-        if config.longest_spelling < 1 or config.spelling_filters < 1:
-            raise ValueError("longest_spelling and spelling_filters must be 1 or more, or nothing is left to weigh")
         self.spelling = Spelling(config)
         size = config.embedding_dim
         self.meta_embedding = MetaEmbedding(size, config.spelling_filters, size=size)

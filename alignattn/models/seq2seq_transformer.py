@@ -46,8 +46,6 @@ class Seq2SeqTransformer(SequenceModel):
     def __init__(self, config: Seq2SeqTransformerConfig) -> None:
         super().__init__(config)
         size, sizes = config.hidden_dim, (config.num_attention_heads, config.num_hidden_layers, config.dropout)
-        if size % config.num_attention_heads:
-            raise ValueError(f"hidden_dim {size} is no {config.num_attention_heads} heads of one size")
         self.encoder = TransformerEncoder(config.embedding_dim, size, *sizes)
         self.projection = WordProjection(config.embedding_dim, size)
         units = (size, config.num_attention_heads, config.dropout)

@@ -16,10 +16,15 @@ class MultiHeadAttention(nn.Module):
         size: of the states.
         num_heads: heads H.
         dropout: probability with which a weight is dropped.
+
+    Raises:
+        ValueError: if the states are not so many heads of one size.
     """
 
     def __init__(self, size: int, num_heads: int, dropout: float) -> None:
         super().__init__()
+        if size % num_heads:
+            raise ValueError(f"hidden_dim {size} is no {num_heads} heads of one size")
         self.num_heads = num_heads
         self.dropout = dropout
         self.query_projection = nn.Linear(size, size)

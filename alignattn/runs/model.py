@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
-from alignattn.models.build import BuiltModel, Material, saved_class
+from alignattn.models.build import BuiltModel, Material, check_fields, saved_class
 from alignattn.models.crf import CRF_FIELD
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
@@ -64,9 +64,9 @@ def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_
 
 
 def check_before_rows(options: RunOptions) -> None:
-    """Refuse what a pretrained model cannot do by its config alone: neither rows nor weights are read for that.
+    """Refuse what a model cannot do by its config alone: neither rows nor weights are read for that.
 
-    A model of this config without weights is patched and adapted as the run's will be.
+    A pretrained model of this config without weights is patched and adapted as the run's will be.
 
     Args:
         options: of the run.
@@ -75,6 +75,9 @@ def check_before_rows(options: RunOptions) -> None:
     if problem := misfit(arguments, options.task):
         raise AlignAttnError(problem)
     if not traits_of(arguments.model).is_pretrained:
+        given = arguments.model_config_fields
+        check_fields(given, MODELS.load(arguments.model).config_class)
+        check_counts(arguments.model, given)
         return
     config = _pretrained_config(arguments)
     most = most_positions(config)

@@ -445,7 +445,7 @@ def test_default_sizes_are_the_published_ones():
         ({"hiden_dim": 3}, "no field 'hiden_dim'"),
         ({"hidden_dim": "many"}, "hidden_dim"),
         ({"dropout": 1.5}, "dropout"),
-        ({"hidden_dim": -1}, "cannot be built"),
+        ({"hidden_dim": -1}, "hidden_dim is -1, and it is a whole number from 1"),
         ({"vocab_size": 3}, "follows from the data"),
     ],
 )

@@ -202,11 +202,6 @@ def test_dynamic_meta_embeddings_weigh_a_words_vector_and_its_spelling():
         torch.testing.assert_close(logits, model.classifier(states.max(0).values))
 
 
-def test_nothing_to_weigh_is_refused():
-    with pytest.raises(AlignAttnError, match="longest_spelling and spelling_filters must be 1 or more"):
-        built_of("lstm-dme", longest_spelling=0)
-
-
 def test_sentences_end_at_the_last_of_several_marks_and_after_the_longest():
     ends = torch.tensor([[0, 1, 1, 0, 0, 0, 0, 1, 0]], dtype=torch.bool)
     number, place = sentence_of_words(ends, 4)

@@ -1,5 +1,6 @@
 """What a memory network reads of a story, hop by hop."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,21 @@ from alignattn.tasks import TextClassification
 def draw_hops(runs: RunFolders, options: FigureOptions) -> Any:
     """Return the heat map of the attention to the sentences of one story, a column a hop and a panel a run."""
     examples = choose_examples(list(runs.values()), options, num_rows=1)
-    panels = [hops_of(folder, name, examples) for name, folder in runs.items()]
+    panels = [hops_of(folder, name, examples, options.text) for name, folder in runs.items()]
     return draw_heat_maps(panels, x_label="hop", y_label="sentence", title=f"attention, {examples.description}")
 
 
-def hops_of(folder: Path, name: str, examples: Examples) -> HeatMapPanel:
+def hops_of(folder: Path, name: str, examples: Examples, texts: Sequence[str] | None) -> HeatMapPanel:
     """Return what a run's model attends to in the first of examples, the story from its first sentence on.
 
     Args:
         folder: of the run.
         name: that it is called by.
         examples: that it is shown.
+        texts: what they were made of, where that was given.
 
     Raises:
-        AlignAttnError: if the run is of no memory network, or there is nothing that it reads.
+        AlignAttnError: if the run is of no memory network, or the texts are no row of its.
     """
     run = read_finished_run(folder, "--run")
     predictor = load_predictor(run, device="cpu")
@@ -43,6 +45,8 @@ def hops_of(folder: Path, name: str, examples: Examples) -> HeatMapPanel:
     if not isinstance(model, MemN2NForSequenceClassification):
         raise AlignAttnError(f"--run {folder}: {run.options.model.model} has no hops: give runs of --model memn2n")
     assert isinstance(run.task, TextClassification)
+    if texts is not None:
+        predictor.checked([texts])
     if not is_patched(model):
         patch(model, "soft")
     encoded = examples.encode(predictor.processor)[0]

@@ -1,0 +1,59 @@
+"""What a user may write into the config of a model from nothing, over the registry: its values have ranges."""
+
+import dataclasses
+
+import pytest
+from transformers import PreTrainedConfig
+
+from alignattn.models import MODELS
+from alignattn.models.build import FIELDS_OF_THE_DATA, check_fields
+from alignattn.models.transformer import TransformerConfig, TransformerForSequenceClassification
+from alignattn.support.errors import AlignAttnError
+
+
+def refusal(name, **fields):
+    with pytest.raises(AlignAttnError) as caught:
+        check_fields(fields, MODELS.load(name).config_class)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_count_of_a_config_is_at_least_one(name):
+    config = MODELS.load(name).config_class()
+    own = {one.name for one in dataclasses.fields(config)} - {one.name for one in dataclasses.fields(PreTrainedConfig)}
+    counts = [field for field in own - {*FIELDS_OF_THE_DATA} if type(getattr(config, field)) is int]
+    assert "hidden_dim" in counts or name == "memn2n"
+    for field in counts:
+        for value in (0, -1, None, True, 1.5, "many"):
+            assert refusal(name, **{field: value}).startswith(f"{field} is {value!r}, and it is a")
+        check_fields({field: getattr(config, field)}, type(config))
+    for field in own & {*FIELDS_OF_THE_DATA}:
+        assert refusal(name, **{field: getattr(config, field)}) == f"{field} follows from the data: do not set it"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("cnn", {"filter_width": 4}, "filter_width is 4, and it is an odd number from 1: correct it"),
+        ("lstm-dme", {"filter_width": 0}, "filter_width is 0, and it is an odd number from 1: correct it"),
+        ("captioner", {"conv_channels": [8, 0]}, "conv_channels is [8, 0], and it is a list of whole numbers from 1"),
+        ("gat", {"dropout": 1}, "dropout is 1, and it is a number from 0, below 1"),
+        ("lstm", {"dropout": float("nan")}, "dropout is nan, and it is a number from 0, below 1"),
+        ("han", {"sentence_ends": [1, 2]}, "sentence_ends follows from the data: do not set it"),
+        ("transformer-crf", {"crf_tags": "BIO"}, "crf_tags follows from the data: do not set it"),
+        ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
+        # It would take the place of what saves the model.
+        ("cnn", {"save_pretrained": 3}, "CnnConfig has no field 'save_pretrained'"),
+        ("cnn", {"return_dict": False}, "CnnConfig has no field 'return_dict'"),
+        ("seq2seq-lstm", {"input_feeding": "perhaps"}, "Field 'input_feeding' expected bool, got str"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(name, fields, message):
+    assert message in refusal(name, **fields)
+
+
+def test_states_are_heads_of_one_size():
+    config = TransformerConfig(hidden_dim=6, num_attention_heads=4)
+    with pytest.raises(ValueError, match="hidden_dim 6 is no 4 heads of one size"):
+        TransformerForSequenceClassification(config)
