@@ -184,6 +184,11 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
         raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
     if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
+    value = arguments.attention_config.value
+    if fields.get("hard_attention") and value != PLAIN.value:
+        raise AlignAttnError(
+            f"--model_config hard_attention=true takes what is drawn as it is: leave out the value {value!r}"
+        )
 
 
 def _check_attention(name: str, traits: Traits, attention: AttentionConfig) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.dropping import can_drop
 from alignattn.training.weights import IGNORED_LABEL, PACKED_BOUNDS
 
 Inputs = Mapping[str, Any]
@@ -108,9 +109,9 @@ class RDrop(AroundForward):
         (first_loss, first), (second_loss, second) = forward(dict(inputs)), forward(dict(inputs))
         divergence = symmetric_divergence(first, second, labels, self.problem_type)
         if not self._has_differed and not divergence.detach().any():
+            remedy = ", or give the model's config a dropout" if can_drop(model) else ": no model of its kind ever does"
             raise AlignAttnError(
-                "r_drop_weight compares two dropout masks, and this model drops nothing: leave it out, or give the "
-                "model's config a dropout"
+                f"r_drop_weight compares two dropout masks, and this model drops nothing: leave it out{remedy}"
             )
         self._has_differed = True
         return ForwardLoss((first_loss + second_loss) / 2, first, divergence / 2, self.weight, "r_drop_loss")

@@ -2,9 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
+
+
+def can_drop(model: Any) -> bool:
+    """Return whether a model drops something where its config says so; one without a config of transformers may."""
+    config = getattr(model, "config", None)
+    return not isinstance(config, PreTrainedConfig) or any("dropout" in name for name in vars(config))
 
 
 @contextmanager

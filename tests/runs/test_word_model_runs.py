@@ -100,6 +100,10 @@ def test_a_broken_line_of_the_embeddings_is_named(run, vectors: Path, capsys) ->
     [
         (["--model", "da", "--attention", "aa-ct"], "--model da has no self-attention for 'aa-ct'"),
         (["--model", "memn2n", "--attention", "aa-ct"], "--model memn2n attends by one query at a time"),
+        (
+            ["--model", "seq2seq-lstm", "--model_config", "hard_attention=true", "--value", "qvi"],
+            "takes what is drawn as it is: leave out the value 'qvi'",
+        ),
         (["--model", "co-attention", "--balance", "start"], "co-attention has no heads whose queries are many"),
         (["--model", "esim", "--text_columns", "a"], "--model esim compares the two texts of a pair"),
         (["--model", "da", "--model_config", "no_such=1"], "has no field 'no_such'"),

@@ -33,7 +33,7 @@ from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
-from alignattn.training.dropping import dropping
+from alignattn.training.dropping import can_drop, dropping
 
 ORIGINAL, NOISY = "original", "noisy"
 
@@ -77,6 +77,11 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
     splits = _chosen_splits(run, options)
     check_free(folder, [UNCERTAINTY_FILE, PREDICTIONS_FILE, *map(_picture, splits)])
     predictor = load_predictor(run)
+    if not can_drop(predictor.model):
+        raise AlignAttnError(
+            f"--run {options.run}: {run.options.model.model} has no dropout, and all passes are the same: give the run "
+            "of another model"
+        )
     encoded = {
         name: encode_split(run.task, rows, predictor.processor, run.options.data) for name, rows in splits.items()
     }

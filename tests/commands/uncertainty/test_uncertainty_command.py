@@ -36,6 +36,11 @@ def train(tiny_checkpoint, tmp_path_factory):
             rate = 0.3 if kind == "graph" else 0.0
             words = f"--model gat --task {write_graph(folder / 'mine.npz')} --num_train_epochs 30 --attention aa-ct"
             words += f" --model_config hidden_dim=4 num_attention_heads=2 dropout={rate}"
+        elif kind == "memn2n":
+            file = folder / "qa1.txt"
+            file.write_text("1 Mary slept.\n2 Who slept?\tMary\t1\n3 Ann ate.\n4 Who ate?\tAnn\t3\n")
+            words = f"--model memn2n --train_file {file} --validation_file {file} --text_columns story question"
+            words += " --label_column answer --max_steps 1"
         else:
             file = write_rows(folder / "rows.jsonl", make_rows(get_task(kind), ROWS))
             words = f"--task {kind} --train_file {file} --validation_file {file} --model {tiny_checkpoint}"
@@ -143,12 +148,13 @@ def test_noise_on_a_batch_is_along_the_dimension_of_features(sparse):
     ("kind", "words", "reason"),
     [
         ("dropless", "", "drops nothing, and all passes are the same"),
+        ("memn2n", "", "memn2n has no dropout, and all passes are the same: give the run of another model"),
         ("stsb", "", "no one class each to be certain of"),
         ("graph", "--split dev", "there is no split 'dev': choose among validation, test"),
         ("graph", "--passes 1", "--passes 1 must be at least 2"),
         ("graph", "--level 0", "--level 0"),
     ],
-    ids=["dropless", "regression", "split", "passes", "level"],
+    ids=["dropless", "without", "regression", "split", "passes", "level"],
 )
 def test_what_is_refused(train, kind, words, reason, tmp_path, capsys):
     run = train(kind)
