@@ -51,7 +51,7 @@ def build_tokenizer(
     reads_pairs: bool = True,
     whole_words: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`.
+    """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`, and each Chinese character.
 
     A pair is joined without special tokens; `token_type_ids` tell its sentences apart.
 
@@ -67,9 +67,7 @@ def build_tokenizer(
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
     special = [PADDING, UNKNOWN]
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), *([] if whole_words else [normalizers.Lowercase()])]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *([] if whole_words else _of_running_text())])
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if whole_words else pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
     trainer = trainers.WordLevelTrainer(
@@ -85,6 +83,14 @@ def build_tokenizer(
         model_max_length=MAX_LENGTH,
         model_input_names=["input_ids", *(["token_type_ids"] if reads_pairs else []), "attention_mask"],
     )
+
+
+def _of_running_text() -> list[normalizers.Normalizer]:
+    # As BERT cuts Chinese, which has no blanks; all else of BERT's stays off.
+    apart = normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
+    )
+    return [apart, normalizers.Lowercase()]
 
 
 def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool = False) -> Embeddings:

@@ -13,6 +13,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.attention.kernels.choice import use_kernels
+from alignattn.models import traits_of
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
@@ -55,6 +56,7 @@ from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.task import FIRST
+from alignattn.tasks.unknown_words import MANY, unknown_share
 from alignattn.training import (
     AlignmentTrainer,
     last_whole_checkpoint,
@@ -137,7 +139,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
         trainer.head_for(data.train.encoded)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
-        for remark in _remarks(task, options, cut, loaded.remark):
+        for remark in (*_remarks(task, options, cut, loaded.remark), *_of_unknown_words(options, data, loaded)):
             print(remark)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
@@ -238,6 +240,19 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_mod
     if of_model is not None:
         yield of_model
     yield from (f"{split}: {rows}" for split, rows in cut.items())
+
+
+def _of_unknown_words(options: RunOptions, data: EncodedData, loaded: BuiltModel) -> Iterator[str]:
+    """Yield of which splits a model from nothing knows too few words."""
+    if traits_of(options.model.model).is_pretrained:
+        return
+    for split, encoded in data.evaluation.items():
+        share = unknown_share(encoded, loaded.processor)
+        if share > MANY:
+            yield (
+                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than {100 * MANY:.0f} %: it "
+                "knows those of its training rows alone, and passes over others"
+            )
 
 
 def check_output_dir(options: RunOptions) -> None:

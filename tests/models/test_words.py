@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SHARED
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from alignattn import AlignAttnError
@@ -32,6 +33,24 @@ def test_words_are_lower_cased_and_punctuation_stands_alone():
     assert tokenizer.tokenize("THE cat, a Zebra") == ["the", "cat", ",", "a", UNKNOWN]
     # The same word, composed and decomposed.
     assert tokenizer("cafe\u0301")["input_ids"] == tokenizer("caf\u00e9")["input_ids"] != [tokenizer.unk_token_id]
+
+
+def test_chinese_characters_are_words_and_other_texts_become_what_they_became(tmp_path):
+    tokenizer = build_tokenizer(["\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c I like it"])
+    tokenizer.save_pretrained(tmp_path)
+    for reader in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert reader.tokenize("I like\u5929\u6c14\uff0c\u6c14") == ["i", "like", *"\u5929\u6c14\uff0c\u6c14"]
+        assert reader.tokenize("\u597d\u574f") == ["\u597d", UNKNOWN]
+    before = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    others = [
+        "Cafe\u0301 \u03a3\u039f\u03a3 \u0130",
+        "\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4",
+        "a\x00\x07b\u200bc\ufeff\td\u00a0e\n",
+    ]
+    for text in others:
+        assert tokenizer.backend_tokenizer.normalizer.normalize_str(text) == before.normalize_str(text)
+    whole = build_tokenizer(["\u5317\u4eac \u5f20"], whole_words=True)
+    assert whole.tokenize("\u5317\u4eac") == ["\u5317\u4eac"]
 
 
 def test_a_pair_is_joined_without_special_tokens():

@@ -9,6 +9,7 @@ from alignattn.commands.predict import RAY, STANDARD_STREAM, PredictOptions
 from alignattn.commands.predict.folder import check_record, folder_jobs, pending, writing
 from alignattn.commands.predict.inputs import JSON_LINES, Source, file_source, stdin_source, text_source
 from alignattn.commands.predict.outputs import TEXT_WRITERS, Write, file_writer
+from alignattn.commands.predict.seen import SeenRows
 from alignattn.plots import write_figure
 from alignattn.runs.run_folder import FinishedRun, read_finished_run, say_plain
 from alignattn.support.compression import plain_stem
@@ -18,7 +19,6 @@ from alignattn.support.folder_lock import sole_writer
 from alignattn.support.json_records import read_json
 from alignattn.support.progress import progress
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.cut_rows import CutRows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sequences.task import check_writes
 
@@ -68,7 +68,7 @@ def _predict_rows(
     with progress("predict", source.num_rows, "row") as bar, _writer(target, source) as write:
         for table in prediction.tables(source, bar.update):
             write(table)
-    _say_cut(prediction.cut_rows)
+    _say(prediction.seen)
     if picture is not None:
         write_figure(picture, Path(str(options.explain)))
         print(f"{options.explain} shows the attention in row 1", file=sys.stderr)
@@ -85,7 +85,7 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
         if left and options.launcher == RAY:
             from alignattn.commands.predict.on_ray import predict_on_ray
 
-            _say_cut(predict_on_ray(options, temperature, list(left)))
+            _say(predict_on_ray(options, temperature, list(left)))
         elif left:
             from alignattn.commands.predict.rows import load_prediction
 
@@ -93,14 +93,14 @@ def _predict_folder(options: PredictOptions, run: FinishedRun, temperature: floa
                 prediction = load_prediction(run, temperature, options)
                 for job, source in left.items():
                     prediction.write(source, job.target, bar.update)
-            _say_cut(prediction.cut_rows)
+            _say(prediction.seen)
     print(f"written to {output}")
 
 
-def _say_cut(cut: CutRows | None) -> None:
-    """Say on standard error, as predictions may be on the other, which rows the model saw the beginning of alone."""
-    if cut is not None:
-        print(f"{cut} (it is the run's)", file=sys.stderr)
+def _say(seen: SeenRows) -> None:
+    """Say on standard error, as predictions may be on the other, what is odd of the rows."""
+    for remark in seen.remarks():
+        print(remark, file=sys.stderr)
 
 
 def _source(options: PredictOptions, run: FinishedRun) -> Source:

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.folder import Job
+from alignattn.commands.predict.seen import SeenRows
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.options import values_of
 from alignattn.support.progress import counted
 from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
-from alignattn.tasks.cut_rows import CutRows, cut_of
 
 OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
 """Loggers by which Ray Data tells how far it is, which is told here as of any work."""
@@ -38,15 +38,14 @@ class FileWorker:
         self.prediction = load_prediction(self.run, temperature, options)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Predict a batch of one file, and return how long its rows are.
+        """Predict a batch of one file, and return what is to be known of its rows.
 
         What is wrong with it is returned as well, for an error would be tried again.
         """
         problems = [self._problem(*paths) for paths in zip(batch["source"], batch["target"], strict=True)]
-        lengths = {"most": self.prediction.predictor.options.max_length, "rows": self.prediction.lengths}
-        told = json.dumps(lengths)
-        self.prediction.lengths.clear()
-        return {"problem": np.array(problems), "lengths": np.array([told])}
+        seen = json.dumps(vars(self.prediction.seen))
+        self.prediction = replace(self.prediction, seen=SeenRows())
+        return {"problem": np.array(problems), "seen": np.array([seen])}
 
     def _problem(self, source: str, target: str) -> str:
         from alignattn.commands.predict.inputs import file_source
@@ -59,8 +58,8 @@ class FileWorker:
         return ""
 
 
-def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[Job]) -> CutRows | None:
-    """Predict files on a cluster, whose machines share the storage that they lie on, and return which rows were cut.
+def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[Job]) -> SeenRows:
+    """Predict files on a cluster, whose machines share the storage that they lie on, and return what is odd of rows.
 
     Args:
         options: of the call.
@@ -70,7 +69,7 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
     # Workers are elsewhere.
     paths = {name: str(Path(str(getattr(options, name))).resolve()) for name in ("run", "file")}
     values = values_of(options) | paths
-    lengths, most = Counter[int](), 0
+    seen = SeenRows()
     with ray_cluster(options.ray_address) as ray:
         # It is imported where it is used: it takes seconds.
         import ray.data
@@ -93,9 +92,7 @@ def predict_on_ray(options: PredictOptions, temperature: float, jobs: Sequence[J
             for row in counted(done.iter_rows(), "predict", len(jobs), "file"):
                 if row["problem"]:
                     raise AlignAttnError(str(row["problem"]))
-                told = json.loads(str(row["lengths"]))
-                most = int(told["most"])
-                lengths.update({int(tokens): count for tokens, count in told["rows"].items()})
+                seen.add(SeenRows.from_dict(json.loads(str(row["seen"]))))
         except ray.exceptions.RayError as error:
             raise AlignAttnError(f"a worker of the Ray cluster died: {one_line(error)}") from error
-    return cut_of(lengths, most)
+    return seen

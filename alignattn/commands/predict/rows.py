@@ -1,24 +1,29 @@
 """Rows and what a run's model predicts of them, side by side."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.inputs import Part, Source
 from alignattn.commands.predict.outputs import file_writer
+from alignattn.commands.predict.seen import SeenRows
+from alignattn.models import traits_of
 from alignattn.runs.predictor import Batching, Predictor, load_predictor
 from alignattn.runs.run_folder import FinishedRun
 from alignattn.support.bad_rows import list_bad_rows
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import replacing
-from alignattn.tasks.cut_rows import CutRows, cut_of
+from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.tags.tagging import count_unspaced
+from alignattn.tasks.tags.task import TokenClassification
+from alignattn.tasks.unknown_words import count_unknown_rows
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""
@@ -36,19 +41,14 @@ class Prediction:
         batching: how rows become batches.
         top_k: of what could be the answer so many are told.
         skip_bad_rows: whether bad rows get nothing, and do not end it.
-        lengths: how many of the rows so far have so many tokens before any is cut.
+        seen: what is to be known of the rows so far.
     """
 
     predictor: Predictor
     batching: Batching
     top_k: int | None
     skip_bad_rows: bool
-    lengths: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def cut_rows(self) -> CutRows | None:
-        """Which of the rows so far were cut; None where none was."""
-        return cut_of(self.lengths, self.predictor.options.max_length)
+    seen: SeenRows = field(default_factory=SeenRows)
 
     def write(self, source: Source, target: Path, advance: Callable[[int], object]) -> None:
         """Write all rows with what is predicted of them to a new file, in one step."""
@@ -91,6 +91,16 @@ class Prediction:
         # Batches in order are those of all rows.
         return -(-rows // size) * size
 
+    def _seen(self, inputs: datasets.Dataset, split: EncodedSplit) -> SeenRows:
+        predictor = self.predictor
+        task, knows_all = predictor.task, traits_of(predictor.run.options.model.model).is_pretrained
+        return SeenRows(
+            predictor.options.max_length,
+            predictor.count_lengths(split),
+            0 if knows_all else count_unknown_rows(split, predictor.processor),
+            count_unspaced(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0,
+        )
+
     def _predicted(self, part: Part, origin: str, before: int, advance: Callable[[int], object]) -> pa.Table:
         problems, count = self.predictor.problems(part.inputs), part.table.num_rows
         if problems and not self.skip_bad_rows:
@@ -100,7 +110,7 @@ class Prediction:
         if len(good):
             inputs = part.inputs.select(good) if problems else part.inputs
             split = self.predictor.encode(inputs)
-            self.lengths.update(self.predictor.count_lengths(split))
+            self.seen.add(self._seen(inputs, split))
             predictions = self.predictor.readable(split, self.batching, self.top_k, advance)
         if problems:
             places = np.full(count, -1)

@@ -3,6 +3,7 @@
 Words are what a row's tokens column holds; a tokenizer cuts each into pieces, and the first piece carries its tag.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ IGNORED = -100
 WORDS_READ = "words_read"
 """The column that says, a word, whether the model reads it: whether a piece of it is left after truncation."""
 
+
+IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
+"""A character of Chinese, in the blocks that BERT's tokenizer cuts at."""
 
 WORD_STARTS = "word_starts"
 """The column that says, a piece, whether a word begins with it; also the argument of models that read it."""
@@ -96,6 +100,16 @@ def words_problem(tokens: Any) -> str | None:
         if not isinstance(token, str):
             return f"its token {position} is {shown(token)} and no text"
     return None
+
+
+def count_unspaced(values: Iterable[Any]) -> int:
+    """Count the rows whose one word is several Chinese characters, as of a text without blanks.
+
+    Args:
+        values: of each row its text, whose words stand between blanks, or its words.
+    """
+    rows = (value.split() if isinstance(value, str) else value for value in values)
+    return sum(len(words) == 1 and len(IDEOGRAPH.findall(words[0])) > 1 for words in rows)
 
 
 def _no_list(column: str, values: Any) -> str | None:

@@ -23,6 +23,13 @@ sources: {files: {train: rows.jsonl, validation: rows.jsonl}}
 SMALL = {"vocab_size": 8, "target_vocab_size": 8, "embedding_dim": 8, "hidden_dim": 8, "conv_channels": [8]}
 
 
+SLOTS_TAKEN = (
+    {"score": "additive"},
+    {"normalizer": "csoftmax", "normalizer_options": {"fertility": 0.5}},
+    {"value": "qvi", "value_options": {"init": "paper"}},
+)
+
+
 @pytest.fixture
 def task_file(tmp_path):
     rows = []
@@ -77,6 +84,31 @@ def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(field
         torch.testing.assert_close(one, other)
     alone = model.write(batch["image"][1:2])
     assert alone[1].item() == pytest.approx(model.write(batch["image"])[1][1].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "choices", [*SLOTS_TAKEN, {name: one for case in SLOTS_TAKEN for name, one in case.items()}], ids=str
+)
+def test_takes_the_slots_that_it_says(choices, tmp_path):
+    model, image = make_model(), torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[4, 5, 3], [6, 3, -100], [7, 7, 3]])
+    plain = model(image, labels=labels).logits
+    alignattn.patch(model, "soft", **choices)
+    model.train()(image, labels=labels).loss.backward()
+    own = [parameter for path, parameter in model.named_parameters() if "alignattn" in path]
+    assert all(parameter.grad is not None for parameter in own)
+    assert bool(own) == ("score" in choices or "value" in choices)
+    expected = model.eval()(image, labels=labels).logits
+    assert not torch.allclose(expected, plain)
+    model.save_pretrained(tmp_path)
+    loaded = alignattn.from_pretrained(tmp_path, AutoModelForImageTextToText)
+    torch.testing.assert_close(loaded(image, labels=labels).logits, expected)
+    assert torch.equal(loaded.write(image)[0], model.write(image)[0])
+
+
+def test_its_steps_are_no_distribution_to_align():
+    with pytest.raises(alignattn.AlignAttnError, match="one query at a time"):
+        check_fits(ModelOptions(model="captioner", alignment="gan"), TASKS["easyvqacaptions"])
 
 
 def test_what_cannot_be_is_one_line(task_file, tmp_path, capsys):
