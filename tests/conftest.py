@@ -2,11 +2,13 @@
 
 import atexit
 import gc
+import logging
 import os
 import random
 import shutil
 import site
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -250,3 +252,26 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     transformers.BertModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def loggers_on(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a library does to this package's loggers, as turning them off, ends with the test that had it do so."""
+    _turn_on(f"before {request.node.nodeid}")
+    yield
+    _turn_on(f"in {request.node.nodeid}")
+
+
+def _turn_on(where: str) -> None:
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if _is_ours(name)]
+    off = [one for one in loggers if one.disabled or not one.propagate or one.level > logging.WARNING]
+    if off or logging.root.manager.disable:
+        warnings.warn(f"loggers were turned off {where}: {[one.name for one in off]}", stacklevel=2)
+    logging.disable(logging.NOTSET)
+    for one in off:
+        one.disabled, one.propagate = False, True
+        one.setLevel(logging.NOTSET)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == "alignattn"

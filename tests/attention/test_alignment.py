@@ -60,7 +60,7 @@ def test_keys_of_other_tokens(name):
     expected = DENSE[name](module, query, key, mask, key_mask)
     found = module(query, key, mask, key_mask=key_mask)
     torch.testing.assert_close(found, expected)
-    signs = {"gan": (-1, -1), "ct": (1, 1)}[name]
+    signs = (-1, -1) if name == "gan" else (1, 1)
     for side, sign in zip((query, key), signs, strict=True):
         of_dense, of_module = (torch.autograd.grad(loss, side, retain_graph=True)[0] for loss in (expected, found))
         torch.testing.assert_close(of_module, sign * of_dense)
