@@ -35,6 +35,7 @@ if "ALIGNATTN_TESTS_HOME" not in os.environ:
 import numpy as np
 import torch
 import transformers
+from filelock import FileLock
 from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
@@ -200,6 +201,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A function that gives the folder of a name, filled by the first worker of a run that asks for it."""
+    own = tmp_path_factory.getbasetemp()
+    root = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def make_once(name: str, fill: Callable[[Path], None]) -> Path:
+        folder = root / f"once-{name}"
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                filling = tmp_path_factory.mktemp(name)
+                fill(filling)
+                filling.rename(folder)
+        return folder
+
+    return make_once
 
 
 @pytest.fixture(scope="session")

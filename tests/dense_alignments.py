@@ -35,36 +35,39 @@ def dense_gan(module, query, key, mask, key_mask):
     return total / len(query)
 
 
+def heads_of_samples(query, key, mask, key_mask):
+    """The real queries `[n, d]` and keys `[m, d]` of each head of each sample."""
+    for sample in range(len(query)):
+        for head in range(query.shape[1]):
+            yield query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
+
+
 def dense_ct(module, query, key, mask, key_mask):
     """Eq. 4 with the n × n plans and costs written out."""
     total = 0.0
-    for sample in range(len(query)):
-        for head in range(query.shape[1]):
-            q, k = query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
-            scores = by(module.navigator, q) @ by(module.navigator, k).T
-            cost = 1 - nn.functional.cosine_similarity(
-                by(module.critic, q)[:, None], by(module.critic, k)[None], dim=-1
-            )
-            forward = (scores.softmax(dim=1) * cost).sum(dim=1).mean()
-            backward = (scores.softmax(dim=0) * cost).sum(dim=0).mean()
-            total = total + (forward + backward) / 2
+    for q, k in heads_of_samples(query, key, mask, key_mask):
+        scores = by(module.navigator, q) @ by(module.navigator, k).T
+        cost = 1 - nn.functional.cosine_similarity(by(module.critic, q)[:, None], by(module.critic, k)[None], dim=-1)
+        forward = (scores.softmax(dim=1) * cost).sum(dim=1).mean()
+        backward = (scores.softmax(dim=0) * cost).sum(dim=0).mean()
+        total = total + (forward + backward) / 2
     return total / len(query)
 
 
 def dense_ot(module, query, key, mask, key_mask):
     """Eq. 3 with the n × n costs and plans written out, the plans by logarithms of all scalings."""
     total = 0.0
-    for sample in range(len(query)):
-        for head in range(query.shape[1]):
-            q, k = query[sample, head, mask[sample]], key[sample, head, key_mask[sample]]
-            if module.cost == "cosine":
-                cost = 1 - nn.functional.cosine_similarity(q[:, None], k[None], dim=-1)
-                similarity, largest = 1 - cost, 1.0
-            else:
-                cost = (q[:, None] - k[None]).square().sum(dim=-1)
-                q, k = (side - (q.mean(dim=0) + k.mean(dim=0)) / 2 for side in (q, k))
-                similarity, largest = 2 * q @ k.T, 2 * q.norm(dim=1).max() * k.norm(dim=1).max()
-            total = total + (plan(similarity, largest, module).detach() * cost).sum()
+    for q, k in heads_of_samples(query, key, mask, key_mask):
+        if module.cost == "cosine":
+            cost = 1 - nn.functional.cosine_similarity(q[:, None], k[None], dim=-1)
+            similarity, largest = 1 - cost, 1.0
+        else:
+            cost = (q[:, None] - k[None]).square().sum(dim=-1)
+            middle = (q.mean(dim=0) + k.mean(dim=0)) / 2
+            centred_q, centred_k = q - middle, k - middle
+            similarity = 2 * centred_q @ centred_k.T
+            largest = 2 * centred_q.norm(dim=1).max() * centred_k.norm(dim=1).max()
+        total = total + (plan(similarity, largest, module).detach() * cost).sum()
     return total / len(query)
 
 

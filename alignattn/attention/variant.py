@@ -82,10 +82,9 @@ class AttentionVariant(nn.Module):
             pairs = pairs if bias is None else masked_bias(bias, pairs)
             return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
         if asks_for_kernels() and not self.uses_softmax:
-            lacks = self._unknown_to_kernels(score, query, key, values, mask, bias, wants_weights)
-            keys = key.shape[-2]
-            if takes_kernels(query, query.shape[-1], WIDEST_SPARSE, keys=keys, lacks=lacks, what="attention"):
-                return self._attend_in_kernel(score, query, key, values, mask, scale, dropout), None
+            attended = self._attend_in_kernel(score, query, key, values, mask, bias, scale, dropout, wants_weights)
+            if attended is not None:
+                return attended, None
         return attend_by(score, self.normalizer_slot, query, key, values, mask, bias=bias, scale=scale, dropout=dropout)
 
     def _attend_in_kernel(
@@ -95,29 +94,12 @@ class AttentionVariant(nn.Module):
         key: Tensor,
         values: Tensor,
         mask: Mask | None,
+        bias: Tensor | None,
         scale: float | None,
         dropout: float,
-    ) -> Tensor:
-        from alignattn.attention.kernels.entmax import attended
-
-        alpha = self.normalizer_slot.alpha
-        assert isinstance(score, DotProduct)
-        assert not isinstance(mask, Edges)
-        assert alpha is not None
-        factor = score.factor(scale)
-        return attended(score.map_query(query), key, values, alpha, pairs_of(mask), scale=factor, dropout=dropout)
-
-    def _unknown_to_kernels(
-        self,
-        score: Score,
-        query: Tensor,
-        key: Tensor,
-        values: Tensor,
-        mask: Mask | None,
-        bias: Tensor | None,
         wants_weights: bool,
-    ) -> str | None:
-        """Return what of an attention `kernels.entmax` does not do; None where it does all."""
+    ) -> Tensor | None:
+        """Return what `kernels.entmax` attends to; None where no kernel does all of it."""
         alpha = self.normalizer_slot.alpha
         is_entmax = isinstance(alpha, Tensor) or (alpha is not None and alpha <= SPARSEMAX_ALPHA)
         is_even = query.dtype == key.dtype == values.dtype and values.shape == key.shape
@@ -129,7 +111,18 @@ class AttentionVariant(nn.Module):
             "attention whose weights are asked for": wants_weights,
             "queries, keys and values of several types or sizes": not is_even,
         }
-        return next((name for name, is_so in unknown.items() if is_so), None)
+        lacks = next((name for name, is_so in unknown.items() if is_so), None)
+        width, keys = query.shape[-1], key.shape[-2]
+        if not takes_kernels(query, width, WIDEST_SPARSE, keys=keys, lacks=lacks, what="attention"):
+            return None
+        # What was looked up above, for the type checker.
+        assert isinstance(score, DotProduct)
+        assert not isinstance(mask, Edges)
+        assert alpha is not None
+        from alignattn.attention.kernels.entmax import attended
+
+        mapped, factor = score.map_query(query), score.factor(scale)
+        return attended(mapped, key, values, alpha, pairs_of(mask), scale=factor, dropout=dropout)
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:

@@ -24,6 +24,7 @@ from alignattn.support.errors import AlignAttnError
 APART = Path(sys.prefix) / "kernels"
 """Where `make` lays Triton."""
 SCRIPT = Path(__file__).parent.parent / "kernel_cases.py"
+FOUND = "found.safetensors"
 SCALE = 3
 ASCENDING = {"gan": ("query", "key"), "ct": ("critic",), "ot": ()}
 """What climbs the loss: its gradient is the negative."""
@@ -36,19 +37,21 @@ BISECTIONS = 100
 
 
 @pytest.fixture(scope="module")
-def interpreted(tmp_path_factory):
+def interpreted(made_once):
     """What the kernels give for every case, by case and name."""
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     if find_spec("triton") is None:
         if not APART.is_dir():
             pytest.skip("needs Triton: the extra kernels")
         environment["PYTHONPATH"] = os.pathsep.join([str(APART), *filter(None, [os.environ.get("PYTHONPATH")])])
-    path = tmp_path_factory.mktemp("kernels") / "found.safetensors"
-    done = subprocess.run([sys.executable, SCRIPT, path], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "no kernel" not in done.stderr
-    assert {"discriminator", "transport", "sinkhorn", "entmax"} <= set(done.stdout.split())
-    return load_file(path)
+
+    def interpret(folder):
+        done = subprocess.run([sys.executable, SCRIPT, folder / FOUND], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "no kernel" not in done.stderr
+        assert {"discriminator", "transport", "sinkhorn", "entmax"} <= set(done.stdout.split())
+
+    return load_file(made_once("kernels", interpret) / FOUND)
 
 
 @pytest.fixture

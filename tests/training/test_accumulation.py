@@ -45,21 +45,23 @@ def test_a_batch_without_labels_adds_its_alignment_alone(whole, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two_processes(tiny_checkpoint, tmp_path_factory):
+def two_processes(tiny_checkpoint, made_once):
     """The folder where two processes left what they trained, by steps of four rows, one by one, in each."""
-    folder = tmp_path_factory.mktemp("two")
+    return made_once("two", functools.partial(train_by_two, tiny_checkpoint))
+
+
+def train_by_two(checkpoint, folder):
     script = ROOT / "tests" / "training" / "train_distributed.py"
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
     both = [
-        Python([script, tiny_checkpoint, folder, "1", "4"], environment=address | {"RANK": rank, "LOCAL_RANK": rank})
+        Python([script, checkpoint, folder, "1", "4"], environment=address | {"RANK": rank, "LOCAL_RANK": rank})
         for rank in "01"
     ]
     for process in both:
         done = process.finish()
         assert done.returncode == 0, done.stderr
-    return folder
 
 
 def assert_same_training(folder, name, one):

@@ -12,7 +12,14 @@ from alignattn.calibration.temperature import apply_temperature
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.command import HELD_OUT, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
-from alignattn.runs.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
+from alignattn.runs.examples import (
+    PROBABILITIES_COLUMN,
+    mean_predictions,
+    metric_examples,
+    read_logs,
+    read_probabilities,
+    read_split,
+)
 from alignattn.runs.filler import Filler, RunReport, listed
 from alignattn.runs.options import CONFIG_FILE
 from alignattn.runs.run_folder import RUN_FOLDER
@@ -84,7 +91,7 @@ def _scores(rows: Any, figure: str, temperature: float | None = None) -> Example
         return metric_examples(figure, rows)
     if figure != "expected_calibration_error":
         return None
-    probabilities = np.stack(rows["probabilities"].to_numpy())
+    probabilities = np.stack(rows[PROBABILITIES_COLUMN].to_numpy())
     scaled = probabilities if temperature is None else apply_temperature(probabilities, temperature)
     return calibration_scores(scaled, rows["label"].to_numpy())
 

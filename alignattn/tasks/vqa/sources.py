@@ -8,11 +8,11 @@ import datasets
 from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.support.files import check_file
 from alignattn.support.json_records import read_json
-from alignattn.tasks.task import TEST, TRAIN, Task
+from alignattn.tasks.task import TEST, TRAIN, VALIDATION, Task
 from alignattn.tasks.vqa.images import feature_files
 from alignattn.tasks.vqa.task import IMAGE, QUESTION, VisualQuestionAnswering
 
-YEARS = {TRAIN: "train2014", "validation": "val2014"}
+YEARS = {TRAIN: "train2014", VALIDATION: "val2014"}
 """The parts of VQA-v2 by the names of splits."""
 
 
