@@ -2,11 +2,13 @@
 
     TRITON_INTERPRET=1 python tests/kernel_cases.py FILE
 
-writes losses, diagnostics and gradients of all cases, and prints which kernels were loaded.
+writes losses, diagnostics and gradients of all cases, and AdaSplash's of those that it takes, and prints which kernels
+were loaded.
 """
 
 import sys
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -185,12 +187,14 @@ class AttentionCase:
 
 ATTENTIONS = {
     "entmax15-head-of-32-padded": AttentionCase("entmax15", (2, 2, 7, 32), counts=(7, 3)),
-    "entmax15-most-keys": AttentionCase("entmax15", (1, 1, 3, 16), keys=1024),
+    "entmax15-many-keys": AttentionCase("entmax15", (1, 1, 3, 16), keys=131),
     "entmax15-dropped": AttentionCase("entmax15", (1, 2, 32, 32), dropout=0.4),
     "entmax15-float16": AttentionCase("entmax15", (1, 1, 7, 16), dtype=torch.float16),
     "sparsemax-head-of-64-several-tiles": AttentionCase("sparsemax", (1, 1, 71, 64), counts=(69,)),
     "sparsemax-keys-of-other-tokens": AttentionCase("sparsemax", (2, 2, 5, 8), keys=9, counts=(9, 2), score="dot"),
     "entmax-learned-head-of-96": AttentionCase("entmax", (2, 3, 9, 96), counts=(9, 5), options={"learned": True}),
+    "entmax-several-tiles": AttentionCase("entmax", (1, 1, 128, 16), options={"alpha": 1.7}),
+    "entmax-nearly-the-softmax": AttentionCase("entmax", (1, 2, 37, 8), counts=(36,), options={"alpha": 1.05}),
     "entmax-head-of-128": AttentionCase("entmax", (1, 1, 21, 128), options={"alpha": 1.3}, score="bilinear"),
 }
 
@@ -213,6 +217,22 @@ def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str 
     return found | {"attended": attended.detach()}
 
 
+BY_ADASPLASH = "entmax-several-tiles"
+"""It takes no mask but of padding, no dropout, no α with a gradient, no keys of other tokens, and 2ⁿ of them."""
+
+
+def attended_by_adasplash(case: AttentionCase, device: str = "cpu"):
+    """What `attended` gives, by the kernels of Gonçalves et al. 2025 (AdaSplash)."""
+    from adasplash import adasplash_no_block_mask
+
+    leaves, gradient = case.inputs(torch.float32, device)
+    leaves = [leaf.detach().contiguous().requires_grad_() for leaf in leaves]
+    attended = adasplash_no_block_mask(*leaves, alpha=case.options["alpha"])
+    attended.backward(gradient)
+    found = {name: leaf.grad for name, leaf in zip(("query", "key", "value"), leaves, strict=True)}
+    return found | {"attended": attended.detach()}
+
+
 def main() -> None:
     """Compute all cases."""
     use_kernels("triton")
@@ -225,6 +245,9 @@ def main() -> None:
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in results(case).items()}
     for name, attention in ATTENTIONS.items():
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in attended(attention).items()}
+    if find_spec("adasplash") is not None:
+        theirs = attended_by_adasplash(ATTENTIONS[BY_ADASPLASH])
+        found |= {f"adasplash/{key}": tensor.contiguous() for key, tensor in theirs.items()}
     save_file(found, sys.argv[1])
     print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"{kernels.__name__}.")))
 

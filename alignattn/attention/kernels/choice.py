@@ -27,9 +27,6 @@ WIDEST_MOVED = 128
 """Likewise of the vectors that optimal transport moves: tiles of half as many keep to the registers at 128."""
 WIDEST_SPARSE = 64
 """Likewise of heads that attend by entmax."""
-MOST_KEYS = {4: 256, 2: 512}
-"""Whose scores with 16 queries are in an H100's registers at once, by the bytes of a feature."""
-MOST_KEYS_INTERPRETED = 1024
 WIDEST_HIDDEN = 16
 """Likewise of the discriminator's hidden layer."""
 
@@ -76,7 +73,6 @@ def takes_kernels(
     width: int = SMALLEST_WIDTH,
     widest: int = WIDEST_INTERPRETED,
     *,
-    keys: int = 0,
     lacks: str | None = None,
     what: str = "alignment",
 ) -> bool:
@@ -86,13 +82,12 @@ def takes_kernels(
         features: of any shape, in the type that the loss is computed in or a narrower one.
         width: of the features that the kernel would hold.
         widest: that it takes on a GPU.
-        keys: whose scores it would hold.
         lacks: of what there is no kernel; None where there is one.
         what: would be computed.
     """
     if not asks_for_kernels():
         return False
-    obstacle = _obstacle(features, width, widest, keys) if lacks is None else f"there is none of {lacks}"
+    obstacle = _obstacle(features, width, widest) if lacks is None else f"there is none of {lacks}"
     if obstacle is not None and not torch.compiler.is_compiling():
         _say_once(what, obstacle)
     return obstacle is None
@@ -108,7 +103,7 @@ def precision() -> str:
     return INTERPRETED_PRECISION if _Chosen.is_interpreted else PRECISIONS[torch.get_float32_matmul_precision()]
 
 
-def _obstacle(features: Tensor, width: int, widest: int, keys: int) -> str | None:
+def _obstacle(features: Tensor, width: int, widest: int) -> str | None:
     if not _Chosen.has_triton:
         return f"Triton is not installed: {install_extra('kernels')}"
     if features.device.type != "cuda" and not _Chosen.is_interpreted:
@@ -118,9 +113,6 @@ def _obstacle(features: Tensor, width: int, widest: int, keys: int) -> str | Non
     widest = WIDEST_INTERPRETED if _Chosen.is_interpreted else widest
     if width > widest:
         return f"features of {width} are wider than {widest}"
-    most = MOST_KEYS_INTERPRETED if _Chosen.is_interpreted else MOST_KEYS[features.element_size()]
-    if keys > most:
-        return f"{keys} keys are more than {most}"
     return None
 
 
