@@ -112,9 +112,9 @@ def build_word_model(
     From then on the `Auto…` classes of transformers load what is saved of it.
 
     Args:
-        model_class: its config has `vocab_size`, `pad_token_id`, `embedding_dim` and `train_embeddings`; it says
-            whether it `reads_pairs`, of whose two texts its tokenizer then tells the words apart, and whether it reads
-            `whole_words`, as they are written.
+        model_class: its config has `vocab_size`, `pad_token_id` and `embedding_dim`, and `train_embeddings` where word
+            vectors may stay as they are; it says whether it `reads_pairs`, of whose two texts its tokenizer then tells
+            the words apart, and whether it reads `whole_words`, as they are written.
         texts: what the vocabulary is made of. Words of other texts are unknown to the model.
         num_labels: number of classes; 1 for a regression.
         embeddings: a file of word vectors, as for `read_embeddings`. Without one all word vectors are random, and
@@ -129,9 +129,9 @@ def build_word_model(
     tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
-    if read is None:
+    if read is None and hasattr(model_class.config_class, "train_embeddings"):
         fields = {"train_embeddings": True} | fields
-    elif fields.setdefault("embedding_dim", read.dim) != read.dim:
+    if read is not None and fields.setdefault("embedding_dim", read.dim) != read.dim:
         raise AlignAttnError(
             f"embedding_dim is {fields['embedding_dim']}, but the vectors of {embeddings} have {read.dim}"
         )

@@ -59,7 +59,6 @@ class MemN2NConfig(PreTrainedConfig):
     sentence_ends: list[int] | tuple[int, ...] = ()
     ties_answers: bool = False
     answer_words: list[int] | tuple[int, ...] = ()
-    train_embeddings: bool = True
     pad_token_id: int = 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -24,6 +24,8 @@ PADDING, UNKNOWN = "[PAD]", "[UNK]"
 MAX_WORDS = 100_000
 # These models take any length; code that reads `model_max_length` wants a number.
 MAX_LENGTH = 100_000
+WITHOUT_BLANKS = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
+"""Characters of which each is a word, for no blanks stand between words: of Chinese and Japanese."""
 # How many lines are asked how many numbers a line has: a broken one among them is outvoted.
 LINES_TO_VOTE = 100
 
@@ -51,7 +53,7 @@ def build_tokenizer(
     reads_pairs: bool = True,
     whole_words: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`, and each Chinese character.
+    """A tokenizer whose tokens are the lower-cased words and punctuation marks of `texts`, and each `WITHOUT_BLANKS`.
 
     A pair is joined without special tokens; `token_type_ids` tell its sentences apart.
 
@@ -67,8 +69,10 @@ def build_tokenizer(
         raise AlignAttnError(f"max_words is {max_words}, min_count {min_count}: give at least 1")
     special = [PADDING, UNKNOWN]
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), *([] if whole_words else _of_running_text())])
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if whole_words else pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), *([] if whole_words else [normalizers.Lowercase()])]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if whole_words else _words_of_running_text()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
     trainer = trainers.WordLevelTrainer(
         vocab_size=max_words + len(special), min_frequency=min_count, special_tokens=special, show_progress=False
@@ -85,12 +89,9 @@ def build_tokenizer(
     )
 
 
-def _of_running_text() -> list[normalizers.Normalizer]:
-    # As BERT cuts Chinese, which has no blanks; all else of BERT's stays off.
-    apart = normalizers.BertNormalizer(
-        clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
-    )
-    return [apart, normalizers.Lowercase()]
+def _words_of_running_text() -> pre_tokenizers.PreTokenizer:
+    apart = pre_tokenizers.Split(Regex(WITHOUT_BLANKS), behavior="isolated")
+    return pre_tokenizers.Sequence([apart, pre_tokenizers.BertPreTokenizer()])
 
 
 def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool = False) -> Embeddings:

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
+from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import traits_of_config
 from alignattn.patching.families import give_slotted_forward, take_slotted_forward
@@ -72,13 +73,24 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     if config.layers is not None and config.layers[-1] >= len(layers):
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {len(layers) - 1}")
     layers = layers if config.layers is None else [layers[index] for index in config.layers]
-    if config.alignment is not None and any(layer.names is DECLARED_POOLED for layer in layers):
-        raise AlignAttnError(
-            f"alignment {config.alignment!r} matches distributions, and {type(model).__name__} pools by a learned "
-            "query, which has none: choose a score, normalizer or value"
-        )
+    if any(layer.names is DECLARED_POOLED for layer in layers):
+        _check_pooling(config, type(model).__name__)
     fill_slots(model, layers, config)
     return model
+
+
+def _check_pooling(config: AttentionConfig, name: str) -> None:
+    """Refuse what a single learned query cannot do."""
+    if config.alignment is not None:
+        raise AlignAttnError(
+            f"alignment {config.alignment!r} matches distributions, and {name} pools by a learned query, which has "
+            "none: choose a score, normalizer or value"
+        )
+    if config.counts_from_queries:
+        raise AlignAttnError(
+            f"normalizer {config.normalizer!r} opens a window around a query's own place, and {name} pools by a "
+            f"learned query, which has none: give kind={PREDICTIVE!r}"
+        )
 
 
 def unpatch(model: M) -> M:

@@ -1,6 +1,7 @@
 """The trained model of a run on new rows: rows -> tensors -> model -> predictions, as the run's own evaluation."""
 
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.utils.generic import find_labels
 
+from alignattn.models import traits_of
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.robustness.batches import rows_at_once
@@ -28,6 +30,9 @@ from alignattn.tasks.kind import EncodedSplit, TaskKind
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sequences.task import check_writes
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.unknown_words import count_unknown_rows, told_of_unknown_rows
+
+logger = logging.getLogger(__name__)
 
 LABELS = ("label", "labels")
 """Columns of encoded rows that collators make `labels` of."""
@@ -102,6 +107,8 @@ class Predictor:
         if not rows:
             return []
         split = self.encode(self.checked(rows))
+        if unknown := self.count_unknown_rows(split):
+            logger.warning(told_of_unknown_rows(unknown))
         return self.readable(split, Batching(batch_size, by_length), top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
@@ -162,6 +169,12 @@ class Predictor:
         """Return how many rows of what `encode` made have so many tokens before any is cut."""
         with without_library_bars():
             return count_lengths(self.task, split, self.processor)
+
+    def count_unknown_rows(self, split: EncodedSplit) -> int:
+        """Return how many rows of what `encode` made hold no word that the model knows; a pretrained one reads all."""
+        if traits_of(self.run.options.model.model).is_pretrained:
+            return 0
+        return count_unknown_rows(split, self.processor)
 
     def with_temperature(self, temperature: float) -> Self:
         """Return the same with another temperature."""

@@ -30,6 +30,11 @@ def count_unknown_rows(split: EncodedSplit, processor: Any) -> int:
     return int(((unknown > 0) & (known == 0)).sum())
 
 
+def told_of_unknown_rows(count: int) -> str:
+    """Return what is said of rows without a word that the model knows."""
+    return f"{count} row(s) hold no word that the model knows: what is predicted of them says nothing"
+
+
 def _counts(split: EncodedSplit, processor: Any) -> NDArray[np.int64]:
     """The unknown and the known words of each row, `[2, N]`."""
     rows = len(split.encoded)

@@ -125,8 +125,11 @@ class TestPooling:
         pooled.square().sum().backward()
         assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
-    def test_one_query_has_no_distribution(self):
+    def test_one_query_has_no_distribution_and_no_place(self):
         with pytest.raises(AlignAttnError, match="'ct' matches distributions, and ModuleDict pools by a learned query"):
             alignattn.attach(torch.nn.ModuleDict({"pooling": AttentionPooling(DIM)}), "aa-ct")
+        with pytest.raises(AlignAttnError, match=r"'local' opens a window .* own place, and ModuleDict pools"):
+            pooling(normalizer="local")
+        pooling(normalizer="local", normalizer_options={"kind": "predictive"})
         with pytest.raises(AlignAttnError, match=r"pooling pools by a learned query, .* cannot be balanced"):
             alignattn.balance(pooling(), [{"tokens": torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)}])

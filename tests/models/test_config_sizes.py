@@ -43,6 +43,7 @@ def test_every_count_of_a_config_is_at_least_one(name):
         ("han", {"sentence_ends": [1, 2]}, "sentence_ends follows from the data: do not set it"),
         ("transformer-crf", {"crf_tags": "BIO"}, "crf_tags follows from the data: do not set it"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
+        ("memn2n", {"train_embeddings": False}, "MemN2NConfig has no field 'train_embeddings'"),
         # It would take the place of what saves the model.
         ("cnn", {"save_pretrained": 3}, "CnnConfig has no field 'save_pretrained'"),
         ("cnn", {"return_dict": False}, "CnnConfig has no field 'return_dict'"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SHARED
-from tokenizers import normalizers
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from alignattn import AlignAttnError
@@ -35,20 +35,22 @@ def test_words_are_lower_cased_and_punctuation_stands_alone():
     assert tokenizer("cafe\u0301")["input_ids"] == tokenizer("caf\u00e9")["input_ids"] != [tokenizer.unk_token_id]
 
 
-def test_chinese_characters_are_words_and_other_texts_become_what_they_became(tmp_path):
-    tokenizer = build_tokenizer(["\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c I like it"])
+def test_characters_are_words_where_no_blanks_stand_between_words_and_nowhere_else(tmp_path):
+    tokenizer = build_tokenizer(
+        ["\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c I like it", "\u732b\u304c\u30b3\u30fc\u30d2\u30fc"]
+    )
     tokenizer.save_pretrained(tmp_path)
     for reader in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
         assert reader.tokenize("I like\u5929\u6c14\uff0c\u6c14") == ["i", "like", *"\u5929\u6c14\uff0c\u6c14"]
         assert reader.tokenize("\u597d\u574f") == ["\u597d", UNKNOWN]
-    before = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-    others = [
-        "Cafe\u0301 \u03a3\u039f\u03a3 \u0130",
-        "\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4",
-        "a\x00\x07b\u200bc\ufeff\td\u00a0e\n",
-    ]
-    for text in others:
-        assert tokenizer.backend_tokenizer.normalizer.normalize_str(text) == before.normalize_str(text)
+        assert reader.tokenize("\u30b3\u30fc\u304c\u3042") == [*"\u30b3\u30fc\u304c", UNKNOWN]
+    words = tokenizer.backend_tokenizer.pre_tokenizer
+    for text in (
+        "cafe\u0301, \u03c3\u03bf\u03c2",
+        "\ud55c\uad6d\uc5b4 \u0e44\u0e17\u0e22",
+        "a\x07b\u200bc\ufeff\td\u00a0e\n",
+    ):
+        assert words.pre_tokenize_str(text) == pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)
     whole = build_tokenizer(["\u5317\u4eac \u5f20"], whole_words=True)
     assert whole.tokenize("\u5317\u4eac") == ["\u5317\u4eac"]
 

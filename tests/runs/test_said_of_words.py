@@ -4,6 +4,7 @@ import pytest
 from datasets import Dataset
 from resumed import finetune
 
+import alignattn
 from alignattn.cli import main
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks.kind import EncodedSplit
@@ -11,6 +12,7 @@ from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.unknown_words import count_unknown_rows, unknown_share
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
+TOLD = "1 row(s) hold no word that the model knows"
 
 
 def test_unknown_words_are_counted_by_word_and_by_row():
@@ -23,7 +25,7 @@ def test_unknown_words_are_counted_by_word_and_by_row():
 
 
 @pytest.mark.parametrize(("dev", "said"), [(HALF, "validation: 50.0 % of the words are unknown"), (KNOWN, "")])
-def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys):
+def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys, caplog):
     for name, text in (("train", KNOWN), ("dev", dev)):
         (tmp_path / f"{name}.csv").write_text(f"text,label\n{text},a\n{text},b\n")
     words = "--model cnn --text_columns text --model_config embedding_dim=4 hidden_dim=4 --num_train_epochs 1 "
@@ -34,7 +36,12 @@ def test_a_run_and_its_predictions_say_it(dev, said, tmp_path, capsys):
     assert ("unknown" in told) == bool(said)
     for text in (HALF, STRANGE):
         assert main(["predict", "--run", str(tmp_path / "run"), "--text", text]) == 0
-        assert ("1 row(s) hold no word that the model knows" in capsys.readouterr().err) == (text == STRANGE)
+        assert (TOLD in capsys.readouterr().err) == (text == STRANGE)
+    predictor = alignattn.load_run(tmp_path / "run")
+    assert predictor.predict([KNOWN])
+    assert TOLD not in caplog.text
+    assert predictor.predict([KNOWN, STRANGE])
+    assert TOLD in caplog.text
 
 
 def test_a_tagger_says_that_a_text_without_blanks_is_one_word(tmp_path, capsys):

@@ -10,7 +10,7 @@ from alignattn.commands.figure import FigureOptions
 from alignattn.runs.data_options import DataOptions
 from alignattn.runs.folders import load_run_evaluation
 from alignattn.runs.heads import Examples, row_examples
-from alignattn.runs.run_folder import read_run_options
+from alignattn.runs.run_folder import read_finished_run, read_run_options
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultipleChoice, TextClassification
 from alignattn.tasks.kinds import kind_of
@@ -22,6 +22,8 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
     """Return the given text, or else the first evaluation rows of the first run, for all runs."""
     if options.text is not None:
         texts = options.text
+        for folder in folders:
+            _check_texts(folder, len(texts))
         return Examples("the given text", kind_of(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)])
     runs = [read_run_options(folder) for folder in folders]
     sources = [_source(run.data) for run in runs]
@@ -37,6 +39,13 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         raise AlignAttnError(f"{folders[0]} has no evaluation rows: it was made without --validation_file; give --text")
     split, dataset = next(iter(rows.evaluation.items()))
     return row_examples(rows.task, split, max_samples(rows.task, dataset, num_rows, FIRST), runs[0].data)
+
+
+def _check_texts(folder: Path, count: int) -> None:
+    """Refuse more texts than the run of a folder reads as one row: joined, they would be none that it knows."""
+    task = read_finished_run(folder, "--run").task
+    if isinstance(task, TextClassification) and count > len(task.text_columns):
+        raise AlignAttnError(f"--text takes one text here: {folder} is of a task whose rows are one; give one")
 
 
 def _batch(tokenizer: Any, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.inputs import Part, Source
 from alignattn.commands.predict.outputs import file_writer
 from alignattn.commands.predict.seen import SeenRows
-from alignattn.models import traits_of
 from alignattn.runs.predictor import Batching, Predictor, load_predictor
 from alignattn.runs.run_folder import FinishedRun
 from alignattn.support.bad_rows import list_bad_rows
@@ -23,7 +22,6 @@ from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.tags.tagging import count_unspaced
 from alignattn.tasks.tags.task import TokenClassification
-from alignattn.tasks.unknown_words import count_unknown_rows
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""
@@ -93,11 +91,11 @@ class Prediction:
 
     def _seen(self, inputs: datasets.Dataset, split: EncodedSplit) -> SeenRows:
         predictor = self.predictor
-        task, knows_all = predictor.task, traits_of(predictor.run.options.model.model).is_pretrained
+        task = predictor.task
         return SeenRows(
             predictor.options.max_length,
             predictor.count_lengths(split),
-            0 if knows_all else count_unknown_rows(split, predictor.processor),
+            predictor.count_unknown_rows(split),
             count_unspaced(inputs[task.tokens_column][:]) if isinstance(task, TokenClassification) else 0,
         )
 

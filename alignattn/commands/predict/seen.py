@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from alignattn.tasks.cut_rows import cut_of
+from alignattn.tasks.unknown_words import told_of_unknown_rows
 
 
 @dataclass
@@ -35,7 +36,7 @@ class SeenRows:
                 "stands between blanks; put them between characters if the training rows have each as a word"
             )
         if self.unknown:
-            yield f"{self.unknown} row(s) hold no word that the model knows: what is predicted of them says nothing"
+            yield told_of_unknown_rows(self.unknown)
 
     def add(self, other: Self) -> None:
         """Count the rows of another part, too."""

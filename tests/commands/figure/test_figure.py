@@ -389,6 +389,16 @@ class TestMistakes:
         assert "give runs of one task, or --text" in refused(capsys, *words)
         assert run_command(["figure", *words, "--text", SENTENCE]) == 0
 
+    def test_more_texts_than_a_row_has(
+        self, runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        single = shutil.copytree(runs["aa-ct"], tmp_path / "single")
+        config = (single / "config.yaml").read_text()
+        (single / "config.yaml").write_text(config.replace("text_columns:\n- a\n- b\n", "text_columns:\n- a\n"))
+        words = ["attention", "--output_file", str(tmp_path / "picture.png"), "--text", SENTENCE, SENTENCE, "--run"]
+        assert "--text takes one text here" in refused(capsys, *words, str(single))
+        assert run_command(["figure", *words, str(runs["aa-ct"])]) == 0
+
     def test_a_distance_of_nothing(
         self, tiny_checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
