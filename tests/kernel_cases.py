@@ -144,6 +144,7 @@ class AttentionCase:
         score: its name.
         dropout: share of the weights; values are then the identity, which shows what was dropped, and others again.
         dtype: of queries, keys and values.
+        offset: of the first feature of queries and keys, which moves all scores of a query alike, or nearly.
     """
 
     normalizer: str
@@ -154,6 +155,7 @@ class AttentionCase:
     score: str = "scaled_dot"
     dropout: float = 0.0
     dtype: torch.dtype = torch.float32
+    offset: float = 0.0
 
     def inputs(self, dtype: torch.dtype, device: str = "cpu"):
         """Queries, keys, values and the gradient in what is attended, `[B, H, n or m, d]`; only the last of no leaf."""
@@ -161,6 +163,8 @@ class AttentionCase:
         generator = torch.Generator().manual_seed(0)
         sizes = (length, self.keys or length, self.keys or length, length)
         sides = [torch.randn(batch, size, heads, dim, generator=generator).to(self.dtype) for size in sizes]
+        for side in sides[:2] if self.offset else ():
+            side[..., 0] = self.offset
         *leaves, gradient = (side.to(device, dtype).transpose(1, 2) for side in sides)
         return [leaf.detach().requires_grad_() for leaf in leaves], gradient
 
@@ -193,6 +197,8 @@ ATTENTIONS = {
     "sparsemax-head-of-64-several-tiles": AttentionCase("sparsemax", (1, 1, 71, 64), counts=(69,)),
     "sparsemax-keys-of-other-tokens": AttentionCase("sparsemax", (2, 2, 5, 8), keys=9, counts=(9, 2), score="dot"),
     "entmax-learned-head-of-96": AttentionCase("entmax", (2, 3, 9, 96), counts=(9, 5), options={"learned": True}),
+    "sparsemax-one-key": AttentionCase("sparsemax", (1, 2, 3, 8), keys=1),
+    "sparsemax-far-from-0": AttentionCase("sparsemax", (1, 1, 5, 8), keys=40, offset=8.0),
     "entmax-several-tiles": AttentionCase("entmax", (1, 1, 128, 16), options={"alpha": 1.7}),
     "entmax-nearly-the-softmax": AttentionCase("entmax", (1, 2, 37, 8), counts=(36,), options={"alpha": 1.05}),
     "entmax-head-of-128": AttentionCase("entmax", (1, 1, 21, 128), options={"alpha": 1.3}, score="bilinear"),
@@ -218,7 +224,7 @@ def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str 
 
 
 BY_ADASPLASH = "entmax-several-tiles"
-"""It takes no mask but of padding, no dropout, no α with a gradient, no keys of other tokens, and 2ⁿ of them."""
+"""It takes masks of padding and causal ones alone, no dropout, no α with a gradient, no keys of other tokens."""
 
 
 def attended_by_adasplash(case: AttentionCase, device: str = "cpu"):

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from torch import nn
+from torch.utils.data import Sampler
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, PredictionOutput
 from transformers.utils.hub import PushInProgress
 
@@ -29,6 +31,34 @@ IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_st
 
 LAST_CHECKPOINT = "last-checkpoint"
 """Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
+
+
+class OrderOfEpochs(Sampler[int]):
+    """Rows as another sampler groups them, in an order that a seed and the number of the epoch say.
+
+    Left to the global generator, as `Trainer` leaves it, a run that goes on within an epoch would read some rows of it
+    again and others never, and several processes would draw orders of their own.
+
+    Args:
+        sampler: draws by its `generator`.
+        seed: of all epochs.
+    """
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
+        self.sampler = sampler
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
 
 
 class TaskTrainer(AlignmentTrainer):
@@ -55,6 +85,13 @@ class TaskTrainer(AlignmentTrainer):
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
             self.remove_callback(shown)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Return `Trainer`'s; rows that are grouped by length come in the order of their epoch."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        return OrderOfEpochs(sampler, self.args.seed if self.args.data_seed is None else self.args.data_seed)
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return `Trainer`'s, of all rows in their order."""

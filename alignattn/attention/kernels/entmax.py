@@ -7,19 +7,20 @@ scores computed anew: once for the largest score of each query, then to find the
 
 sum to 1, and at last for what is attended to. The sum is convex in τ where α is at most 2, so that its tangent at any
 point meets 1 at or below τ_i: a bisection moves one bound of τ_i to the middle, and the lower one up to where the
-tangent there meets 1. Steps from the lower bound alone, Newton's, then double the digits. The threshold is kept for
-backward. There one kernel has the same queries again, goes over the keys once for the weights' mean gradient by slope
-and once for the queries' gradient; the other has a tile of keys, goes over the queries, and sums the keys' and values'
-gradients. There are no atomics, so that a step is the same each time. Dropout draws by place from a seed of PyTorch's
-generator, which is kept in place of what it dropped. No number of keys is too large.
+tangent there meets 1. Steps from the lower bound alone, Newton's, then double the digits. The largest score and the
+threshold, counted from it, are kept for backward. There one kernel has the same queries again, goes over the keys once
+for the weights' mean gradient by slope and once for the queries' gradient; the other has a tile of keys, goes over the
+queries, and sums the keys' and values' gradients. There are no atomics, so that a step is the same each time. Dropout
+draws by place from a seed of PyTorch's generator, which is kept in place of what it dropped. No number of keys is too
+large.
 
 Arithmetic, for n queries and keys of d features: with 8 steps eleven products of n × n × d forward, five and four of
 them backward, 40 n² d operations; attention of the softmax takes 14. A step takes some 7 n² more on ordinary units
 (scaling, mask, difference, maximum, power and two sums), 33 of them in the time of 990 on the tensor cores (H100, T/s,
 16 bits): at d = 64 the steps' 56 n² there take 1.2 times as long as forward's 1,408 n² of products. **Both are the
 limit**; in TF32, at half the rate, the products. Memory: q, k, v and what is attended once, 16 n d bytes in float32,
-and a threshold a query; a tile of 64 queries takes its keys from the second-level cache, a pass 64 operations a byte in
-16 bits. By the data sheet: nothing was measured on a GPU yet. Compiled for one with 64 features, at most 16 bytes of
+and two numbers a query; a tile of 64 queries takes its keys from the second-level cache, a pass 64 operations a byte in
+16 bits. By the data sheet: nothing was measured on a GPU yet. Compiled for one with 64 features, at most 24 bytes of
 registers are spilled; with 128 in float32 hundreds are, which is why no more than 64 are taken there.
 """
 
@@ -135,6 +136,13 @@ def _slopes(excess, power, POWER: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
+def _excess(scores, largest, threshold):
+    """Return what scores exceed their threshold by, which counts from the largest: a sum of both would be rounded."""
+    return tl.maximum(scores - largest[:, None] - threshold[:, None], 0.0)
+
+
+# One key is a number like any other, though Triton takes a 1 for a constant, which is no tensor.
+@triton.jit(do_not_specialize=["key_count"])
 def _attend(
     query,
     key,
@@ -143,6 +151,7 @@ def _attend(
     alphas,
     seed,
     attended,
+    largests,
     thresholds,
     scale,
     dropout,
@@ -187,8 +196,8 @@ def _attend(
         )
         largest = tl.maximum(largest, tl.max(scores, axis=1))
     # As if one key had all of the weight, and as if all had the same.
-    low = largest - 1.0
-    high = largest - tl.exp2(-tl.log2(key_count.to(tl.float32)) / power)
+    low = tl.full([ROWS], -1.0, tl.float32)
+    high = tl.zeros([ROWS], tl.float32) - tl.exp2(-tl.log2(key_count.to(tl.float32)) / power)
     for step in range(STEPS):
         point = tl.where(step < MIDDLES, (low + high) * 0.5, low)
         total = tl.zeros([ROWS], tl.float32)
@@ -199,7 +208,7 @@ def _attend(
             scores = _scores(
                 own, theirs, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION
             )
-            excess = tl.maximum(scores - point[:, None], 0.0)
+            excess = _excess(scores, largest, point)
             total += tl.sum(_raised(excess, power, POWER), axis=1)
             slope += tl.sum(_slopes(excess, power, POWER), axis=1)
         is_below = total >= 1.0
@@ -207,7 +216,11 @@ def _attend(
         high = tl.where(is_below, high, point)
         tangent = point + (total - 1.0) / tl.maximum(power * slope, LEAST)
         low = tl.maximum(low, tl.minimum(tangent, high))
-    tl.store(thresholds + group.to(tl.int64) * row_count + rows, low, mask=rows < row_count)
+    # A query without a key has no weight to share out.
+    low = tl.where(largest > LOWEST, low, 0.0)
+    places = group.to(tl.int64) * row_count + rows
+    tl.store(largests + places, largest, mask=rows < row_count)
+    tl.store(thresholds + places, low, mask=rows < row_count)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(0, key_count, KEYS):
         keys = start + tl.arange(0, KEYS)
@@ -215,7 +228,7 @@ def _attend(
         scores = _scores(
             own, theirs, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION
         )
-        weights = _raised(tl.maximum(scores - low[:, None], 0.0), power, POWER)
+        weights = _raised(_excess(scores, largest, low), power, POWER)
         if HAS_DROPOUT:
             weights *= _kept(seed, group, rows, keys, key_count, dropout)
         values = _load(value, keys, at, key_count, heads, features)
@@ -233,6 +246,7 @@ def _to_queries(
     alphas,
     seed,
     to_attended,
+    largests,
     thresholds,
     to_query,
     means,
@@ -276,6 +290,7 @@ def _to_queries(
     own = _load(query, rows, at, row_count, heads, features)
     to_own = _load(to_attended, rows, at, row_count, heads, features)
     places = group.to(tl.int64) * row_count + rows
+    largest = tl.load(largests + places, mask=rows < row_count, other=0.0)
     threshold = tl.load(thresholds + places, mask=rows < row_count, other=0.0)
     by_slope = tl.zeros([ROWS], tl.float32)
     slope_total = tl.zeros([ROWS], tl.float32)
@@ -292,7 +307,7 @@ def _to_queries(
         gradient = tl.dot(to_own, tl.trans(values), input_precision=PRECISION)
         if HAS_DROPOUT:
             gradient *= _kept(seed, group, rows, keys, key_count, dropout)
-        excess = tl.maximum(scores - threshold[:, None], 0.0)
+        excess = _excess(scores, largest, threshold)
         slope = _slopes(excess, power, POWER)
         slope_total += tl.sum(slope, axis=1)
         by_slope += tl.sum(gradient * slope, axis=1)
@@ -318,7 +333,7 @@ def _to_queries(
         gradient = tl.dot(to_own, tl.trans(values), input_precision=PRECISION)
         if HAS_DROPOUT:
             gradient *= _kept(seed, group, rows, keys, key_count, dropout)
-        slope = _slopes(tl.maximum(scores - threshold[:, None], 0.0), power, POWER)
+        slope = _slopes(_excess(scores, largest, threshold), power, POWER)
         to_scores = slope * (gradient - mean[:, None]) * scale
         total = tl.dot(to_scores.to(theirs.dtype), theirs, total, input_precision=PRECISION)
     places, there = _places(rows, at, row_count, heads, features)
@@ -334,6 +349,7 @@ def _to_keys(
     alphas,
     seed,
     to_attended,
+    largests,
     thresholds,
     means,
     to_key,
@@ -379,12 +395,13 @@ def _to_keys(
         theirs = _load(query, rows, at, row_count, heads, features)
         to_theirs = _load(to_attended, rows, at, row_count, heads, features)
         places = group.to(tl.int64) * row_count + rows
+        largest = tl.load(largests + places, mask=rows < row_count, other=0.0)
         threshold = tl.load(thresholds + places, mask=rows < row_count, other=0.0)
         mean = tl.load(means + places, mask=rows < row_count, other=0.0)
         scores = _scores(
             theirs, own_key, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION
         )
-        excess = tl.maximum(scores - threshold[:, None], 0.0)
+        excess = _excess(scores, largest, threshold)
         gradient = tl.dot(to_theirs, tl.trans(own_value), input_precision=PRECISION)
         weights = _raised(excess, power, POWER)
         if HAS_DROPOUT:
@@ -418,7 +435,7 @@ class _Attended(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         batch, row_count, heads, features = query.shape
-        thresholds = query.new_empty(batch, heads, row_count, dtype=torch.float32)
+        largests, thresholds = query.new_empty(2, batch, heads, row_count, dtype=torch.float32)
         attended = torch.empty_like(query)
         seed = torch.randint(2**31, (1,), device=query.device) if dropout else None
         strides = (0, 0, 0) if mask is None else (mask.stride(0), mask.stride(1), mask.stride(2))
@@ -429,25 +446,25 @@ class _Attended(torch.autograd.Function):
         # What a kernel has no use of is never read: anything stands in its place.
         extras = [thresholds if extra is None else extra for extra in (mask, alphas, seed)]
         _attend[(batch * heads, triton.cdiv(row_count, ctx.tiles["ROWS"]))](
-            *(query, key, value, *extras, attended, thresholds, *ctx.numbers),
+            *(query, key, value, *extras, attended, largests, thresholds, *ctx.numbers),
             MIDDLES=BISECTIONS,
             STEPS=BISECTIONS + NEWTON_STEPS,
             num_warps=WARPS,
             **ctx.kind,
             **ctx.tiles,
         )
-        ctx.save_for_backward(query, key, value, *extras, thresholds)
+        ctx.save_for_backward(query, key, value, *extras, largests, thresholds)
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, *extras, thresholds = ctx.saved_tensors
+        query, key, value, *extras, largests, thresholds = ctx.saved_tensors
         batch, row_count, heads, _ = query.shape
         to_attended = grad_outputs[0].contiguous()
         to_query, to_key, to_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         means, to_alphas = torch.empty_like(thresholds), torch.empty_like(thresholds)
-        given = (query, key, value, *extras, to_attended, thresholds)
+        given = (query, key, value, *extras, to_attended, largests, thresholds)
         has_alpha = ctx.needs_input_grad[3]
         _to_queries[(batch * heads, triton.cdiv(row_count, ctx.tiles["ROWS"]))](
             *(*given, to_query, means, to_alphas, *ctx.numbers),

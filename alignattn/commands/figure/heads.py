@@ -44,7 +44,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
 def _check_texts(folder: Path, count: int) -> None:
     """Refuse more texts than the run of a folder reads as one row: joined, they would be none that it knows."""
     task = read_finished_run(folder, "--run").task
-    if isinstance(task, TextClassification) and count > len(task.text_columns):
+    if count > len(task.input_columns):
         raise AlignAttnError(f"--text takes one text here: {folder} is of a task whose rows are one; give one")
 
 

@@ -228,6 +228,19 @@ def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):
     assert read(killed)["training"]["train_loss"] == pytest.approx(read(whole)["training"]["train_loss"])
 
 
+@pytest.mark.parametrize("order", ["random", "group_by_length"])
+def test_a_run_that_is_killed_within_its_second_epoch_goes_on_with_the_order_of_that_epoch(order, options, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": "4", "save_total_limit": "10", "train_sampling_strategy": order}
+    assert run(options, **settings) == 0
+    whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
+    killed.mkdir()
+    shutil.copy(whole / "config.yaml", killed)
+    shutil.copytree(whole / "checkpoint-4", killed / "checkpoint-4")
+    assert run(options, output_dir=str(killed), **settings) == 0
+    expected = weights(whole)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+
+
 def test_limits(options):
     assert run(options, max_train_samples="20", max_eval_samples="10") == 0
     result = read(options["--output_dir"])
