@@ -238,6 +238,40 @@ def _attend(
 
 
 @triton.jit
+def _scores_and_gradient(
+    own,
+    to_own,
+    key,
+    value,
+    mask,
+    seed,
+    group,
+    rows,
+    keys,
+    at,
+    factor,
+    dropout,
+    row_count,
+    key_count,
+    heads,
+    features,
+    by_row,
+    by_key,
+    HAS_MASK: tl.constexpr,  # noqa: N803
+    HAS_DROPOUT: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+):
+    """Return a tile of keys, their scores with a program's queries, and the gradient in the weights of these."""
+    theirs = _load(key, keys, at, key_count, heads, features)
+    scores = _scores(own, theirs, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION)
+    values = _load(value, keys, at, key_count, heads, features)
+    gradient = tl.dot(to_own, tl.trans(values), input_precision=PRECISION)
+    if HAS_DROPOUT:
+        gradient *= _kept(seed, group, rows, keys, key_count, dropout)
+    return theirs, scores, gradient
+
+
+@triton.jit
 def _to_queries(
     query,
     key,
@@ -298,15 +332,10 @@ def _to_queries(
     by_surprise = tl.zeros([ROWS], tl.float32)
     entropy = tl.zeros([ROWS], tl.float32)
     for start in range(0, key_count, KEYS):
-        keys = start + tl.arange(0, KEYS)
-        theirs = _load(key, keys, at, key_count, heads, features)
-        scores = _scores(
-            own, theirs, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION
+        theirs, scores, gradient = _scores_and_gradient(
+            *(own, to_own, key, value, mask, seed, group, rows, start + tl.arange(0, KEYS), at, factor, dropout),
+            *(row_count, key_count, heads, features, by_row, by_key, HAS_MASK, HAS_DROPOUT, PRECISION),
         )
-        values = _load(value, keys, at, key_count, heads, features)
-        gradient = tl.dot(to_own, tl.trans(values), input_precision=PRECISION)
-        if HAS_DROPOUT:
-            gradient *= _kept(seed, group, rows, keys, key_count, dropout)
         excess = _excess(scores, largest, threshold)
         slope = _slopes(excess, power, POWER)
         slope_total += tl.sum(slope, axis=1)
@@ -324,15 +353,10 @@ def _to_queries(
         tl.store(to_alphas + places, to_alpha, mask=rows < row_count)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(0, key_count, KEYS):
-        keys = start + tl.arange(0, KEYS)
-        theirs = _load(key, keys, at, key_count, heads, features)
-        scores = _scores(
-            own, theirs, mask, rows, keys, factor, row_count, key_count, by_row, by_key, HAS_MASK, PRECISION
+        theirs, scores, gradient = _scores_and_gradient(
+            *(own, to_own, key, value, mask, seed, group, rows, start + tl.arange(0, KEYS), at, factor, dropout),
+            *(row_count, key_count, heads, features, by_row, by_key, HAS_MASK, HAS_DROPOUT, PRECISION),
         )
-        values = _load(value, keys, at, key_count, heads, features)
-        gradient = tl.dot(to_own, tl.trans(values), input_precision=PRECISION)
-        if HAS_DROPOUT:
-            gradient *= _kept(seed, group, rows, keys, key_count, dropout)
         slope = _slopes(_excess(scores, largest, threshold), power, POWER)
         to_scores = slope * (gradient - mean[:, None]) * scale
         total = tl.dot(to_scores.to(theirs.dtype), theirs, total, input_precision=PRECISION)

@@ -228,17 +228,24 @@ def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):
     assert read(killed)["training"]["train_loss"] == pytest.approx(read(whole)["training"]["train_loss"])
 
 
-@pytest.mark.parametrize("order", ["random", "group_by_length"])
-def test_a_run_that_is_killed_within_its_second_epoch_goes_on_with_the_order_of_that_epoch(order, options, tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": "4", "save_total_limit": "10", "train_sampling_strategy": order}
+def assert_goes_on_after(step, options, folder, capsys, **settings):
+    """A run of which a kill left the checkpoint of a step, in a folder, goes on to the weights of the whole one."""
+    settings |= {"save_strategy": "steps", "save_steps": str(step), "save_total_limit": "10"}
     assert run(options, **settings) == 0
-    whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
-    killed.mkdir()
-    shutil.copy(whole / "config.yaml", killed)
-    shutil.copytree(whole / "checkpoint-4", killed / "checkpoint-4")
-    assert run(options, output_dir=str(killed), **settings) == 0
+    whole, checkpoint = Path(options["--output_dir"]), f"checkpoint-{step}"
+    folder.mkdir()
+    shutil.copy(whole / "config.yaml", folder)
+    shutil.copytree(whole / checkpoint, folder / checkpoint)
+    capsys.readouterr()
+    assert run(options, output_dir=str(folder), **settings) == 0
+    assert f"resuming from {folder / checkpoint}\n" in capsys.readouterr().out
     expected = weights(whole)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+
+
+@pytest.mark.parametrize("order", ["random", "group_by_length"])
+def test_a_run_goes_on_within_its_second_epoch_with_the_order_of_that(order, options, tmp_path, capsys):
+    assert_goes_on_after(4, options, tmp_path / "killed", capsys, train_sampling_strategy=order)
 
 
 def test_limits(options):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_finetune import one_line, options, read, rows_file, run, weights  # noqa: F401 - two are fixtures
+from test_finetune import assert_goes_on_after, one_line, options, read, rows_file, run, weights  # noqa: F401 - two are fixtures
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
@@ -64,22 +64,8 @@ def test_targets_and_scale_are_options(options):  # noqa: F811
     assert (inspection / "heads.csv").is_file()
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path):  # noqa: F811
-    settings = {
-        "save_strategy": "steps",
-        "save_steps": "3",
-        "save_total_limit": "10",
-        "attention": "aa-gan",
-        "lora_r": "2",
-    }
-    assert run(options, **settings) == 0
-    whole, killed = Path(options["--output_dir"]), tmp_path / "killed"
-    killed.mkdir()
-    shutil.copy(whole / "config.yaml", killed)
-    shutil.copytree(whole / "checkpoint-3", killed / "checkpoint-3")
-    assert run(options, output_dir=str(killed), **settings) == 0
-    expected = weights(whole)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(killed).items())
+def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path, capsys):  # noqa: F811
+    assert_goes_on_after(3, options, tmp_path / "killed", capsys, attention="aa-gan", lora_r="2")
 
 
 @pytest.fixture
