@@ -1,9 +1,7 @@
 """Triton's kernels, interpreted in float32, against the dense formulas in float64; and where they do not fit."""
 
-import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from dense_alignments import DENSE
 from entmax import entmax_bisect
 from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, attended, results
 from safetensors.torch import load_file
+from triton_apart import environment_of_triton
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.cross_mask import pairs_of
@@ -21,8 +20,6 @@ from alignattn.attention.kernels.choice import use_kernels
 from alignattn.attention.variant import AttentionVariant
 from alignattn.support.errors import AlignAttnError
 
-APART = Path(sys.prefix) / "kernels"
-"""Where `make` lays AdaSplash, and Triton where torch has brought none."""
 SCRIPT = Path(__file__).parent.parent / "kernel_cases.py"
 FOUND = "found.safetensors"
 SCALE = 3
@@ -39,10 +36,7 @@ BISECTIONS = 100
 @pytest.fixture(scope="module")
 def interpreted(made_once):
     """What the kernels give for every case, by case and name."""
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    if find_spec("triton") is None and not (APART / "triton").is_dir():
-        pytest.skip("needs Triton: the extra kernels")
-    environment["PYTHONPATH"] = os.pathsep.join([str(APART), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = environment_of_triton(TRITON_INTERPRET="1")
 
     def interpret(folder):
         done = subprocess.run([sys.executable, SCRIPT, folder / FOUND], env=environment, capture_output=True, text=True)

@@ -10,8 +10,8 @@ in the row and as many in the weights, 12 d² + 6 d h operations in all, 55,000 
 a row in float32, 512 at d = 64, and a program's 2 d² + d h sums once. That is 108 operations a byte, where an H100 has
 148 for each byte it reads (495 TFLOP/s of TF32 at 3.35 TB/s): at `high` and `medium` precision
 (`torch.set_float32_matmul_precision`) memory is the limit, at `highest`, with three times the products, arithmetic. By
-the data sheet: nothing was measured on a GPU yet. Compiled for one (no spilled register at d = 64), the weights take
-164 KB of shared memory, which is why a GPU has no wider one; the interpreter takes 128.
+the data sheet: nothing was measured on a GPU yet. Compiled for one (`benchmarks/registers.py`), the weights take 164 KB
+of shared memory, which is why a GPU has no wider one; the interpreter takes 128.
 
 Queries and keys come stacked and in float32, as the other losses take them: that copy is not spared.
 """
@@ -30,6 +30,8 @@ from alignattn.attention.kernels.choice import precision, width_of_tile
 BLOCK_ROWS = 16
 """Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
 WARPS = 8
+NARROWEST = 64
+"""Features of a tile: of fewer the compiler keeps the weights in registers, and a thread's spill by a kilobyte."""
 PROGRAMS = 528
 """Of all calls: four for each of the 132 multiprocessors of an H100."""
 
@@ -179,7 +181,7 @@ class _Discriminated(torch.autograd.Function):
             SLOPE=LEAKY_SLOPE,
             HAS_GRADIENT=has_gradient,
             BLOCK=BLOCK_ROWS,
-            WIDTH=width_of_tile(size),
+            WIDTH=max(NARROWEST, width_of_tile(size)),
             HIDDEN=width_of_tile(hidden_size),
             PRECISION=precision(),
             num_warps=WARPS,

@@ -20,8 +20,9 @@ them backward, 40 n² d operations; attention of the softmax takes 14. A step ta
 16 bits): at d = 64 the steps' 56 n² there take 1.2 times as long as forward's 1,408 n² of products. **Both are the
 limit**; in TF32, at half the rate, the products. Memory: q, k, v and what is attended once, 16 n d bytes in float32,
 and two numbers a query; a tile of 64 queries takes its keys from the second-level cache, a pass 64 operations a byte in
-16 bits. By the data sheet: nothing was measured on a GPU yet. Compiled for one with 64 features, at most 24 bytes of
-registers are spilled; with 128 in float32 hundreds are, which is why no more than 64 are taken there.
+16 bits. By the data sheet: nothing was measured on a GPU yet. Compiled for heads of 32 and 64, at most 28 bytes of
+registers are spilled (`benchmarks/registers.py`); with 128 in float32 hundreds are, which is why no more than 64 are
+taken there.
 """
 
 from typing import Any
