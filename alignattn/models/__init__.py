@@ -362,7 +362,11 @@ TEXT_TASKS = (
 )
 """The kinds whose rows a tokenizer reads."""
 
-ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS)
+SAMPLING_OPTION = "train_sampling_strategy"
+AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group_by_length", "batch_rebalance"
+"""Of `Trainer`: which training rows make a batch; those of like length have little padding."""
+
+ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS, training={SAMPLING_OPTION: BY_LENGTH})
 """What is true of any pretrained encoder of Hugging Face."""
 
 

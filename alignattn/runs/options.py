@@ -10,13 +10,14 @@ from typing import Any, Self
 import yaml
 
 from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
-from alignattn.models import traits_of
+from alignattn.models import AT_RANDOM, SAMPLING_OPTION, traits_of
 from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
 from alignattn.runs.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.runs.training_options import RANDOM_BASIS, SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.support.files import read_yaml
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
@@ -24,13 +25,22 @@ from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import DRAWN, FIRST
 from alignattn.tasks.vqa.task import with_features
 
-SEED_FOLDER_PREFIX = "seed-"
+SEED_FOLDER_PREFIX, TRIAL_FOLDER_PREFIX = "seed-", "trial-"
 
 CONFIG_FILE = "config.yaml"
 """Of the options of a run."""
 
+RUN_FOLDER = "run"
+"""Name of the folder of a run below that of what a command made of it."""
+
+FOLDERS_OF_A_CALL = ("", f"{SEED_FOLDER_PREFIX}*/", f"{TRIAL_FOLDER_PREFIX}*/")
+"""Where the runs of a call stand in its folder, or in a `RUN_FOLDER` there."""
+
 TASK_FILE = "task.json"
 """Of the task of a run that the user's own file defines."""
+
+MEANT_BEFORE: Mapping[str, str] = {"take": FIRST, SAMPLING_OPTION: AT_RANDOM}
+"""What options said of the rows where they were left out, before something else was implied; tables mean it still."""
 
 ONCE_SINGLE = ("label_column",)
 """Options that took one value before they took several: one is written as it was."""
@@ -118,8 +128,10 @@ class RunOptions(Options):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what an untrained model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
+        """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
         implied = dict(traits_of(str(values.get("model"))).training)
+        if SAMPLING_OPTION in implied:
+            implied[SAMPLING_OPTION] = _order_begun(values.get("output_dir")) or implied[SAMPLING_OPTION]
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
         if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
@@ -130,9 +142,9 @@ class RunOptions(Options):
 
     @classmethod
     def of_before(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return values with what they meant before: the first rows were taken, what did nothing passed over."""
-        is_cut = any(values.get(name) is not None for name in LIMITS_OF_ROWS)
-        values = {"take": FIRST, **values} if is_cut else dict(values)
+        """Return values with what they meant before they implied other rows; what did nothing is passed over."""
+        implied = cls.implied(values)
+        values = {name: meant for name, meant in MEANT_BEFORE.items() if name in implied} | dict(values)
         for name in ALWAYS_DONE:
             values.pop(name, None)
         try:
@@ -240,6 +252,18 @@ class RunOptions(Options):
 def is_seed_folder(folder: Path) -> bool:
     """Return whether a folder's own name says no more than a seed."""
     return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
+
+
+def _order_begun(output_dir: str | None) -> str:
+    """The order in which the runs that are in the folder of a call draw their rows, and all others of it go on."""
+    places = (f"{folder}{inner}{CONFIG_FILE}" for folder in FOLDERS_OF_A_CALL for inner in ("", f"{RUN_FOLDER}/"))
+    for path in (found for place in places for found in sorted(Path(output_dir or "").glob(place))):
+        try:
+            return str(read_yaml(path).get(SAMPLING_OPTION, AT_RANDOM))
+        except AlignAttnError:
+            # Whoever goes on with the run says what is wrong with its files.
+            continue
+    return ""
 
 
 def _defaults(options: type[Options]) -> dict[str, Any]:

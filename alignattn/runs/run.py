@@ -13,7 +13,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.attention.kernels.choice import use_kernels
-from alignattn.models import traits_of
+from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED, SAMPLING_OPTION, traits_of
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
@@ -26,7 +26,7 @@ from alignattn.runs.hub import push_run
 from alignattn.runs.idle_options import ALWAYS_DONE
 from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import check_before_rows, load_run_model
-from alignattn.runs.options import CONFIG_FILE, TASK_FILE, RunOptions
+from alignattn.runs.options import CONFIG_FILE, MEANT_BEFORE, TASK_FILE, RunOptions
 from alignattn.runs.progress import Progress
 from alignattn.runs.results import (
     PREDICTIONS_FILE,
@@ -55,7 +55,6 @@ from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.kind import Evaluation
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.task import FIRST
 from alignattn.tasks.unknown_words import MANY, unknown_share
 from alignattn.training import (
     AlignmentTrainer,
@@ -78,6 +77,13 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
+
+ORDERS_IN_WORDS: Mapping[str, str] = {
+    AT_RANDOM: "drawn at random",
+    BY_LENGTH: "of like length",
+    REBALANCED: "of like length within a step",
+    IN_FILE_ORDER: "as they come",
+}
 
 NEWEST_CHECKPOINT = (None, "True", "true", "last")
 """Values of `--resume_from_checkpoint` that name none."""
@@ -234,6 +240,8 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_mod
         yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
     elif options.task is None:
         yield f"{task.name}: the labels are scores"
+    if SAMPLING_OPTION in traits_of(options.model.model).training:
+        yield f"batches of rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}"
     if options.attention.filled_slots:
         weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
         yield f"attention {options.attention.name}{weight}"
@@ -285,8 +293,9 @@ def _check_differences(
     """Refuse options that make another run than those of a file, which need not be there."""
     written = read_yaml(config) if config.is_file() else {}
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
-    if differing == ["take"]:
-        raise AlignAttnError(f"{problem} (it took rows otherwise): give --take {FIRST}, as it did, or {advice}")
+    if differing and MEANT_BEFORE.keys() >= set(differing):
+        did = " ".join(f"--{name} {written.get(name, MEANT_BEFORE[name])}" for name in differing)
+        raise AlignAttnError(f"{problem} (it took rows otherwise): give {did}, as it did, or {advice}")
     if differing:
         raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
 

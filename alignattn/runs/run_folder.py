@@ -8,7 +8,7 @@ from typing import Any
 
 from alignattn.models import traits_of
 from alignattn.runs.data_options import FROM_CONLL, FROM_TAGS
-from alignattn.runs.options import CONFIG_FILE, RunOptions, is_seed_folder
+from alignattn.runs.options import CONFIG_FILE, RUN_FOLDER, RunOptions, is_seed_folder
 from alignattn.runs.results import RESULTS_FILE, read_result
 from alignattn.runs.training_options import beside_the_model
 from alignattn.support.errors import AlignAttnError
@@ -21,9 +21,6 @@ from alignattn.tasks.tags.conll import TAGS, TOKENS
 
 MODEL_CONFIG_FILE = "config.json"
 """transformers' name of what a saved model says of itself."""
-
-RUN_FOLDER = "run"
-"""Name of the folder of a run below that of what a command made of it."""
 
 REGRESSION = "regression"
 """What it says there of a model of scores."""

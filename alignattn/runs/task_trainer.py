@@ -1,6 +1,6 @@
 """The Trainer of a run: it knows the task, and scores each evaluation set by it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,10 +11,11 @@ from huggingface_hub import HfApi
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_pt_utils import BatchRebalanceSampler, LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, PredictionOutput
 from transformers.utils.hub import PushInProgress
 
+from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.network import say_push
@@ -25,9 +26,11 @@ from alignattn.training import AlignmentTrainer, JointBest
 from alignattn.training.dropping import dropping
 from alignattn.training.laplace import LastLayerLaplace, linear_head
 
-IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, "train_sampling_strategy": "random"}
+IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
 
+BY_LENGTHS = (BY_LENGTH, REBALANCED)
+"""The orders of `Trainer` that look at the lengths of rows."""
 
 LAST_CHECKPOINT = "last-checkpoint"
 """Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
@@ -87,11 +90,20 @@ class TaskTrainer(AlignmentTrainer):
             self.remove_callback(shown)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return `Trainer`'s; rows that are grouped by length come in the order of their epoch."""
-        sampler = super()._get_train_sampler(train_dataset)
-        if not isinstance(sampler, LengthGroupedSampler):
-            return sampler
-        return OrderOfEpochs(sampler, self.args.seed if self.args.data_seed is None else self.args.data_seed)
+        """Return `Trainer`'s; rows whose lengths it looks at come in an order of the seed and the epoch.
+
+        A row of several sequences, as of choices, is as long as all of them padded to the longest.
+        """
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy in BY_LENGTHS and "input_ids" in getattr(rows, "column_names", ()):
+            lengths = list(map(_padded_length, rows["input_ids"]))
+            rows = rows.add_column(self.args.length_column_name, lengths)
+        sampler = super()._get_train_sampler(rows)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        if isinstance(sampler, BatchRebalanceSampler):
+            # `Trainer` leaves it at one seed, and all runs at one order.
+            sampler.seed = seed
+        return OrderOfEpochs(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return `Trainer`'s, of all rows in their order."""
@@ -261,3 +273,10 @@ class TaskTrainer(AlignmentTrainer):
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
     return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
+
+
+def _padded_length(tokens: Sequence[Any]) -> int:
+    """How many tokens a row has: a list of them, or of sequences, each padded to the longest."""
+    if not tokens or isinstance(tokens[0], int):
+        return len(tokens)
+    return len(tokens) * max(map(len, tokens))

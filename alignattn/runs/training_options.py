@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from alignattn.attention.choices import Kernels
+from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.exclusive import refuse_together
 from alignattn.support.option import LARGEST_SEED, REQUIRED, option
@@ -46,6 +47,7 @@ LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
 PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
+SAMPLING_HELP = "Which rows make a batch; an encoder's default is group_by_length."
 L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
 """Options that are a share of all steps below 1, and steps above."""
@@ -120,6 +122,13 @@ class TrainingOptions(TransformersOptions):
     gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
     warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, asked_as=ASKED_WARMUP)
     weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
+    train_sampling_strategy: str = option(
+        AT_RANDOM,
+        SAMPLING_HELP,
+        group=TRAINING,
+        choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED),
+        rare=True,
+    )
     l2_penalty: float = option(0.0, L2_HELP, group=OTHERS, low=0, rare=True)
     early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)

@@ -10,11 +10,13 @@ import yaml
 from alignattn.commands import get_command
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.models import SAMPLING_OPTION
+from alignattn.runs.options import RunOptions
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.runs.training_options import TABLE_FILE, TrainingOptions, TransformersOptions
 from alignattn.runs.training_table import RANGES, training_table
 from alignattn.support.errors import AlignAttnError
-from alignattn.support.options import options_of
+from alignattn.support.options import options_of, resolve
 
 OURS = {"output_dir", "learning_rate", "logging_steps", "logging_nan_inf_filter", "save_strategy", "save_total_limit"}
 """Options whose defaults here are not transformers'."""
@@ -122,6 +124,47 @@ class TestSameRun:
         assert self.options("--config", str(path)).data.take == "first"
         path.write_text("max_eval_samples: 9\n", encoding="utf-8")
         assert self.options("--config", str(path)).data.take == "drawn"
+
+    @pytest.mark.parametrize(
+        ("model", "order"), [("minilm", "group_by_length"), ("da", "random"), ("lstm", "random"), ("gat", "random")]
+    )
+    def test_rows_of_like_length_go_together_in_an_encoder_s_batches(self, model: str, order: str):
+        values = {"model": model, "task": "cora" if model == "gat" else "mrpc", "output_dir": "run"}
+        assert resolve(RunOptions, values).training.train_sampling_strategy == order
+        assert RunFolder(Path("results"), Experiment("finetune", values)).options.values[SAMPLING_OPTION] == "random"
+
+    def test_a_run_from_before_rows_were_grouped_drew_them_at_random(self, tmp_path: Path):
+        by_length, at_random = self.options(), self.options("--train_sampling_strategy", "random")
+        older = yaml.safe_load(at_random.to_yaml())
+        for written in (older, {name: value for name, value in older.items() if name != SAMPLING_OPTION}):
+            assert at_random.differences(written) == []
+            assert by_length.differences(written) == [SAMPLING_OPTION]
+            path = tmp_path / "config.yaml"
+            path.write_text(yaml.safe_dump(written), encoding="utf-8")
+            assert self.options("--config", str(path)) == at_random
+
+    @pytest.mark.parametrize("begun", ["", "run/", "seed-3/", "seed-3/run/", "trial-0/"])
+    @pytest.mark.parametrize("order", ["random", "group_by_length", "sequential"])
+    def test_a_call_goes_on_in_the_order_of_the_runs_in_its_folder(self, begun: str, order: str, tmp_path: Path):
+        (tmp_path / begun).mkdir(parents=True, exist_ok=True)
+        words = ("--output_dir", str(tmp_path), "--train_sampling_strategy")
+        written = self.options(*words, order).to_yaml()
+        (tmp_path / begun / "config.yaml").write_text(written, encoding="utf-8")
+        assert self.options(*words[:2]).values[SAMPLING_OPTION] == order
+        assert self.options(*words, "group_by_length").values[SAMPLING_OPTION] == "group_by_length"
+        (tmp_path / begun / "config.yaml").write_text("{", encoding="utf-8")
+        assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
+
+    def test_published_settings_draw_at_random(self):
+        words = ("--model", "bert-base-uncased", "--output_dir", "run")
+        shift = get_command("domain-shift").parse([*words, "--pair", "snli-mnli"])
+        assert shift.values[SAMPLING_OPTION] == "random"
+        for config in Path("configs").glob("albert-*.yaml"):
+            options = get_command("finetune").parse(["--config", str(config), "--output_dir", "run"])
+            assert options.values[SAMPLING_OPTION] == "random"
+            values = yaml.safe_load(config.read_text(encoding="utf-8"))
+            unsaid = {name: value for name, value in values.items() if name != SAMPLING_OPTION}
+            assert Experiment("finetune", values).digest == Experiment("finetune", unsaid).digest
 
     def test_a_table_of_before_keeps_its_rows(self):
         values = {"model": "x", "task": "mrpc", "max_train_samples": 100}

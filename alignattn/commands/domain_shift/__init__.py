@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.runs.best_checkpoint import LOADING, PATIENCE
 from alignattn.runs.options import RunOptions
 from alignattn.runs.training_options import PUSH_OPTIONS
@@ -21,10 +22,10 @@ SHIFT = "shift"
 OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
 """Options of `finetune` that say what the pair says."""
 
-LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
+OF_BOTH: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256, SAMPLING_OPTION: AT_RANDOM}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **LENGTHS},
-    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **LENGTHS},
+    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **OF_BOTH},
+    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **OF_BOTH},
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 

@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
 from alignattn.runs.best_model import OF_THE_TRAINER
-from alignattn.runs.options import CONFIG_FILE
+from alignattn.runs.options import CONFIG_FILE, TRIAL_FOLDER_PREFIX
 from alignattn.runs.results import RunResult, read_result, score_text
 from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
 from alignattn.support.errors import AlignAttnError
@@ -104,7 +104,7 @@ def _run_trial(study: optuna.Study, options: FinetuneOptions, number: int) -> Ru
 
 def folder_of(folder: Path, number: int) -> Path:
     """Return the folder of a trial."""
-    return folder / f"trial-{number}"
+    return folder / f"{TRIAL_FOLDER_PREFIX}{number}"
 
 
 def _distribution(values: Range) -> BaseDistribution:
