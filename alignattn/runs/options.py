@@ -131,7 +131,7 @@ class RunOptions(Options):
         """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
         implied = dict(traits_of(str(values.get("model"))).training)
         if SAMPLING_OPTION in implied:
-            implied[SAMPLING_OPTION] = _order_begun(values.get("output_dir")) or implied[SAMPLING_OPTION]
+            implied[SAMPLING_OPTION] = _order_begun(values) or implied[SAMPLING_OPTION]
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
         if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
@@ -254,10 +254,15 @@ def is_seed_folder(folder: Path) -> bool:
     return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
 
 
-def _order_begun(output_dir: str | None) -> str:
-    """The order in which the runs that are in the folder of a call draw their rows, and all others of it go on."""
-    places = (f"{folder}{inner}{CONFIG_FILE}" for folder in FOLDERS_OF_A_CALL for inner in ("", f"{RUN_FOLDER}/"))
-    for path in (found for place in places for found in sorted(Path(output_dir or "").glob(place))):
+def _order_begun(values: Mapping[str, Any]) -> str:
+    """The order in which a call goes on: that of a run in its folder, or of its checkpoint; empty where none is."""
+    folder, checkpoint = (values.get(name) for name in ("output_dir", "resume_from_checkpoint"))
+    patterns = [f"{runs}{inner}{CONFIG_FILE}" for runs in FOLDERS_OF_A_CALL for inner in ("", f"{RUN_FOLDER}/")]
+    found = [] if folder is None else [path for pattern in patterns for path in sorted(Path(folder).glob(pattern))]
+    # It names none where it asks for the newest.
+    if checkpoint is not None and Path(checkpoint).is_dir():
+        found.append(Path(checkpoint).absolute().parent / CONFIG_FILE)
+    for path in filter(Path.is_file, found):
         try:
             return str(read_yaml(path).get(SAMPLING_OPTION, AT_RANDOM))
         except AlignAttnError:

@@ -152,6 +152,10 @@ class TestSameRun:
         (tmp_path / begun / "config.yaml").write_text(written, encoding="utf-8")
         assert self.options(*words[:2]).values[SAMPLING_OPTION] == order
         assert self.options(*words, "group_by_length").values[SAMPLING_OPTION] == "group_by_length"
+        checkpoint = tmp_path / begun / "checkpoint-4"
+        checkpoint.mkdir()
+        elsewhere = self.options("--output_dir", str(tmp_path / "new"), "--resume_from_checkpoint", str(checkpoint))
+        assert elsewhere.values[SAMPLING_OPTION] == order
         (tmp_path / begun / "config.yaml").write_text("{", encoding="utf-8")
         assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
 

@@ -22,10 +22,10 @@ SHIFT = "shift"
 OPTIONS_OF_THE_PAIR = ("task", "train_file", "validation_file", "text_columns", "tokens_column")
 """Options of `finetune` that say what the pair says."""
 
-OF_BOTH: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256, SAMPLING_OPTION: AT_RANDOM}
+LENGTHS: Mapping[str, Any] = {"num_train_epochs": 3.0, "max_length": 256}
 PUBLISHED_TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **OF_BOTH},
-    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **OF_BOTH},
+    "bert-base-uncased": {"learning_rate": 2e-5, "per_device_train_batch_size": 16, "weight_decay": 0.0, **LENGTHS},
+    "roberta-base": {"learning_rate": 1e-5, "per_device_train_batch_size": 32, "weight_decay": 0.1, **LENGTHS},
 }
 """The training settings of Desai & Durrett 2020, by base model."""
 
@@ -63,7 +63,8 @@ class DomainShiftOptions(RunOptions):
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the published training options of the model, by the end of its folder or Hub id."""
         published = PUBLISHED_TRAINING.get(Path(str(values.get("model"))).name.lower(), {})
-        return {**super().implied(values), **published}
+        order = {SAMPLING_OPTION: AT_RANDOM} if published else {}
+        return {**super().implied(values), **order, **published}
 
 
 COMMAND = Command(
