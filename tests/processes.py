@@ -18,6 +18,12 @@ from typing import IO, Any
 
 TIMEOUT_SECONDS = 900
 
+TWO_PROCESSES = [
+    *("torch.distributed.run", "--nproc_per_node", "2"),
+    *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+]
+"""A launcher."""
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"alignattn.commands.{name}.command" for name in ("finetune", "predict", "reproduce")]
@@ -71,6 +77,20 @@ class Python:
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """`python WORDS` to its end; the options are those of `Python`."""
     return Python(words, **options).finish()
+
+
+def launched(launcher: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """`alignattn WORDS` on the CPU by a launcher, a module with its options, which starts processes of its own."""
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "alignattn", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
 
 
 def _child(

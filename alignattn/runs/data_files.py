@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.runs.options import CONFIG_FILE, RunOptions
+from alignattn.runs.options import RunOptions
+from alignattn.runs.run_files import CONFIG_FILE, DATA_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json
 from alignattn.tasks.task import TRAIN
-
-DATA_FILE = "data.json"
-"""Of the digests of a run's files; the run of a version before has none."""
 
 MODEL_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
 """What of a model's folder says which model it is."""

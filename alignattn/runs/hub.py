@@ -12,11 +12,11 @@ import yaml
 from huggingface_hub import HfApi
 
 from alignattn.runs.card import CARD_FILE, model_card, quoted, write_model_card
-from alignattn.runs.data_files import DATA_FILE
 from alignattn.runs.logs import STATE_FILE
 from alignattn.runs.lora import ADAPTER_FOLDER
-from alignattn.runs.options import CONFIG_FILE, TASK_FILE, RunOptions
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.runs.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import read_text, read_yaml, write_text
 from alignattn.support.json_records import read_json

@@ -15,29 +15,15 @@ from alignattn.runs.best_checkpoint import check_choice, implied_by_choice, is_t
 from alignattn.runs.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
 from alignattn.runs.idle_options import ALWAYS_DONE, check_use, idle_options
 from alignattn.runs.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
+from alignattn.runs.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE, order_begun
 from alignattn.runs.training_options import RANDOM_BASIS, SCORING_OPTIONS, START, UNWRITTEN_OPTION, TrainingOptions
 from alignattn.support.errors import AlignAttnError, install_extra
-from alignattn.support.files import read_yaml
 from alignattn.support.options import Options, options_of, renamed, resolve, values_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.task import DRAWN, FIRST
 from alignattn.tasks.vqa.task import with_features
-
-SEED_FOLDER_PREFIX, TRIAL_FOLDER_PREFIX = "seed-", "trial-"
-
-CONFIG_FILE = "config.yaml"
-"""Of the options of a run."""
-
-RUN_FOLDER = "run"
-"""Name of the folder of a run below that of what a command made of it."""
-
-FOLDERS_OF_A_CALL = ("", f"{SEED_FOLDER_PREFIX}*/", f"{TRIAL_FOLDER_PREFIX}*/")
-"""Where the runs of a call stand in its folder, or in a `RUN_FOLDER` there."""
-
-TASK_FILE = "task.json"
-"""Of the task of a run that the user's own file defines."""
 
 MEANT_BEFORE: Mapping[str, str] = {"take": FIRST, SAMPLING_OPTION: AT_RANDOM}
 """What options said of the rows where they were left out, before something else was implied; tables mean it still."""
@@ -131,7 +117,7 @@ class RunOptions(Options):
         """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
         implied = dict(traits_of(str(values.get("model"))).training)
         if SAMPLING_OPTION in implied:
-            implied[SAMPLING_OPTION] = _order_begun(values) or implied[SAMPLING_OPTION]
+            implied[SAMPLING_OPTION] = order_begun(values) or implied[SAMPLING_OPTION]
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
         if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
@@ -247,28 +233,6 @@ class RunOptions(Options):
         mine = self.to_dict()
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in alike)
-
-
-def is_seed_folder(folder: Path) -> bool:
-    """Return whether a folder's own name says no more than a seed."""
-    return folder.resolve().name.removeprefix(SEED_FOLDER_PREFIX).isdecimal()
-
-
-def _order_begun(values: Mapping[str, Any]) -> str:
-    """The order in which a call goes on: that of a run in its folder, or of its checkpoint; empty where none is."""
-    folder, checkpoint = (values.get(name) for name in ("output_dir", "resume_from_checkpoint"))
-    patterns = [f"{runs}{inner}{CONFIG_FILE}" for runs in FOLDERS_OF_A_CALL for inner in ("", f"{RUN_FOLDER}/")]
-    found = [] if folder is None else [path for pattern in patterns for path in sorted(Path(folder).glob(pattern))]
-    # It names none where it asks for the newest.
-    if checkpoint is not None and Path(checkpoint).is_dir():
-        found.append(Path(checkpoint).absolute().parent / CONFIG_FILE)
-    for path in filter(Path.is_file, found):
-        try:
-            return str(read_yaml(path).get(SAMPLING_OPTION, AT_RANDOM))
-        except AlignAttnError:
-            # Whoever goes on with the run says what is wrong with its files.
-            continue
-    return ""
 
 
 def _defaults(options: type[Options]) -> dict[str, Any]:

@@ -13,20 +13,21 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.attention.kernels.choice import use_kernels
-from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED, SAMPLING_OPTION, traits_of
+from alignattn.models import SAMPLING_OPTION, traits_of
 from alignattn.models.build import BuiltModel
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
 from alignattn.runs.best_model import best_model, choose_metric, stopped_at, stopping
 from alignattn.runs.card import model_card, write_model_card
-from alignattn.runs.data_files import DATA_FILE, MODEL_OPTION, check_same_data, data_digests, is_same_start
+from alignattn.runs.data_files import MODEL_OPTION, check_same_data, data_digests, is_same_start
 from alignattn.runs.disk_room import check_disk_room
 from alignattn.runs.distance import log_distance
 from alignattn.runs.hub import push_run
 from alignattn.runs.idle_options import ALWAYS_DONE
 from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import check_before_rows, load_run_model
-from alignattn.runs.options import CONFIG_FILE, MEANT_BEFORE, TASK_FILE, RunOptions
+from alignattn.runs.options import MEANT_BEFORE, RunOptions
+from alignattn.runs.order_of_rows import ORDERS_IN_WORDS
 from alignattn.runs.progress import Progress
 from alignattn.runs.results import (
     PREDICTIONS_FILE,
@@ -39,13 +40,14 @@ from alignattn.runs.results import (
 )
 from alignattn.runs.resuming import check_checkpoint, told_how_to_go_on
 from alignattn.runs.rows import EncodedData, count_cut_rows, encode_splits, load_run_rows
+from alignattn.runs.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE, is_begun
 from alignattn.runs.start import start_of
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, check_full_batch, check_shared_graph, training_arguments
 from alignattn.runs.training_options import PUSH_OPTIONS, TrainingOptions, unsuited
 from alignattn.support.bad_rows import as_json
 from alignattn.support.errors import AlignAttnError, listing, one_line
-from alignattn.support.files import entries, read_yaml, replacing, write_json, write_text
+from alignattn.support.files import read_yaml, replacing, write_json, write_text
 from alignattn.support.folder_lock import sole_writer
 from alignattn.support.network import say_reports
 from alignattn.support.publishing import publishable
@@ -77,13 +79,6 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
     }
 )
 """Options that do not make another run of the same folder."""
-
-ORDERS_IN_WORDS: Mapping[str, str] = {
-    AT_RANDOM: "drawn at random",
-    BY_LENGTH: "of like length",
-    REBALANCED: "of like length within a step",
-    IN_FILE_ORDER: "as they come",
-}
 
 NEWEST_CHECKPOINT = (None, "True", "true", "last")
 """Values of `--resume_from_checkpoint` that name none."""
@@ -276,7 +271,7 @@ def check_output_dir(options: RunOptions) -> None:
     if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
         raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
     # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
-    if folder.is_dir() and entries(folder) <= {CONFIG_FILE, TASK_FILE, DATA_FILE}:
+    if folder.is_dir() and not is_begun(folder):
         return
     config = folder / CONFIG_FILE
     if not config.is_file():

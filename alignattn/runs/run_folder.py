@@ -8,8 +8,9 @@ from typing import Any
 
 from alignattn.models import traits_of
 from alignattn.runs.data_options import FROM_CONLL, FROM_TAGS
-from alignattn.runs.options import CONFIG_FILE, RUN_FOLDER, RunOptions, is_seed_folder
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RESULTS_FILE, read_result
+from alignattn.runs.run_files import CONFIG_FILE, RUN_FOLDER, is_seed_folder
 from alignattn.runs.training_options import beside_the_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json

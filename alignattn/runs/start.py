@@ -5,8 +5,8 @@ from pathlib import Path
 from alignattn.attention.config import AttentionConfig
 from alignattn.runs.data_files import is_run_folder, model_digest
 from alignattn.runs.model_options import ModelOptions
-from alignattn.runs.options import CONFIG_FILE
 from alignattn.runs.results import StartResult, read_result
+from alignattn.runs.run_files import CONFIG_FILE
 from alignattn.runs.run_folder import check_finished
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.publishing import publishable

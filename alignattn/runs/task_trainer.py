@@ -1,6 +1,6 @@
 """The Trainer of a run: it knows the task, and scores each evaluation set by it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi
 from torch import nn
-from torch.utils.data import Sampler
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
-from transformers.trainer_pt_utils import BatchRebalanceSampler, LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, PredictionOutput
 from transformers.utils.hub import PushInProgress
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.runs.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
+from alignattn.runs.order_of_rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.network import say_push
 from alignattn.tasks import Task
@@ -29,39 +28,8 @@ from alignattn.training.laplace import LastLayerLaplace, linear_head
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
 """What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
 
-BY_LENGTHS = (BY_LENGTH, REBALANCED)
-"""The orders of `Trainer` that look at the lengths of rows."""
-
 LAST_CHECKPOINT = "last-checkpoint"
 """Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
-
-
-class OrderOfEpochs(Sampler[int]):
-    """Rows as another sampler groups them, in an order that a seed and the number of the epoch say.
-
-    Left to the global generator, as `Trainer` leaves it, a run that goes on within an epoch would read some rows of it
-    again and others never, and several processes would draw orders of their own.
-
-    Args:
-        sampler: draws by its `generator`.
-        seed: of all epochs.
-    """
-
-    def __init__(self, sampler: LengthGroupedSampler, seed: int) -> None:
-        self.sampler = sampler
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[int]:
-        self.sampler.generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return iter(self.sampler)
 
 
 class TaskTrainer(AlignmentTrainer):
@@ -74,6 +42,7 @@ class TaskTrainer(AlignmentTrainer):
         if len(evaluation) == 1:
             # A single set without a name keeps the names of metrics short: eval_accuracy.
             evaluation = next(iter(evaluation.values()))
+        self.sampler: Any = None
         self.evaluation_collator = None
         if splits and not kind_of(task).reads_texts:
             self.evaluation_collator = kind_of(task).batches(None, next(iter(splits.values())))
@@ -90,20 +59,20 @@ class TaskTrainer(AlignmentTrainer):
             self.remove_callback(shown)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Return `Trainer`'s; rows whose lengths it looks at come in an order of the seed and the epoch.
-
-        A row of several sequences, as of choices, is as long as all of them padded to the longest.
-        """
+        """Return `Trainer`'s, but what looks at the lengths of rows draws by the run's seed."""
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy in BY_LENGTHS and "input_ids" in getattr(rows, "column_names", ()):
-            lengths = list(map(_padded_length, rows["input_ids"]))
-            rows = rows.add_column(self.args.length_column_name, lengths)
-        sampler = super()._get_train_sampler(rows)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        if isinstance(sampler, BatchRebalanceSampler):
-            # `Trainer` leaves it at one seed, and all runs at one order.
-            sampler.seed = seed
-        return OrderOfEpochs(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+        args, order = self.args, self.args.train_sampling_strategy
+        seed = scattered(args.seed if args.data_seed is None else args.data_seed)
+        if order == BY_LENGTH:
+            rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            self.sampler = LengthGroupedSteps(padded_lengths(rows), rows_a_step, seed)
+        elif order == REBALANCED:
+            rows = rows.add_column(args.length_column_name, padded_lengths(rows))
+            self.sampler = super()._get_train_sampler(rows)
+            self.sampler.seed = seed
+        else:
+            self.sampler = super()._get_train_sampler(rows)
+        return self.sampler
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         """Return `Trainer`'s, of all rows in their order."""
@@ -131,8 +100,12 @@ class TaskTrainer(AlignmentTrainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train an epoch, unless a run that had stopped early was killed before it was finished."""
-        if not self.control.should_training_stop:
-            super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if self.control.should_training_stop:
+            return
+        # Where a run goes on within an epoch, several processes' samplers lie deeper than `Trainer` looks.
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def predict_split(self, split: EncodedSplit) -> Evaluation:
         """Return what the model's outputs for a split are worth."""
@@ -273,10 +246,3 @@ class TaskTrainer(AlignmentTrainer):
 
 def _metrics_of(kind: TaskKind[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
     return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
-
-
-def _padded_length(tokens: Sequence[Any]) -> int:
-    """How many tokens a row has: a list of them, or of sequences, each padded to the longest."""
-    if not tokens or isinstance(tokens[0], int):
-        return len(tokens)
-    return len(tokens) * max(map(len, tokens))

@@ -47,7 +47,9 @@ LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
 PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
-SAMPLING_HELP = "Which rows make a batch; an encoder's default is group_by_length."
+SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
+BY_LENGTHS = (BY_LENGTH, REBALANCED)
+"""The orders that look at the lengths of rows."""
 L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
 STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
 """Options that are a share of all steps below 1, and steps above."""
@@ -186,12 +188,15 @@ def beside_the_model(training: TrainingOptions) -> str | None:
 
 
 def unsuited(training: Any, task: Task) -> str:
-    """Return which option the predictions of a task have no place for, and why, in one line; empty where all have one.
+    """Return which option the rows or predictions of a task have no place for, and why; empty where all have one.
 
     Args:
         training: a `TrainingOptions`, or transformers' arguments made of one.
         task: that is trained on.
     """
+    order = training.train_sampling_strategy
+    if order in BY_LENGTHS and not kind_of(task).has_lengths:
+        return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
     if training.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
     if training.laplace and not (kind_of(task).averages(task) and kind_of(task).smooths_labels(task)):

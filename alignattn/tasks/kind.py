@@ -71,6 +71,9 @@ class TaskKind(ABC, Generic[T]):
     reads_texts_alone: ClassVar[bool] = True
     """Whether all that a model attends to is tokens of a row's texts."""
 
+    has_lengths: ClassVar[bool] = True
+    """Whether what is encoded of a row are sequences of tokens, as long as they are many."""
+
     cuts_rows: ClassVar[bool] = True
     """Whether what is too long of a row is left out, and not read in a window of its own."""
 

@@ -117,7 +117,7 @@ def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
 OTHERS = {
     "of another run": (("--learning_rate", "0.5"), "checkpoint-4 is of another run (it differs in learning_rate)"),
     "of another model": (
-        ("--attention", "aa-ct"),
+        ("--attention", "aa-ct", "--train_sampling_strategy", "random"),
         "is a checkpoint of another model (its config differs in",
     ),
 }

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from documentation import ROOT
 
-from alignattn.runs.data_files import DATA_FILE, check_same_data, data_digests
+from alignattn.runs.data_files import check_same_data, data_digests
 from alignattn.runs.options import RunOptions
+from alignattn.runs.run_files import DATA_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json
 from alignattn.support.options import resolve

@@ -1,13 +1,20 @@
 """The order in which the rows of a training come: of like length, of its seed, the same of each of a row's choices."""
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import datasets
+import pandas as pd
 import pytest
+import torch
 import transformers
+from conftest import WORDS
+from processes import TWO_PROCESSES, launched
+from safetensors.torch import load_file
 
+from alignattn.runs.order_of_rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments
 from alignattn.tasks import TASKS
@@ -64,3 +71,64 @@ def test_a_row_of_several_choices_is_as_long_as_its_longest(
 @pytest.mark.parametrize("order", ["random", BY_LENGTH, REBALANCED])
 def test_an_order_is_its_seed_s(order: str, batches: Callable[..., list[list[int]]]) -> None:
     assert batches(order, seed=1) == batches(order, seed=1) != batches(order, seed=2)
+
+
+def orders(lengths: list[int], rows_a_step: int, seed: int, epochs: int) -> list[list[int]]:
+    sampler = LengthGroupedSteps(lengths, rows_a_step, seed)
+    made = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        made.append(list(sampler))
+    return made
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 1001])
+def test_steps_of_like_length_come_in_any_order_after_the_longest(count: int) -> None:
+    lengths = [1 + (7 * row) % 97 for row in range(count)]
+    (rows,) = orders(lengths, 16, 1, 1)
+    assert sorted(rows) == list(range(count))
+    steps = [[lengths[row] for row in rows[start : start + 16]] for start in range(0, count, 16)]
+    assert max(steps[0]) == max(lengths)
+    between = [max(step) for step in steps[1:-1]]
+    if len(between) > 3:
+        assert between != sorted(between, reverse=True)
+        assert sum(max(step) - min(step) for step in steps) / len(steps) < 10
+
+
+def test_no_epoch_of_a_seed_is_one_of_its_neighbour() -> None:
+    lengths = [1 + row % 9 for row in range(200)]
+    first, second = (orders(lengths, 4, scattered(seed), 3) for seed in (1, 2))
+    assert orders(lengths, 4, scattered(1), 3) == first
+    assert all(one != other for number, one in enumerate(first) for other in (*first[:number], *second))
+
+
+def test_lengths_are_counted_whatever_form_rows_are_given_in() -> None:
+    rows = datasets.Dataset.from_dict({"input_ids": [[1, 2, 3], [], [1]]})
+    assert padded_lengths(rows) == padded_lengths(rows.with_format("numpy")) == [3, 0, 1]
+    choices = datasets.Dataset.from_dict({"input_ids": [[[1, 2], [1]], [[1], [1, 2, 3]]]})
+    assert padded_lengths(choices) == padded_lengths(choices.with_format("torch")) == [4, 6]
+
+
+@pytest.mark.parametrize("order", [BY_LENGTH, REBALANCED])
+def test_two_processes_go_on_within_their_second_epoch_with_the_order_of_that(
+    order: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    texts = [" ".join(WORDS[:1] * (1 + n % 11)) for n in range(40)]
+    file = tmp_path / "reviews.tsv"
+    pd.DataFrame({"text": texts, "stars": [4 + n % 2 for n in range(40)]}).to_csv(file, index=False, sep="\t")
+    words = (
+        f"finetune --model {tiny_checkpoint} --attention soft --train_file {file} --text_columns text "
+        f"--label_column stars --per_device_train_batch_size 4 --num_train_epochs 2 --train_sampling_strategy {order} "
+        "--save_strategy steps --save_steps 7 --save_total_limit 5 --keep_checkpoints --disable_tqdm true"
+    ).split()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = launched(TWO_PROCESSES, [*words, "--output_dir", str(whole)])
+    assert done.returncode == 0, done.stderr
+    killed.mkdir()
+    shutil.copy(whole / "config.yaml", killed)
+    shutil.copytree(whole / "checkpoint-7", killed / "checkpoint-7")
+    done = launched(TWO_PROCESSES, [*words, "--output_dir", str(killed)])
+    assert done.returncode == 0, done.stderr
+    assert "resuming from" in done.stdout
+    expected, found = (load_file(folder / "model.safetensors") for folder in (whole, killed))
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())

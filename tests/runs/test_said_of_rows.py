@@ -1,16 +1,14 @@
 """What a run says of its rows and of what it predicts: which are cut, what their labels are, one class for all."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from conftest import ROOT, WORDS
+from conftest import WORDS
+from processes import TWO_PROCESSES, launched
 from task_rows import make_rows
 from transformers import AutoTokenizer
 
@@ -21,8 +19,6 @@ from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.task import TaskOptions
-
-TIMEOUT_SECONDS = 300
 
 
 @pytest.fixture
@@ -111,22 +107,9 @@ def test_one_answer_for_all_rows_is_told(name: str, same: Any, different: Any, w
         assert kind.one_answer(TASKS[name], pa.table({"prediction": others})) is None
 
 
-def launched(launcher: list[str], words: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "alignattn", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-
-
 def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:
     words = words_of(tiny_checkpoint, rows, tmp_path / "run", "--per_device_train_batch_size", "4")
-    torchrun = ["torch.distributed.run", "--nproc_per_node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint"]
-    done = launched([*torchrun, "localhost:0"], words)
+    done = launched(TWO_PROCESSES, words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 labels") == 1
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())

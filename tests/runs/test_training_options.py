@@ -150,14 +150,34 @@ class TestSameRun:
         words = ("--output_dir", str(tmp_path), "--train_sampling_strategy")
         written = self.options(*words, order).to_yaml()
         (tmp_path / begun / "config.yaml").write_text(written, encoding="utf-8")
-        assert self.options(*words[:2]).values[SAMPLING_OPTION] == order
-        assert self.options(*words, "group_by_length").values[SAMPLING_OPTION] == "group_by_length"
+        # What failed before its first checkpoint is no run to go on with.
+        assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
         checkpoint = tmp_path / begun / "checkpoint-4"
         checkpoint.mkdir()
+        assert self.options(*words[:2]).values[SAMPLING_OPTION] == order
+        assert self.options(*words, "group_by_length").values[SAMPLING_OPTION] == "group_by_length"
         elsewhere = self.options("--output_dir", str(tmp_path / "new"), "--resume_from_checkpoint", str(checkpoint))
         assert elsewhere.values[SAMPLING_OPTION] == order
         (tmp_path / begun / "config.yaml").write_text("{", encoding="utf-8")
         assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
+
+    def test_a_seed_is_made_in_the_order_of_those_beside_it(self, tmp_path: Path):
+        (tmp_path / "seed-1" / "checkpoint-4").mkdir(parents=True)
+        written = self.options("--train_sampling_strategy", "random").to_yaml()
+        (tmp_path / "seed-1" / "config.yaml").write_text(written, encoding="utf-8")
+        for folder, order in (("seed-2", "random"), ("other", "group_by_length")):
+            assert self.options("--output_dir", str(tmp_path / folder)).values[SAMPLING_OPTION] == order
+
+    def test_a_checkpoint_apart_from_its_run_needs_the_order(self, tmp_path: Path):
+        words = ("--output_dir", "run", "--resume_from_checkpoint", str(tmp_path))
+        with pytest.raises(AlignAttnError, match=r"no config\.yaml beside it says in which order rows come: give"):
+            self.options(*words)
+        assert self.options(*words, "--train_sampling_strategy", "random").values[SAMPLING_OPTION] == "random"
+
+    def test_a_file_may_ask_for_the_newest_checkpoint(self, tmp_path: Path):
+        path = tmp_path / "config.yaml"
+        path.write_text("resume_from_checkpoint: true\n", encoding="utf-8")
+        assert self.options("--config", str(path)).values[SAMPLING_OPTION] == "group_by_length"
 
     def test_published_settings_draw_at_random(self):
         words = ("--model", "bert-base-uncased", "--output_dir", "run")

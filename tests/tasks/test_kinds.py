@@ -22,6 +22,8 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
+from alignattn.runs.training_options import TrainingOptions, unsuited
+from alignattn.support.options import resolve
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.kind import EncodedSplit, TaskKind
@@ -310,6 +312,13 @@ def test_files_with_bad_rows_alone_are_refused(finetune, tmp_path, capsys) -> No
 def test_label_smoothing_needs_classes(rows_file, finetune, capsys) -> None:
     assert finetune(rows_file("squad"), "--task", "squad", "--label_smoothing_factor", "0.1") == 2
     assert "task 'squad' has no classes to smooth" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
+def test_rows_without_a_length_have_no_order_by_it(task: str) -> None:
+    training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
+    assert f"rows of task {task!r} are no sequences" in unsuited(training, TASKS[task])
+    assert not unsuited(training, TASKS["mrpc"])
 
 
 def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:

@@ -17,6 +17,7 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.sentences import Sentences, sentences_of
+from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.plots import BarPanel, Spread, draw_overview, write_figure
@@ -141,6 +142,7 @@ def _run_options(arguments: DemoOptions, task: str, name: str) -> RunOptions:
         "per_device_eval_batch_size": BATCH_SIZE,
         "learning_rate": arguments.learning_rate,
         "num_train_epochs": arguments.num_train_epochs,
+        SAMPLING_OPTION: AT_RANDOM,
         "save_strategy": "no",
         "seed": arguments.seed,
         **RUNS[name],

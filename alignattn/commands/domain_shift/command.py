@@ -41,10 +41,11 @@ from alignattn.commands.domain_shift.report import (
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.runs.model import check_before_rows
-from alignattn.runs.options import CONFIG_FILE, RUN_FOLDER, RunOptions
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RESULTS_FILE, RunResult, device_name, package_versions
 from alignattn.runs.rows import encode_split, load_evaluation_rows, load_run_rows
 from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.runs.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments, training_arguments
 from alignattn.support.bad_rows import as_json

@@ -21,7 +21,7 @@ from alignattn.runs.examples import (
     read_split,
 )
 from alignattn.runs.filler import Filler, RunReport, listed
-from alignattn.runs.options import CONFIG_FILE, RUN_FOLDER
+from alignattn.runs.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.files import read_text
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from alignattn.runs.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
 from alignattn.runs.filler import Filler, RunReport, listed
-from alignattn.runs.options import CONFIG_FILE, RunOptions
+from alignattn.runs.options import RunOptions
 from alignattn.runs.results import read_result, score_text
 from alignattn.runs.run import check_output_dir
+from alignattn.runs.run_files import CONFIG_FILE
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.support.files import read_text
 from alignattn.tasks.task import ERRORS

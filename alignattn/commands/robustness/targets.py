@@ -24,7 +24,7 @@ from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.options import is_seed_folder
+from alignattn.runs.run_files import is_seed_folder
 from alignattn.runs.run_folder import check_run_folder, read_run_options, say_plain, short_names
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task

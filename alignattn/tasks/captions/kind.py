@@ -28,6 +28,7 @@ class CaptionsKind(SequencesKind):
     auto_class = AutoModelForImageTextToText
     continuous_input = IMAGE
     cuts_rows = False
+    has_lengths = False
 
     def feature_dim(self, dims: int) -> int:
         """Return that of the colours."""

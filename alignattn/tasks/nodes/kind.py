@@ -25,6 +25,7 @@ class NodeKind(LabelledKind[NodeClassification]):
 
     auto_class = AutoModel
     reads_texts = False
+    has_lengths = False
     continuous_input = "features"
     reads_texts_alone = False
 

@@ -12,8 +12,8 @@ from scipy.stats import permutation_test
 from alignattn.cli import main
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.options import CONFIG_FILE
 from alignattn.runs.results import RESULTS_FILE, RunResult
+from alignattn.runs.run_files import CONFIG_FILE
 from alignattn.statistics.comparison import holm
 from alignattn.support.files import write_json, write_text
 
