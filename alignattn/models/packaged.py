@@ -48,7 +48,7 @@ class PackagedModel:
     extra: str
     hub_id: str
     sha256: str | None = None
-    seen: tuple[str, ...] = ("snli", "mnli", "qqp")
+    seen: tuple[str, ...] = ("snli", "mnli", "qqp", "squad", "squadv2")
 
     @property
     def package(self) -> str:

@@ -138,6 +138,8 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     if options.training.laplace:
         # What cannot be is said before the training, not after.
         trainer.head_for(data.train.encoded)
+    if (passes := options.training.mc_dropout_passes) is not None and not trainer.drops(data.train.encoded):
+        print(f"--mc_dropout_passes {passes}: the model drops nothing, and all passes are one", file=sys.stderr)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
         for remark in (*_remarks(task, options, cut, loaded.remark), *_of_unknown_words(options, data, loaded)):

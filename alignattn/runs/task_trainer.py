@@ -146,6 +146,14 @@ class TaskTrainer(AlignmentTrainer):
         mean = kind_of(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
         return outputs[0]._replace(predictions=mean)
 
+    def drops(self, rows: Any) -> bool:
+        """Return whether two passes with dropout over a batch of rows, which are encoded, differ."""
+        model: Any = self.model
+        batch = self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
+        with torch.no_grad(), dropping(model, self.args.seed, self.args.device):
+            first, second = model(**batch).to_tuple(), model(**batch).to_tuple()
+        return not all(map(torch.equal, first, second))
+
     def head_for(self, rows: Any) -> nn.Linear:
         """Return the linear layer that gives the model's logits; random numbers of others stay as they are.
 

@@ -44,6 +44,7 @@ class Comparison:
         seeds: how many seeds were paired.
         detectable: the difference that such a study finds at 0.05 with a power of 80 %, as `detectable_difference`
             tells it of the interval; None without one.
+        is_early: whether runs are missing of what was planned, and nothing is tested therefore.
     """
 
     difference: float
@@ -53,6 +54,7 @@ class Comparison:
     test: str
     seeds: int
     detectable: float | None = None
+    is_early: bool = False
 
     @property
     def extent(self) -> float:
@@ -104,6 +106,18 @@ def compare(
     return _over_examples(differences, pairs, resamples, seed)
 
 
+def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, planned: int) -> Comparison:
+    """Compare the runs that are there of a comparison that was named before they were made, and test nothing.
+
+    Args:
+        values: as for `compare`.
+        baseline_values: likewise.
+        planned: how many seeds there will be.
+    """
+    early = _without_test(_paired_differences(values, baseline_values))
+    return replace(early, test=f"{early.test}, none before all {planned} are there", is_early=True)
+
+
 def compare_unpaired(
     values: Sequence[float],
     baseline_values: Sequence[float],
@@ -140,28 +154,37 @@ def compare_unpaired(
     return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
 
 
-def correct(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
+def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
     """Return the comparisons of a table with p-values corrected for their number, those without one as they are.
 
     The correction is `holm`'s: of all differences that are none, the chance that any survives is at most 5 %.
+
+    Args:
+        comparisons: of the table; None where there is none.
+        family_size: how many there will be, where some have no p-value yet; None for as many as have one.
     """
     tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
     corrected = list(comparisons)
     p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
-    for index, p_value in zip(tested, holm(p_values), strict=True):
+    for index, p_value in zip(tested, holm(p_values, family_size), strict=True):
         one = comparisons[index]
         assert one is not None
         corrected[index] = replace(one, corrected_p_value=p_value)
     return corrected
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], family_size: int | None = None) -> list[float]:
     """Return p-values adjusted by the step-down method of Holm (1979), in the order given.
 
     With p_(1) <= ... <= p_(m), the adjusted p_(i) is the largest of min(1, (m - j + 1) p_(j)) over j <= i.
+
+    Args:
+        p_values: those that are known.
+        family_size: m, where others are not known yet; each of them counts as if it were larger.
     """
     ordered = np.argsort(p_values, kind="stable")
-    factors = np.arange(len(p_values), 0, -1)
+    size = max(family_size or 0, len(p_values))
+    factors = np.arange(size, size - len(p_values), -1)
     adjusted = np.empty(len(p_values))
     adjusted[ordered] = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[ordered] * factors))
     return [float(p_value) for p_value in adjusted]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import binary_auroc
 
 from alignattn.calibration.measures import classwise_calibration_error, expected_calibration_error
@@ -49,6 +49,14 @@ def test_risk_coverage_is_that_of_a_loop(rounded):
     assert area_under_risk_coverage(probabilities, labels) == pytest.approx(np.mean(curve.risk))
     # Rows in another order are the same rows.
     assert area_under_risk_coverage(probabilities[::-1], labels[::-1]) == pytest.approx(np.mean(curve.risk))
+
+
+def test_the_area_is_the_mean_of_scikit_learns_errors_of_the_most_confident():
+    probabilities, labels = drawn(6)
+    surest = np.argsort(-probabilities.max(axis=1))
+    rows = (surest[:count] for count in range(1, ROWS + 1))
+    risks = [1 - accuracy_score(labels[kept], probabilities[kept].argmax(axis=1)) for kept in rows]
+    assert area_under_risk_coverage(probabilities, labels) == pytest.approx(np.mean(risks))
 
 
 def test_many_samples_at_once_are_each_their_own():

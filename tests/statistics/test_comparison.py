@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from alignattn.calibration import expected_calibration_error
 from alignattn.calibration.measures import calibration_scores
-from alignattn.statistics.comparison import Comparison, can_test_over_seeds, compare, correct, holm
+from alignattn.statistics.comparison import Comparison, can_test_over_seeds, compare, compare_early, correct, holm
 from alignattn.statistics.example_scores import (
     ExampleScores,
     example_scores,
@@ -343,6 +343,21 @@ def test_correction_is_over_the_comparisons_that_were_tested() -> None:
     assert [corrected[index].corrected_p_value for index in (1, 3, 4)] == pytest.approx([0.06, 0.03, 0.06])
     assert [one is not None and one.survives for one in corrected] == [False, False, False, True, False]
     assert correct([None, untested]) == [None, untested]
+
+
+def test_what_is_not_known_yet_counts_as_the_largest():
+    p_values = [0.004, 0.03, 0.011]
+    assert holm(p_values, 5) == holm([*p_values, 1.0, 1.0])[:3]
+    assert holm(p_values, 3) == holm(p_values, 1) == holm(p_values)
+
+
+def test_an_early_look_has_an_interval_and_no_test():
+    early = compare_early([0.5, 0.7, 0.9], [0.4, 0.5, 0.6], planned=30)
+    assert (early.p_value, early.seeds, early.is_early) == (None, 3, True)
+    assert early.interval is not None
+    half = 0.1 / np.sqrt(3) * stats.t.ppf(0.975, 2)
+    assert early.interval.high == pytest.approx(0.2 + half)
+    assert "none before all 30 are there" in early.test
 
 
 # --- mistakes

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from alignattn.commands.reproduce.table import load_table
 from alignattn.statistics.comparison import compare
 from alignattn.statistics.intervals import Interval
 from alignattn.statistics.paired_tests import t_interval
@@ -23,10 +24,15 @@ def test_power_is_that_of_simulated_studies(difference, deviation, seeds, level)
     assert power_of(difference, deviation, seeds, level) == pytest.approx(found, abs=4 * error)
 
 
-@pytest.mark.parametrize(("deviation", "seeds"), [(1.1, 12), (1.6, 23), (1.9, 31)])
-def test_one_point_needs_as_many_seeds_as_the_study_says(deviation, seeds):
-    assert seeds_needed(1, deviation) == seeds
-    assert 1.5 < seeds_needed(1, deviation, level=0.05 / 20) / seeds < 2.2
+@pytest.mark.parametrize(
+    ("deviation", "seeds", "of_thirty"),
+    [(1.1, (12, 16, 23), "99"), (1.6, (23, 30, 43), "80"), (1.9, (31, 41, 59), "64")],
+)
+def test_one_point_needs_as_many_seeds_as_the_studies_say(deviation, seeds, of_thirty):
+    assert tuple(seeds_needed(1, deviation, level=0.05 / family) for family in (1, 3, 20)) == seeds
+    assert f"{100 * power_of(1, deviation, 30, level=0.05 / 3):.0f}" == of_thirty
+    said = " ".join(note for name in ("study", "study-small") for note in load_table(name).notes)
+    assert all(f" {number}" in said for number in (*seeds, of_thirty))
 
 
 @pytest.mark.parametrize("seeds", [2, 5, 30])

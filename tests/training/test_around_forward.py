@@ -185,6 +185,27 @@ def test_the_alignment_is_the_mean_over_the_forwards():
     assert alignattn.alignment_loss(model).item() == pytest.approx(sum(distances) / 3, rel=1e-5)
 
 
+def test_the_alignment_of_a_trained_step_is_the_mean_over_both_forwards(tmp_path):
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    seen = []
+
+    def keep(module, args, kwargs):
+        seen.append((torch.get_rng_state(), {name: tensor.clone() for name, tensor in kwargs.items()}))
+
+    hook = model.register_forward_pre_hook(keep, with_kwargs=True)
+    still = {"learning_rate": 0.0, "alignment_learning_rate": 1e-12, "max_steps": 1, "logging_steps": 1}
+    trainer = train(model, tmp_path, r_drop_weight=0.8, **still)
+    hook.remove()
+    assert len(seen) == 2
+    distances = []
+    for state, batch in seen:
+        torch.set_rng_state(state)
+        model.train()(**batch)
+        distances.append(alignattn.alignment_loss(model).item())
+    assert distances[0] != pytest.approx(distances[1], rel=1e-4)
+    assert [0.01 * loss for loss in logged(trainer, "align_loss")] == [pytest.approx(sum(distances) / 2, rel=1e-5)]
+
+
 def test_freelb_trains(tmp_path):
     model = alignattn.patch(tiny_model("albert"), "aa-ct")
     trainer = train(model, tmp_path, freelb_steps=2, bf16=True)

@@ -112,8 +112,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
             for name, answer in result.one_answer.items()
         ),
         *(
-            f"AUROC of the largest probability, rows in domain against out of it, {state} temperature scaling: "
-            f"{_percent_with_interval(estimate)} % (50 % tells nothing)"
+            f"{_auroc_words(state)} {_percent_with_interval(estimate)} % (50 % tells nothing)"
             for state, estimate in result.shift_auroc.items()
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
@@ -147,6 +146,12 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
             scaling = with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
             cells = [with_deviation(spreads[name], "{:.2f}", 100) if name in spreads else "" for name in TABLE_FIGURES]
             lines.append([name, side.task, str(side.held_out_rows), scaling, *cells])
+    # As of a figure, a result of before may lack it.
+    aurocs = {
+        state: over_seeds([result.shift_auroc[state].value for result in results])
+        for state in first.shift_auroc
+        if all(state in result.shift_auroc for result in results)
+    }
     content = {
         "pair": first.pair,
         "model": first.model,
@@ -154,11 +159,19 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
         "seeds": [result.seed for result in results],
         "temperature": temperature,
         "sides": sides,
+        "shift_auroc": aurocs,
     }
     write_json(folder / RESULTS_FILE, content)
     header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
-    count = f"mean ± standard deviation over {len(results)} seed(s)"
-    return "\n".join([render_table(header, lines), "", count])
+    caption = [
+        f"mean ± standard deviation over {len(results)} seed(s)",
+        *(f"{_auroc_words(state)} {with_deviation(spread, '{:.2f}', 100)} %" for state, spread in aurocs.items()),
+    ]
+    return "\n".join([render_table(header, lines), "", *caption])
+
+
+def _auroc_words(state: str) -> str:
+    return f"AUROC of the largest probability, rows in domain against out of it, {state} temperature scaling:"
 
 
 def _percent_with_interval(estimate: Estimate) -> str:

@@ -195,24 +195,33 @@ class Cell:
         """Mean ± standard deviation without the unit; None where there are no values."""
         return None if self.spread is None else with_deviation(self.spread, self.unit.form, self.unit.factor)
 
-    def text(self, failures: Mapping[str, int]) -> str:
+    @property
+    def compared_label(self) -> str:
+        """Its row, whether that was named beforehand, and with which row it is compared where the table names that."""
+        primary = " (primary)" if self.is_primary else ""
+        return f"{self.row.label}{primary}, to {self.baseline}" if self.row.against else f"{self.row.label}{primary}"
+
+    def text(self, failures: Mapping[str, int], *, counts: bool = False) -> str:
         """Return what it says: its number, `failed [1]` or `–`, and how many runs if not all finished.
 
         Args:
             failures: the number of each reason.
+            counts: whether to say of how many seeds it is in any case.
         """
         reference = "" if self.failure is None else f" [{failures[self.failure]}]"
         if self.number is None:
             return f"failed{reference}" if reference else NOT_APPLICABLE if self.state == "unfit" else NOTHING
         mark = WORSE_MARK if self.verdict == "worse" else ""
-        finished = "" if self.state == "done" else f", {self.members or len(self.numbers)} of {len(self.experiments)}"
+        is_done, planned = self.state == "done", len(self.experiments)
+        seeds = f", {counted(planned, 'seed')}" if counts and not self.row.ensemble else ""
+        finished = seeds if is_done else f", {self.members or len(self.numbers)} of {planned}"
         mark += ONE_ANSWER_MARK if self.is_one_answer else ""
         return f"{self.number}{mark}{finished}{reference}"
 
     def difference_texts(self) -> list[str]:
         """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
         assert self.comparison is not None
-        return difference_texts(self.row.label, self.heading, self.comparison, self.unit)
+        return difference_texts(self.compared_label, self.heading, self.comparison, self.unit)
 
     def summary(self) -> str:
         """Return what it is, in lines that need nothing of the table around it."""
@@ -226,7 +235,8 @@ class Cell:
             lines.append("a model of it predicts the same for every row")
         if self.comparison is not None:
             _, _, difference, interval, detectable, p_value, corrected, _, test = self.difference_texts()
-            lines.append(f"difference to soft {difference}, 95 % interval {interval}, detectable {detectable}")
+            difference = f"difference to {self.baseline} {difference}"
+            lines.append(f"{difference}, 95 % interval {interval}, detectable {detectable}")
             lines.append(f"p {p_value}, corrected {corrected} ({test})")
         if self.published is not None:
             lines.append(f"published, of another run: {self.published}")

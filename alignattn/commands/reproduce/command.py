@@ -60,6 +60,12 @@ def reproduce(arguments: ReproduceOptions) -> None:
     if failed:
         reason = failed[0].reason or f"there is no result; see {failed[0].folder}"
         raise AlignAttnError(f"{len(failed)} of {len(result.runs)} runs failed, the first: {failed[0].title}: {reason}")
+    if empty := [cell for cell in result.cells if cell.failure is not None]:
+        first = empty[0]
+        raise AlignAttnError(
+            f"{len(empty)} of {len(result.cells)} cells failed, the first: {first.row.label}, {first.heading}: "
+            f"{first.failure}"
+        )
 
 
 def run_missing(launcher: LocalLauncher | RayLauncher, folders: Iterable[RunFolder]) -> None:

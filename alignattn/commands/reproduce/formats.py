@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.reproduce.cell import Cell
+from alignattn.commands.reproduce.legend import legend_of
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
 from alignattn.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
@@ -76,10 +77,10 @@ class Notation:
     def lines_below(self, table: TableResult) -> list[str]:
         """Return the legend, the notes and the reasons of failures."""
         reasons = [f"[{number}] failed: {reason}" for reason, number in table.failures.items()]
-        return [self.escape(line) for line in (*table.legend(self.better, IN_BRACKETS), *table.notes, *reasons)]
+        return [self.escape(line) for line in (*legend_of(table, self.better, IN_BRACKETS), *table.notes, *reasons)]
 
     def _cell(self, cell: Cell, table: TableResult) -> str:
-        text = self.escape(cell.text(table.failures))
+        text = self.escape(table.text_of(cell))
         measured = self.mark_better(text) if cell.verdict == "better" else text
         return measured if cell.published is None else f"{measured} ({self.escape(cell.published)})"
 
@@ -125,7 +126,7 @@ def to_frame(table: TableResult) -> Any:
     """
     import pandas as pd
 
-    lines = [_frame_line(cell) for cell in table.cells]
+    lines = [_frame_line(cell, table.named) for cell in table.cells]
     return pd.DataFrame(lines).astype({"seeds": "Int64"})
 
 
@@ -174,15 +175,24 @@ def write_table(folder: Path, table: TableResult) -> list[Path]:
 
 def differences_figure(table: TableResult) -> Any:
     """Return the `matplotlib` figure of the differences: a row a method, a panel a measure of a column."""
-    rows = list(dict.fromkeys(cell.row.label for cell in table.compared))
+    compared = table.compared
+    rows = list(dict.fromkeys(_in_picture(cell) for cell in compared))
+    primary = {_in_picture(cell) for cell in table.primary}
     panels = []
-    for heading in dict.fromkeys(cell.heading for cell in table.compared):
-        cells = [cell for cell in table.compared if cell.heading == heading]
-        lines = [_difference_line(rows.index(cell.row.label), cell) for cell in cells]
-        panels.append(DifferencePanel(heading, f"difference to soft, {cells[0].unit.difference_symbol}", lines))
+    for heading in dict.fromkeys(cell.heading for cell in compared):
+        cells = [cell for cell in compared if cell.heading == heading]
+        lines = [_difference_line(rows.index(_in_picture(cell)), cell) for cell in cells]
+        is_exploratory = bool(primary) and not any(cell.is_primary for cell in cells)
+        title = f"{heading}, exploratory" if is_exploratory else heading
+        panels.append(DifferencePanel(title, f"difference, {cells[0].unit.difference_symbol}", lines))
+    named = [f"{label} (primary)" if label in primary else label for label in rows]
     return draw_differences(
-        panels, rows=rows, title=f"{table.title}\nDifferences to soft, 95 % intervals; diamonds: survive correction"
+        panels, rows=named, title=f"{table.title}\nDifferences to soft, 95 % intervals; diamonds: survive correction"
     )
+
+
+def _in_picture(cell: Cell) -> str:
+    return f"{cell.row.label}, to {cell.baseline}" if cell.row.against else cell.row.label
 
 
 def _difference_line(row: int, cell: Cell) -> DifferenceLine:
@@ -218,7 +228,12 @@ def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Seq
     )
 
 
-def _frame_line(cell: Cell) -> dict[str, Any]:
+def _family_of(cell: Cell) -> str | None:
+    """The comparisons that its own is corrected with."""
+    return None if cell.comparison is None else "primary" if cell.is_primary else "exploratory"
+
+
+def _frame_line(cell: Cell, named: int) -> dict[str, Any]:
     factor, spread, comparison = cell.unit.factor, cell.spread or {}, cell.comparison
     interval = None if comparison is None else comparison.interval
 
@@ -230,6 +245,7 @@ def _frame_line(cell: Cell) -> dict[str, Any]:
         "column": cell.column.label,
         "measure": cell.measure.label,
         "unit": cell.measure.unit,
+        "family": _family_of(cell) if named else None,
         "state": cell.state,
         "reason": cell.reason,
         "published": cell.published,

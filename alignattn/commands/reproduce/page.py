@@ -3,6 +3,7 @@
 from base64 import b64encode
 from itertools import groupby
 
+from alignattn.commands.reproduce.legend import legend_of
 from alignattn.commands.reproduce.result import TableResult, TableRun
 from alignattn.statistics.comparison import Comparison
 from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, counted
@@ -23,6 +24,7 @@ def to_html(table: TableResult) -> str:
         TABLES_STYLE,
         title=table.title,
         table=table,
+        legend=legend_of(table, "Bold on a tint", "In italics on a tint"),
         widths=widths,
         has_published=max(widths) > 1,
         columns=[

@@ -11,20 +11,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
-from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION, State
+from alignattn.commands.reproduce.cell import Cell
+from alignattn.commands.reproduce.experiment import State
 from alignattn.commands.reproduce.fillers import filler_of
 from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.legend import contamination, measured_source
 from alignattn.commands.reproduce.pictures import pictures_of
 from alignattn.commands.reproduce.table import Table
-from alignattn.models.packaged import seen_before
 from alignattn.runs.examples import NotKeptError
 from alignattn.runs.filler import RunReport
-from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL, Comparison, compare, compare_unpaired, correct
-from alignattn.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWER_MARK, WORSE_MARK
+from alignattn.statistics.comparison import Comparison, compare, compare_early, compare_unpaired, correct
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
-from alignattn.support.errors import AlignAttnError, listing, one_line
+from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.progress import counted
 from alignattn.support.publishing import publishable_text, short_path
 
@@ -74,6 +73,7 @@ class TableResult:
         notes: sentences below the table: what is stand-in data, how rows were compared, what was chosen here.
         cells: row by row.
         runs: by digest.
+        named: how many comparisons were named before the runs were made; of a narrowed table it shows some.
     """
 
     name: str
@@ -83,6 +83,7 @@ class TableResult:
     notes: Sequence[str]
     cells: Sequence[Cell]
     runs: Mapping[str, TableRun]
+    named: int = 0
 
     @property
     def rows(self) -> list[list[Cell]]:
@@ -105,56 +106,14 @@ class TableResult:
         reasons = dict.fromkeys(cell.failure for cell in self.cells if cell.failure is not None)
         return {reason: number for number, reason in enumerate(reasons, start=1)}
 
-    def legend(self, better: str, published: str) -> list[str]:
-        """Return sentences that explain the marks that the table bears.
+    @property
+    def has_uneven_seeds(self) -> bool:
+        """Whether some of its cells are of more seeds than others."""
+        return len({len(cell.experiments) for cell in self.cells if not cell.row.ensemble}) > 1
 
-        Args:
-            better: how a difference for the better is marked, such as "Bold".
-            published: how a published number is told from a measured one, such as "In brackets".
-        """
-        verdicts = {cell.verdict for cell in self.cells}
-        counts = sorted({len(cell.numbers) for cell in self.cells if cell.numbers and not cell.row.ensemble})
-        lines = []
-        if counts and counts[-1] > 1:
-            number = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else str(counts[0])
-            lines.append(f"Mean ± standard deviation (of a sample, n − 1) over {number} seeds.")
-        if self.published_source is not None:
-            lines.append(
-                f"{published}: published numbers, of the model and data named above, not of those measured here."
-            )
-        family = "its family" if self.primary else "this table"
-        survives = (
-            f"the paired difference survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
-        )
-        if self.primary:
-            others = len(self.compared) - len(self.primary)
-            named = dict.fromkeys(f"{cell.row.label} on {cell.heading}" for cell in self.primary)
-            lines.append(
-                f"Primary, named before the runs were made: {listing(list(named))}, a family of {len(self.primary)} "
-                f"comparisons; the other {others} are exploratory, and another family."
-            )
-        if "better" in verdicts:
-            lines.append(f"{better}: better than soft, and {survives}.")
-        elif self.compared:
-            lines.append(f"No number is better than that of soft such that {survives}.")
-        if "worse" in verdicts:
-            lines.append(f"{WORSE_MARK}: worse than soft, and {survives}.")
-        if any(cell.is_one_answer for cell in self.cells):
-            lines.append(
-                f"{ONE_ANSWER_MARK}: of a model that predicts the same for every row, and tells nothing apart."
-            )
-        if any(cell.comparison is not None and cell.comparison.detectable for cell in self.cells):
-            lines.append(DETECTABLE)
-        tests = [cell.comparison.test for cell in self.cells if cell.comparison is not None]
-        if verdicts & {"better", "worse"} and any(" examples" in test for test in tests):
-            lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
-        if any(cell.numbers and cell.state != "done" for cell in self.cells):
-            lines.append("“2 of 3” and the like: over those runs that are finished.")
-        unfit = dict.fromkeys(cell.reason for cell in self.cells if cell.state == "unfit")
-        lines += [f"{NOT_APPLICABLE}: {reason}." for reason in unfit]
-        if any(cell.state == "missing" and not cell.numbers for cell in self.cells):
-            lines.append(f"{NOTHING}: not measured yet.")
-        return lines
+    def text_of(self, cell: Cell) -> str:
+        """Return what one of its cells says."""
+        return cell.text(self.failures, counts=self.has_uneven_seeds)
 
 
 def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> TableResult:
@@ -168,15 +127,17 @@ def read_table(table: Table, cells: Sequence[Cell], folders: Mapping[str, RunFol
     read = counted(folders.items(), "read", len(folders), "run")
     runs = {digest: _read_run(folder) for digest, folder in read}
     results = next(iter(folders.values())).results
-    compared, problems = _compare_all([_with_numbers(cell, runs, folders) for cell in cells], folders)
+    done = {digest for digest, run in runs.items() if run.state == "done"}
+    compared, problems = _compare_all([_with_numbers(cell, runs, folders) for cell in cells], folders, table.named)
     return TableResult(
         name=table.name,
         title=table.title,
         published_source=table.published_source,
-        measured_source=_without_paths(_measured_source(table, cells), results),
-        notes=[*table.notes, *_contamination(table), *(_without_paths(problem, results) for problem in problems)],
+        measured_source=_without_paths(measured_source(table, cells, done), results),
+        notes=[*table.notes, *contamination(table), *(_without_paths(problem, results) for problem in problems)],
         cells=compared,
         runs=runs,
+        named=table.named,
     )
 
 
@@ -244,7 +205,10 @@ def _of_ensemble(cell: Cell, runs: Mapping[str, TableRun], folders: Mapping[str,
         return replace(cell, state="failed", reason=one_line(error))
     if scores is None and cell.state == "done":
         return replace(cell, state="failed", reason=f"{'.'.join(cell.path)} of an ensemble is not kept")
-    return replace(cell, values=[None if scores is None else scores.value], members=len(members))
+    answers = [_is_one_answer(runs[digest].numbers, cell.path) for digest in members]
+    is_one_answer = bool(answers) and all(answers)
+    values = [None if scores is None else scores.value]
+    return replace(cell, values=values, members=len(members), is_one_answer=is_one_answer)
 
 
 def _ensemble(cell: Cell, digests: Sequence[str], folders: Mapping[str, RunFolder]) -> ExampleScores | None:
@@ -270,27 +234,37 @@ def _number_at(numbers: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(found)
 
 
-def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tuple[list[Cell], list[str]]:
-    """The cells with their corrected comparisons, and why some could not be made."""
+def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder], named: int) -> tuple[list[Cell], list[str]]:
+    """The cells with their corrected comparisons, and why some could not be made.
+
+    Where something was named beforehand, what is unfinished is not tested, and corrected for all that was planned.
+    """
     rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row.label)}
     width = len(next(iter(rows.values())))
     plain_cells = [
         rows[cell.baseline][place % width] if cell.baseline in rows else None for place, cell in enumerate(cells)
     ]
     family_sizes = Counter(cell.is_primary for cell, plain in zip(cells, plain_cells, strict=True) if plain is not None)
+    if named:
+        family_sizes[True] = named
     comparisons: list[Comparison | None] = []
     problems = []
     for cell, plain in zip(cells, plain_cells, strict=True):
         comparison = None
         try:
-            if plain is not None:
+            if plain is not None and named and not _is_whole(cell, plain):
+                comparison = _compare_early(cell, plain)
+            elif plain is not None:
                 comparison = _compare(cell, plain, folders, family_sizes[cell.is_primary])
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
     # What was named beforehand is a family of its own.
     families = [
-        correct([one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)])
+        correct(
+            [one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)],
+            family_sizes[own] if named else None,
+        )
         for own in (True, False)
     ]
     corrected = [first or second for first, second in zip(*families, strict=True)]
@@ -299,13 +273,9 @@ def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder]) -> tup
 
 def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int) -> Comparison | None:
     """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
-    values = {
-        seed: (measured, baseline)
-        for seed, (measured, baseline) in enumerate(zip(cell.values, plain.values, strict=False))
-        if measured is not None and baseline is not None
-    }
     if cell.row.ensemble:
         return _compare_ensemble(cell, plain, folders)
+    values = _common_values(cell, plain)
     if not values or cell.experiments == plain.experiments:
         return None
     return compare(
@@ -314,6 +284,31 @@ def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_s
         partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
+
+
+def _common_values(cell: Cell, plain: Cell) -> dict[int, tuple[float, float]]:
+    """What both measured, by the place of the seed."""
+    return {
+        seed: (measured, baseline)
+        for seed, (measured, baseline) in enumerate(zip(cell.values, plain.values, strict=False))
+        if measured is not None and baseline is not None
+    }
+
+
+def _is_whole(cell: Cell, plain: Cell) -> bool:
+    """Whether all runs of a comparison are there."""
+    planned = min(len(cell.experiments), len(plain.experiments))
+    if cell.row.ensemble:
+        return cell.members == len(cell.experiments) and None not in plain.values
+    return len(_common_values(cell, plain)) == planned
+
+
+def _compare_early(cell: Cell, plain: Cell) -> Comparison | None:
+    values = _common_values(cell, plain)
+    if cell.row.ensemble or not values or cell.experiments == plain.experiments:
+        return None
+    measured, baseline = zip(*values.values(), strict=True)
+    return compare_early(measured, baseline, planned=min(len(cell.experiments), len(plain.experiments)))
 
 
 def _compare_ensemble(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder]) -> Comparison | None:
@@ -352,37 +347,3 @@ def _examples(folder: RunFolder, path: Sequence[str]) -> ExampleScores | None:
         return None
     except UNREADABLE as error:
         raise AlignAttnError(f"what {folder.output} holds cannot be read: {one_line(error)}; move it away") from error
-
-
-def _contamination(table: Table) -> list[str]:
-    """What is to be known of models that saw rows of the table's tasks before."""
-    words = {word for column in table.columns for word in column.name.lower().split("-")}
-    notes = []
-    for model in dict.fromkeys(map(table.model_of, table.rows)):
-        if seen := [task for task in seen_before(model) if task in words]:
-            notes.append(
-                f"The card of {short_path(model)} lists {listing(seen)} among the pairs that it was trained on: its "
-                "figures there are of data that it has partly seen before."
-            )
-    return notes
-
-
-def _measured_source(table: Table, cells: Sequence[Cell]) -> str:
-    models = dict.fromkeys(table.model_of(row) for row in table.rows)
-    seeds = dict.fromkeys(
-        whole[SEED_OPTION]
-        for cell in cells
-        for experiment in cell.experiments
-        if SEED_OPTION in (whole := experiment.all_options)
-    )
-    parts = [" and ".join(short_path(model) for model in models)]
-    parts += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    given = {name: value for name, value in table.given.items() if name != MODEL_OPTION}
-    parts += [f"with {_listed(given)}"] if given else []
-    return "; ".join(parts)
-
-
-def _listed(given: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in given.items()
-    )

@@ -73,6 +73,7 @@ class Table(Definition):
     Attributes:
         name: of its file.
         given: options that a user gave; they come last.
+        named_in_whole: of a narrowed table, the comparisons that the whole one names beforehand.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Table(Definition):
     rows: Sequence[Row] = Field(min_length=1)
     columns: Sequence[Column] = Field(min_length=1)
     given: Mapping[str, Any] = Field(default_factory=dict)
+    named_in_whole: int | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -105,6 +107,14 @@ class Table(Definition):
             if row.published and (published != measures or len(row.published) != len(measures)):
                 raise ValueError(f"a row has {published} published numbers, and the columns have {measures} measures")
         return self
+
+    @property
+    def named(self) -> int:
+        """How many comparisons were named before the runs were made, in the whole table."""
+        if self.named_in_whole is not None:
+            return self.named_in_whole
+        rows = [row for row in self.rows if row.primary and self.baseline(row) is not None]
+        return len(rows) * sum(measure.primary for column in self.columns for measure in column.measures)
 
     def command_of(self, column: Column) -> str:
         """Return the command whose runs fill a column."""
@@ -138,7 +148,8 @@ class Table(Definition):
         ]
         if not rows:
             raise AlignAttnError(f"{self.name} has no row of these --models and --attentions: leave one of them out")
-        table = self.model_copy(update={"rows": rows, "columns": [self.columns[index] for index in kept]})
+        columns = [self.columns[index] for index in kept]
+        table = self.model_copy(update={"rows": rows, "columns": columns, "named_in_whole": self.named})
         for name in self.given:
             # What only columns take that are left out would do nothing.
             options_named(table.commands, name)

@@ -293,6 +293,11 @@ def test_seeds_limits_and_stratified_halves(
         assert np.abs(counts[0] - counts[1]).max() <= 1
     error = summary["sides"]["in-domain"]["figures"]["before"]["expected_calibration_error"]
     assert f"{100 * error['mean']:.2f} ± {100 * error['standard_deviation']:.2f}" in output
+    for state in ("before", "after"):
+        spread, values = summary["shift_auroc"][state], [one["shift_auroc"][state]["value"] for one in results]
+        assert spread["mean"] == pytest.approx(statistics.fmean(values))
+        words = f"{state} temperature scaling: {100 * spread['mean']:.2f} ± {100 * statistics.stdev(values):.2f} %"
+        assert words in output
     for side, task in zip(SIDES, ("snli validation", "mnli validation_matched"), strict=True):
         cut = results[0]["sides"][side]["cut_rows"]
         assert cut["rows"] == round(20 * cut["share"]) > 0

@@ -65,20 +65,23 @@ def test_the_saved_model_and_the_predictions_are_of_the_averaged_weights(tmp_pat
     assert main(["predict", "--run", str(run), "--file", str(rows_file), "--output_file", str(again)]) == 0
 
 
-def test_a_pass_without_dropout_is_the_evaluation(tmp_path, tiny_checkpoint, rows_file):
+def test_a_pass_without_dropout_is_the_evaluation(tmp_path, tiny_checkpoint, rows_file, capsys):
     still = ("--model_config", "hidden_dropout_prob=0", "attention_probs_dropout_prob=0")
     plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *still)
+    assert "drops nothing" not in capsys.readouterr().err
     dropped = finetune(tmp_path / "dropped", tiny_checkpoint, rows_file, *still, "--mc_dropout_passes", "3")
+    assert "--mc_dropout_passes 3: the model drops nothing, and all passes are one\n" in capsys.readouterr().err
     np.testing.assert_allclose(probabilities(dropped), probabilities(plain), rtol=1e-6)
     assert results(dropped)["metrics"] == results(plain)["metrics"]
 
 
-def test_passes_with_dropout_are_a_mean_of_others(tmp_path, tiny_checkpoint, rows_file):
+def test_passes_with_dropout_are_a_mean_of_others(tmp_path, tiny_checkpoint, rows_file, capsys):
     config = ("--model_config", "hidden_dropout_prob=0.5")
     runs = {
         passes: finetune(tmp_path / passes, tiny_checkpoint, rows_file, *config, "--mc_dropout_passes", passes)
         for passes in ("1", "2")
     }
+    assert "drops nothing" not in capsys.readouterr().err
     weights = [load_file(run / "model.safetensors") for run in runs.values()]
     assert all(np.array_equal(one, weights[1][name]) for name, one in weights[0].items())
     # The first pass of both has one mask: the second pass of the second run is what is left of twice the mean.

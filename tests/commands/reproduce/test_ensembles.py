@@ -12,6 +12,7 @@ from processes import run_python
 from sklearn.metrics import accuracy_score
 from test_reproduce import write_rte
 
+from alignattn.commands.finetune.filler import FinetuneFiller
 from alignattn.runs.examples import mean_predictions
 from alignattn.support.errors import AlignAttnError
 
@@ -73,6 +74,21 @@ def test_other_rows_or_labels_or_answers_are_refused(drawn):
     texts = pa.table({"row": [0], "label": ["a"], "prediction": ["b"]})
     with pytest.raises(AlignAttnError, match="neither"):
         mean_predictions([texts, texts])
+
+
+def test_an_ensemble_of_finished_runs_is_scored_by_its_mean(tmp_path, drawn):
+    """Two that are each wrong on a row of their own are right together."""
+    sure, unsure = [0.9, 0.05, 0.05], [0.3, 0.4, 0.3]
+    labels = (0,) * ROWS
+    runs = []
+    for name, wrong in (("a", 0), ("b", 1)):
+        run = tmp_path / name / "run"
+        run.mkdir(parents=True)
+        rows = [unsure if row == wrong else sure for row in range(ROWS)]
+        pq.write_table(predictions(rows, labels).add_column(0, "split", [["test"] * ROWS]), run / "predictions.parquet")
+        runs.append(run)
+    values = [FinetuneFiller().ensemble(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
+    assert values == [1.0, (ROWS - 1) / ROWS]
 
 
 def test_a_table_of_a_baseline_and_an_ensemble(tmp_path, tiny_checkpoint, monkeypatch):

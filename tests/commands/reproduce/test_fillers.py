@@ -106,9 +106,9 @@ def test_attacks_on_a_model_that_tells_nothing_apart_are_marked(labels, tmp_path
 TEMPERATURE = 1.5
 
 
-def write_domain_shift(folder):
+def write_domain_shift(folder, seed=1):
     """The files of a finished domain shift of random probabilities."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     sides, tables = {}, []
     for side, task in (("in-domain", "snli"), ("out-of-domain", "mnli")):
         probabilities = rng.dirichlet(np.ones(3), size=ROWS)
@@ -168,6 +168,25 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
         assert filler.examples(folder, path).value == pytest.approx(expected)
     assert report.facts["seed"] == "1"
     assert len(report.probabilities[0]) == ROWS
+
+
+def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
+    filler, folders = filler_of("domain-shift"), [tmp_path / "a", tmp_path / "b"]
+    tables = [write_domain_shift(folder, seed) for seed, folder in enumerate(folders)]
+    # The labels of one draw, for an ensemble is of the same rows.
+    labels = [rows["label"] for rows in tables[0]]
+    second = [rows.set_column(2, "label", own) for rows, own in zip(tables[1], labels, strict=True)]
+    pq.write_table(pa.concat_tables(second), folders[1] / "predictions.parquet")
+    for side, name in enumerate(("in-domain", "out-of-domain")):
+        path = ["sides", name, "figures", "before", "accuracy", "value"]
+        probabilities = np.mean([np.stack(one[side]["probabilities"].to_numpy()) for one in tables], axis=0)
+        expected = (probabilities.argmax(axis=1) == labels[side].to_numpy()).mean()
+        assert filler.ensemble(folders, path).value == pytest.approx(expected)
+        alone = np.stack(tables[0][side]["probabilities"].to_numpy()).argmax(axis=1)
+        assert expected != (alone == labels[side].to_numpy()).mean()
+        path[4] = "expected_calibration_error"
+        error = expected_calibration_error(probabilities, labels[side].to_numpy())
+        assert filler.ensemble(folders, path).value == pytest.approx(error)
 
 
 def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):

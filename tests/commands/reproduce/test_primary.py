@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from scipy.stats import permutation_test
+from scipy.stats import permutation_test, t
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.folder import folders_of
@@ -83,8 +83,11 @@ def write_small_files(path, results):
 def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_apart(mine, tmp_path, capsys):
     values = write_small_files(mine, tmp_path / "results")
     before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.*")}
-    assert main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")]) == 0
-    assert f"{len(values)} of {len(values)} runs are done" in capsys.readouterr().out
+    # Of the ensemble alone the small files are not enough.
+    assert main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")]) == 2
+    captured = capsys.readouterr()
+    assert f"{len(values)} of {len(values)} runs are done" in captured.out
+    assert "2 of 14 cells failed, the first: ensemble, MRPC accuracy (%): what a run predicted is not" in captured.err
     assert {path: path.read_bytes() for path in before} == before
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
     ensemble = table.loc[("ensemble", "accuracy")]
@@ -101,14 +104,22 @@ def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_
     primary = holm([p_value(row) for row in PRIMARY])
     found = [table.loc[(row, "accuracy"), "corrected_p_value"] for row in PRIMARY]
     assert found == pytest.approx(primary)
-    # All that is left is one family: the others' accuracy, which no seven seeds can carry, and every F1.
+    # All that is left is one family: the others' accuracy, which no seven seeds can carry, and every F1, the ensemble's
+    # among them, which have no p-value yet.
     rest = [(row, measure) for row, measure in table.index if row != "soft" and (row, measure) not in
             set(itertools.product(PRIMARY, ["accuracy"]))]  # fmt: skip
     tested = table.loc[rest].dropna(subset="p_value")
-    assert tested["corrected_p_value"].tolist() == pytest.approx(holm(tested["p_value"].tolist()))
+    assert len(tested) < len(rest) == 9
+    assert tested["corrected_p_value"].tolist() == pytest.approx(holm(tested["p_value"].tolist(), 9))
+    families = table.dropna(subset="difference")["family"]
+    assert families.eq("primary").sum() == 3
+    assert set(families.index[families.eq("primary")]) == {(row, "accuracy") for row in PRIMARY}
     text = (tmp_path / "results/mine/mine.md").read_text()
     assert "Primary, named before the runs were made: ct on MRPC accuracy" in text
     assert "a family of 3 comparisons" in text
+    assert "| ct (primary) | MRPC accuracy (%) |" in text
+    assert "9 seeds" in text
+    assert "7 seeds" in text
 
 
 def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_path, capsys):
@@ -119,18 +130,58 @@ def test_a_table_is_written_of_what_is_finished_and_nothing_is_run(mine, tmp_pat
     ]
     for folder in missing:
         shutil.rmtree(folder.path)
-    assert main(["reproduce", str(mine), "--finished_only", "true", "--output_dir", str(tmp_path / "results")]) == 0
+    assert main(["reproduce", str(mine), "--finished_only", "true", "--output_dir", str(tmp_path / "results")]) == 2
     captured = capsys.readouterr()
     assert not any(folder.path.exists() for folder in missing)
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
     assert table.loc[("ct", "accuracy"), "seeds"] == 4
     assert "4 of 9" in captured.out
+    assert "seeds 1, 2, 3, 4 of 9" in captured.out
     # Beside each interval stands what could have been found.
     (line,) = [line for line in captured.out.splitlines() if line.startswith("ct") and "MRPC accuracy" in line]
     detectable = table.loc[("ct", "accuracy"), "detectable_difference"]
     assert f"{detectable:.2f}" in line
     page = (tmp_path / "results/mine/mine.html").read_text()
     assert all(f"run-{folder.experiment.digest}" in page for folder in missing)
+
+
+def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, capsys):
+    """A difference that is none comes out significant the more often it is looked at while it runs."""
+    values = write_small_files(mine, tmp_path / "results")
+    cells = list(load_table(str(mine)).cells(range(1, SEEDS + 1)))
+    gone = {("ct", 2), ("ct", 5), ("soft", 7), ("moments", 9)}
+    for cell in cells:
+        for folder in folders_of(tmp_path / "results", [cell]).values():
+            if (cell.row.label, folder.experiment.options["seed"]) in gone and folder.path.exists():
+                shutil.rmtree(folder.path)
+    words = ["reproduce", str(mine), "--finished_only", "true", "--output_dir", str(tmp_path / "results")]
+    # The ensemble has no predictions.
+    assert main(words) == 2
+    out = capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    seeds = [seed for seed in range(1, SEEDS + 1) if seed not in (2, 5, 7)]
+    differences = [values["ct", seed] - values["soft", seed] for seed in seeds]
+    ct = table.loc[("ct", "accuracy")]
+    assert ct["difference"] == pytest.approx(100 * np.mean(differences))
+    half = t.ppf(0.975, 5) * np.std(differences, ddof=1) / np.sqrt(6)
+    assert ct["difference_high"] - ct["difference"] == pytest.approx(100 * half)
+    # Without soft's seventh nothing is whole.
+    assert table["p_value"].isna().all()
+    assert "none before all 9 are there" in ct["test"]
+    assert "Where not all runs are there yet nothing is tested" in out
+
+
+def test_a_named_family_stays_as_large_where_rows_are_left_out(mine, tmp_path, capsys):
+    write_small_files(mine, tmp_path / "results")
+    words = ["reproduce", str(mine), "--output_dir", str(tmp_path / "results"), "--attentions"]
+    assert main([*words, "aa-ct", "aa-moments", "soft"]) == 2
+    whole = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    capsys.readouterr()
+    assert main([*words, "aa-ct", "soft"]) == 2
+    narrow = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    ct = ("ct", "accuracy")
+    assert whole.loc[ct, "corrected_p_value"] == narrow.loc[ct, "corrected_p_value"] == 3 * narrow.loc[ct, "p_value"]
+    assert "of a family of 3 comparisons" in capsys.readouterr().out
 
 
 def test_the_primary_runs_come_first_and_of_all_rows_a_seed_before_the_next(mine, tmp_path):
