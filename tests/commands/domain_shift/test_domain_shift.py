@@ -309,6 +309,32 @@ def test_seeds_limits_and_stratified_halves(
     assert rows[0][["split", "row"]].equals(rows[1][["split", "row"]])
 
 
+def write_splits(folder: Path, columns: tuple[str, str], splits: tuple[str, ...]) -> None:
+    for seed, split in enumerate(splits):
+        write_rows(folder / f"{split}.parquet", TRAIN_ROWS, columns, 2, seed=seed)
+
+
+@pytest.mark.parametrize("pair", ["mrpc-twitterppdb", "qqp-mrpc", "amazonshort-amazonlong"])
+def test_the_shifts_beside_the_papers(pair: str, settings: Options, tmp_path: Path) -> None:
+    sentences, questions = ("sentence1", "sentence2"), ("question1", "question2")
+    write_splits(tmp_path / "glue" / "mrpc", sentences, ("train", "validation", "test"))
+    write_splits(tmp_path / "glue" / "qqp", questions, ("train", "validation"))
+    write_splits(tmp_path / "twitter_ppdb", sentences, ("test",))
+    lengths = [1 + row % 30 for row in range(3 * TRAIN_ROWS)]
+    rows = pd.DataFrame({"text": [" ".join(["cat"] * length) for length in lengths], "label": [n % 5 for n in lengths]})
+    (tmp_path / "amazon_electronics").mkdir()
+    for split in ("train", "validation", "test"):
+        rows.to_parquet(tmp_path / "amazon_electronics" / f"{split}.parquet")
+    folder = tmp_path / "out"
+    assert run(settings, folder, pair=pair, data_dir=tmp_path, num_train_epochs=1) == 0
+    sides = read(folder)["sides"]
+    assert "-".join(sides[side]["task"] for side in SIDES) == pair
+    assert set(read(folder)["shift_auroc"]) == {"before", "after"}
+    if pair.startswith("amazon"):
+        # Thirds: none of the shortest has as many words as any of the longest.
+        assert [sides[side]["development_rows"] + sides[side]["held_out_rows"] for side in SIDES] == [TRAIN_ROWS] * 2
+
+
 class TestPublishedTraining:
     def test_table(self) -> None:
         published = SHARED / "paper_tables.yaml"
