@@ -77,7 +77,7 @@ def _of_families(table: "TableResult") -> list[str]:
 
 
 def contamination(table: Table) -> list[str]:
-    """What is to be known of models that saw rows of the table's tasks before."""
+    """Return what is to be known of models that saw rows of the table's tasks before."""
     words = {word for column in table.columns for word in column.name.lower().split("-")}
     notes = []
     for model in dict.fromkeys(map(table.model_of, table.rows)):
