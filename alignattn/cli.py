@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from alignattn import __version__
 from alignattn.commands import COMMANDS, get_command, takers_of
-from alignattn.support.errors import AlignAttnError, listing, reason_of
+from alignattn.support.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memory, listing, reason_of
 from alignattn.support.meant_options import UnknownOptionError
 
 USER_ERROR_EXIT_CODE = 2
@@ -67,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None and error.strerror is None:
             raise
         print(f"alignattn: {reason_of(error)}", file=sys.stderr)
+        return USER_ERROR_EXIT_CODE
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"alignattn: {OUT_OF_MEMORY}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     except KeyboardInterrupt as stop:
         print(f"alignattn: stopped; {str(stop) or 'what is written stays'}", file=sys.stderr)

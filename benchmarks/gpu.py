@@ -35,6 +35,7 @@ SECONDS_A_MINUTE = 60
 STAGE_MINUTES = 9.0
 SHORTEST_ALARM = 1e-3
 """Seconds; none at all would set no alarm."""
+FAILED_EXIT_CODE = 1
 OUTPUT = Path(__file__).resolve().parent / "gpu.json"
 
 
@@ -43,7 +44,7 @@ class OutOfTimeError(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what is missing; return 0, or 2 with one line for a mistake a user can mend."""
+    """Measure what is missing; return 0, 1 where a stage failed, or 2 with one line for a mistake a user can mend."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="one small cell of each kind, to try the stages")
@@ -67,7 +68,10 @@ def main(argv: Sequence[str]) -> int:
     print(section(record))
     if options.device == "cuda" and not options.tiny:
         write_section(options.document, section(record))
-    return 0
+    failed = [name for name, stage in record["stages"].items() if "failed" in stage]
+    if failed:
+        print(f"gpu: {len(failed)} stages failed, the first: {failed[0]}: --again measures them anew", file=sys.stderr)
+    return FAILED_EXIT_CODE if failed else 0
 
 
 def measure_missing(plan: Plan, path: Path, minutes: float | None, *, again: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from throughput_report import summarise_throughput
 
 from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
-from alignattn.attention.kernels.choice import use_kernels
+from alignattn.attention.kernels.choice import obstacles, use_kernels
 from alignattn.cli import main as run_command
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.command import load_model
@@ -155,7 +155,9 @@ def measure_tests(plan: Plan) -> Result:
     words = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *CUDA_TESTS]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
     lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""]
-    return {"exit_code": done.returncode, "summary": lines[-1]}
+    if done.returncode:
+        raise RuntimeError(f"the tests ended with exit code {done.returncode}: {lines[-1]}")
+    return {"summary": lines[-1]}
 
 
 def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str) -> Result:
@@ -182,6 +184,7 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
             "peak_mib": cost.peak_mib,
             "diagnostics": cost.diagnostics,
         }
+    _check_kernels()
     return found
 
 
@@ -211,6 +214,7 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
     ]
     spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in events]
     launches = sum(not event.name().startswith(NO_KERNELS) for event in events)
+    _check_kernels()
     return {"launches": launches / PROFILED_STEPS, "idle_share": idle_share(spans)}
 
 
@@ -278,6 +282,12 @@ def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str)
     setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
     torch.manual_seed(SEED)
     return Subject(attention, load_model(plan.model, Shape.parse(shape).length, None), setting)
+
+
+def _check_kernels() -> None:
+    """Leave out what kernels were asked for and PyTorch's operations computed: it would stand as theirs."""
+    if found := obstacles():
+        raise LeftOutError("; ".join(f"no kernel computes the {what}: {why}" for what, why in found.items()))
 
 
 def _batch(plan: Plan, subject: Subject, shape: str) -> dict[str, torch.Tensor]:

@@ -76,9 +76,11 @@ class Captioner(LstmWriter):
         return self.told_of(self.seen(image), labels, choices)
 
     @torch.no_grad()
-    def write(self, image: Tensor, *, num_beams: int = 1) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def write(  # type: ignore[override]
+        self, image: Tensor, *, num_beams: int = 1, most: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Write captions of pictures, as `SequenceModel.write`."""
-        return self.write_of(self.seen(image), num_beams)
+        return self.write_of(self.seen(image), num_beams, most)
 
     def seen(self, image: Tensor) -> Memory:
         """Return the cells of pictures."""

@@ -146,7 +146,7 @@ class SequenceModel(WordModel):
 
     @torch.no_grad()
     def write(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, num_beams: int = 1
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, num_beams: int = 1, most: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Write sequences.
 
@@ -154,14 +154,15 @@ class SequenceModel(WordModel):
             input_ids: `[B, n]`, what is read.
             attention_mask: as for `forward`.
             num_beams: beginnings that are followed at a time; of 1 the likeliest word is written each time.
+            most: words, where that is less than the config's `longest_output`.
 
         Returns:
             The words, `[B, T]`, each row up to its end and filled up behind it; and the logarithm of the probability of
             each row, `[B]`.
         """
-        return self.write_of(self.read_ids(input_ids, attention_mask), num_beams)
+        return self.write_of(self.read_ids(input_ids, attention_mask), num_beams, most)
 
-    def write_of(self, memory: Any, num_beams: int) -> tuple[Tensor, Tensor]:
+    def write_of(self, memory: Any, num_beams: int, most: int | None = None) -> tuple[Tensor, Tensor]:
         """Write as `write` does, of what `read` returned."""
         config, device, size = self.config, memory[0].device, len(memory[0])
         state = self.begin(memory)
@@ -172,7 +173,8 @@ class SequenceModel(WordModel):
             logits, state = self.step(tokens, state, memory)
             return logits.index_fill(-1, never, torch.finfo(logits.dtype).min), state
 
-        limits = Limits(config.bos_token_id, config.eos_token_id, config.pad_token_id, config.longest_output)
+        longest = min(config.longest_output, most or config.longest_output)
+        limits = Limits(config.bos_token_id, config.eos_token_id, config.pad_token_id, longest)
         start = state, size, limits, device
         return greedy(step, *start) if num_beams == 1 else beam_search(step, *start, num_beams)
 

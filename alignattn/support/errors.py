@@ -21,6 +21,14 @@ _MESSAGE_START, _MESSAGE_END = 1000, 400
 """Characters of a long message that are kept: what is wrong stands first, what to do last."""
 
 
+OUT_OF_MEMORY = (
+    "out of memory: fewer rows at a time (--per_device_train_batch_size, --per_device_eval_batch_size) or shorter ones "
+    "(--max_length) take less"
+)
+_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+_OF_THE_CPU = "can't allocate memory"
+
+
 class AlignAttnError(ValueError):
     """A mistake a user can mend: a wrong name, a missing file, an unsupported model.
 
@@ -31,6 +39,11 @@ class AlignAttnError(ValueError):
     def __init__(self, message: str) -> None:
         """Take a message, which may quote whatever a user gave: it becomes one line, of printable characters."""
         super().__init__(_printable_line(message))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that a device has no memory left: torch's own, or of its allocator on a CPU."""
+    return type(error).__name__ in _OF_MEMORY or _OF_THE_CPU in str(error)
 
 
 def unknown(what: str, value: Any, choices: Iterable[Any]) -> AlignAttnError:

@@ -1,7 +1,7 @@
 """Rows that are longer than what a model is given of them: how many, and what length would do."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,8 +17,8 @@ from alignattn.tasks.kind import EncodedSplit
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.task import Task
 
-INPUT = "input_ids"
-"""The column whose lists are the rows' tokens."""
+INPUT, WRITTEN = "input_ids", "labels"
+"""The columns whose lists are the rows' tokens, and those that are to be written."""
 
 UNLIMITED = 2**31 - 1
 """More tokens than any row has."""
@@ -41,14 +41,16 @@ def count_lengths(task: Task, split: EncodedSplit, processor: Any) -> Counter[in
     Arguments as of `cut_rows`.
     """
     kind, longest = kind_of(task), split.options.max_length
-    if not (kind.reads_texts and kind.cuts_rows and INPUT in split.encoded.column_names):
+    counted = [INPUT, WRITTEN] if kind.writes else [INPUT]
+    columns = [name for name in counted if name in split.encoded.column_names]
+    if not (kind.reads_texts and kind.cuts_rows and columns):
         return Counter()
-    lengths = _lengths(split.encoded)
+    lengths = _lengths(split.encoded, columns)
     (full,) = np.nonzero(lengths >= longest)
     if len(full):
         with _without_limit(processor):
             options = replace(split.options, max_length=UNLIMITED, num_proc=None)
-            lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options))
+            lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options), columns)
     return Counter(lengths.tolist())
 
 
@@ -61,9 +63,13 @@ def _without_limit(processor: Any) -> Iterator[None]:
         processor.model_max_length = limit
 
 
-def _lengths(encoded: datasets.Dataset) -> NDArray[np.int64]:
+def _lengths(encoded: datasets.Dataset, columns: Sequence[str]) -> NDArray[np.int64]:
     """The tokens of each row, of several sequences those of the longest, `[N]`."""
-    column = encoded.with_format("arrow")[:][INPUT]
+    table = encoded.with_format("arrow")[:]
+    return np.max([_lengths_of(table[name]) for name in columns], axis=0)
+
+
+def _lengths_of(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if not pa.types.is_nested(column.type.value_type):
         return np.array(pc.list_value_length(column), dtype=np.int64)
     return np.array([max(map(len, row)) for row in column.to_pylist()], dtype=np.int64)

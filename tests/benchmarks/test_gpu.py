@@ -1,6 +1,7 @@
 """`make gpu` in its dry form: every stage, the record that it goes on with, and the section that is written of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gpu
@@ -8,9 +9,10 @@ import gpu_stages
 import pytest
 import torch
 from gpu_report import BEGIN, DOCUMENT, END, TABLES, hours_of, section, write_section
-from gpu_stages import Plan, idle_share, stages_of
+from gpu_stages import LeftOutError, Mode, Plan, idle_share, stages_of
 
 from alignattn.attention.config import PRESETS
+from alignattn.attention.kernels.choice import use_kernels
 from alignattn.cli import USER_ERROR_EXIT_CODE
 
 
@@ -32,8 +34,9 @@ def stages_in(folder: Path):
 def test_the_dry_form_ends_with_a_result_of_every_stage_or_why_there_is_none(dry):
     stages = stages_in(dry)
     assert list(stages) == [stage.name for stage in stages_of(Plan.tiny("cpu"))]
-    assert {stage["kind"] for stage in stages.values() if "result" in stage} == {"steps", "profile"}
-    assert {stage["kind"] for stage in stages.values() if "left_out" in stage} == {"tests", "attacks"}
+    kinds = {name: {stage["kind"] for stage in stages.values() if name in stage} for name in ("result", "left_out")}
+    assert kinds == {"result": {"steps", "profile"}, "left_out": {"tests", "attacks"}}
+    assert not [name for name, stage in stages.items() if "failed" in stage]
     assert stages["profile 2x8 eager aa-ct"]["result"]["launches"] > 0
 
 
@@ -76,6 +79,25 @@ def test_a_stage_that_fails_or_takes_too_long_is_a_line_and_the_others_go_on(tmp
     assert record["stages"]["steps float32 2x8 eager aa-ct"]["failed"] == "RuntimeError: out of order"
     assert "did not end" in record["stages"]["profile 2x8 eager soft"]["failed"]
     assert "out of order" in section(record)
+    words = ["--device", "cpu", "--tiny", "--output", str(tmp_path / "gpu.json")]
+    assert gpu.main(words) == gpu.FAILED_EXIT_CODE
+
+
+def test_tests_that_fail_are_a_failed_stage(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_stages, "CUDA_TESTS", ["no/such/test.py"])
+    stage = next(stage for stage in stages_of(Plan("cuda")) if stage.kind == "tests")
+    with pytest.raises(RuntimeError, match="ended with exit code 4"):
+        stage.measure(Plan("cuda"))
+
+
+def test_what_no_kernel_computed_does_not_stand_as_the_kernels_(monkeypatch):
+    plan = Plan.tiny("cpu")
+    plan = replace(plan, modes=(*plan.modes, Mode("kernels", kernels="triton")))
+    try:
+        with pytest.raises(LeftOutError, match="no kernel computes the alignment: "):
+            gpu_stages.measure_steps(plan, "float32", plan.shapes[0], "kernels", "aa-ct")
+    finally:
+        use_kernels("eager")
 
 
 def test_without_cuda_it_says_so_and_that_is_no_error(monkeypatch, capsys, tmp_path):

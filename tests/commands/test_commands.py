@@ -7,9 +7,11 @@ import subprocess
 import sys
 from math import inf, isfinite, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from documentation import command_lines
 
@@ -444,3 +446,14 @@ def test_the_commands_that_go_with_one_stand_below_one_another():
     lines = get_command("robustness").parser().format_help().splitlines()
     told = [other.help for other in get_command("robustness").subcommands.values()]
     assert len({line.index(help) for line in lines for help in told if help in line}) == 1
+
+
+def test_memory_that_is_not_there_is_one_line(monkeypatch, capsys):
+    """What a training does at its first step where its batch is too large."""
+    command = SimpleNamespace(call=lambda words: torch.empty(2**58))
+    monkeypatch.setattr(
+        "alignattn.cli.get_command", lambda name: SimpleNamespace(select=lambda words: (command, words))
+    )
+    assert main(["finetune"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("alignattn: out of memory: fewer rows at a time (--per_device_train_batch_size")

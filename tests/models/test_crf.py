@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from conftest import tiny_batch, tiny_model
+from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
 from transformers import AutoModelForTokenClassification
 
 import alignattn
@@ -30,7 +31,6 @@ ROWS = [
     (["ann", "\u3000", "sleeps"], ["O", "O", "O"]),  # of a blank the tokenizer makes nothing
 ]
 SMALL = {"embedding_dim": 6, "hidden_dim": 8, "num_attention_heads": 2, "dropout": 0.0}
-SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
 
 
 def crf_of(scheme, labels=LABELS):
@@ -186,12 +186,14 @@ def test_takes_every_slot_saves_and_loads(name, slot, tmp_path):
     assert slot in traits_of(name).slots
     built = built_of(name)
     batch = batch_of(built.processor)
-    model = alignattn.patch(built.model, **{"alignment": None, slot: SLOTS_TAKEN[slot]}).train()
+    plain = built.model.eval()(**batch).logits
+    model = alignattn.patch(built.model, **choice_of(slot)).train()
     loss = model(**batch).loss
     (loss + alignattn.alignment_loss(model) if slot == "alignment" else loss).backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch)
+    assert_counts(slot, plain, expected.logits)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForTokenClassification)
     found = loaded(**batch)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from resumed import assert_goes_on, finetune
+from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
@@ -28,7 +29,7 @@ TASK = TextClassification(
 )
 STORIES = ["Mary went to the hall. John moved to the garden. Mary slept.", "John slept.", "the end of it"]
 QUESTIONS = ["Where is Mary?", "Where is John?", "Where?"]
-SLOTS_TAKEN = {"score": "additive", "normalizer": "sparsemax", "value": "qvi"}
+SLOTS = [slot for slot in SLOTS_TAKEN if slot != "alignment"]
 
 
 def built_of(labels=TASK.labels, **fields):
@@ -106,13 +107,19 @@ def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
     assert model(**batch_of(tokenizer, ["slept . the " * 3_400], QUESTIONS[:1])).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+@pytest.mark.parametrize("slot", SLOTS)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
 def test_takes_every_slot_saves_and_loads(slot, tying, tmp_path):
     built = built_of(tying=tying)
     batch = batch_of(built.processor)
-    model = alignattn.patch(built.model, **{"alignment": None, slot: SLOTS_TAKEN[slot]})
+    plain = built.model(**batch).logits
+    model = alignattn.patch(built.model, **choice_of(slot))
     expected = model(**batch).logits
+    assert_counts(slot, plain, expected)
+    expected.sum().backward()
+    own = [part for path, part in model.named_parameters() if "alignattn" in path]
+    assert bool(own) == (slot != "normalizer")
+    assert all(part.grad is not None and part.grad.abs().max() > 0 for part in own)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     torch.testing.assert_close(loaded(**batch).logits, expected)
@@ -176,6 +183,9 @@ def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
         (BABI + "1 Mary moved.\n", "begins in line 5 has no question"),
         (BABI + "Mary moved.\n", "line 5 of qa.txt is none of a story"),
         ("1 Where is Mary?\t\t1\n", "line 1 of qa.txt has a question without an answer"),
+        ("1 Mary moved.\n2 Where is Mary?\t\n", "line 2 of qa.txt has a question without an answer"),
+        ("1 Mary moved.\n2 \thall\t1\n", "line 2 of qa.txt has a question without an answer"),
+        ("1 Mary moved.\n2\thall\t1\n", "line 2 of qa.txt has a question without an answer"),
         ("", "qa.txt holds no story"),
     ]:
         with pytest.raises(AlignAttnError, match=message):

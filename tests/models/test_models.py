@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from conftest import ROOT
+from slots_taken import assert_counts, choice_of
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
@@ -26,7 +27,6 @@ PAIRS = [
 ]
 TEXTS = [text for pair in PAIRS for text in pair]
 SMALL = {"embedding_dim": 6, "hidden_dim": 5}
-SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
 FURTHER = 3
 
 
@@ -472,12 +472,14 @@ def test_a_batch_without_token_types_is_refused(name):
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    built, choice = built_of(name, config_fields=SMALL), {slot: SLOTS_TAKEN[slot]}
+    built, choice = built_of(name, config_fields=SMALL), choice_of(slot)
     if slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"no attention that a patch can reach|distribution"):
-            alignattn.patch(built.model, **{"alignment": None} | choice)
+            alignattn.patch(built.model, **choice)
         return
-    model, batch = alignattn.patch(built.model, alignment=None, **choice), batch_of(built.processor, PAIRS)
+    batch = batch_of(built.processor, PAIRS)
+    plain = built.model.eval()(**batch).logits
+    model = alignattn.patch(built.model, **choice)
     with alignattn.collect(model) as seen:
         expected = model(**batch).logits
     for layer in seen.layers:
@@ -486,6 +488,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     expected.sum().backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert all(part.grad.abs().max() > 0 for part in own)
+    assert_counts(slot, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)

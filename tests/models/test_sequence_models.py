@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from scipy.optimize import minimize
+from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 
@@ -26,7 +27,6 @@ WRITING = [name for name in MODELS if SequenceToSequence in traits_of(name).task
 SMALL = {"embedding_dim": 8, "hidden_dim": 8, "dropout": 0.0}
 PAIRS = [("cat", "K AE T"), ("at", "AE T"), ("tact", "T AE K T"), ("a", "AE")]
 REFUSED = r"one query at a time|of those behind it"
-SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
 ORDERS = [{}, {"attends_first": True}, {"input_feeding": False}]
 
 
@@ -116,15 +116,16 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
 
 @pytest.mark.parametrize("slot", SLOTS_TAKEN)
 def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    choice = {"alignment": None} | {slot: SLOTS_TAKEN[slot]}
-    built = built_of(name)
+    choice, built = choice_of(slot), built_of(name)
     if slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=REFUSED):
             check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
         with pytest.raises(AlignAttnError, match=REFUSED):
             alignattn.patch(built.model, **choice)
         return
-    model, batch = alignattn.patch(built.model, **choice).train(), batch_of(built.processor)
+    batch = batch_of(built.processor)
+    plain = built.model.eval()(**batch).logits
+    model = alignattn.patch(built.model, **choice).train()
     loss = model(**batch).loss
     if slot == "alignment":
         loss = loss + alignattn.alignment_loss(model)
@@ -132,6 +133,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch).logits
+    assert_counts(slot, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSeq2SeqLM)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
@@ -20,7 +21,6 @@ SMALL = {"embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0}
 TASK = TextClassification(
     name="own", text_columns=("text",), label_column="label", labels=("a", "b", "c"), metrics=("accuracy",)
 )
-SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
 
 
 @pytest.fixture(params=TEXT_MODELS)
@@ -89,14 +89,14 @@ def test_learns_32_rows_by_heart(name):
 
 @pytest.mark.parametrize("slot", SLOTS_TAKEN)
 def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    choice = {"alignment": None} | {slot: SLOTS_TAKEN[slot]}
-    built = built_of(name)
+    choice, built = choice_of(slot), built_of(name)
     if slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
             check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
             alignattn.patch(built.model, **choice)
         return
+    plain = built.model.eval()(**batch_of(built.processor)).logits
     model = alignattn.patch(built.model, **choice).train()
     loss = model(**batch_of(built.processor), labels=torch.tensor([0, 1, 2, 0])).loss
     if slot == "alignment":
@@ -105,6 +105,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch_of(built.processor)).logits
+    assert_counts(slot, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     assert loaded.alignattn.config == model.alignattn.config

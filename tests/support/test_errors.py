@@ -1,6 +1,9 @@
 """A message is one line of printable characters, whatever it quotes."""
 
-from alignattn.support.errors import AlignAttnError
+import pytest
+import torch
+
+from alignattn.support.errors import AlignAttnError, is_out_of_memory
 
 
 def test_what_breaks_a_line_or_commands_a_terminal_is_shown_and_not_done():
@@ -13,3 +16,11 @@ def test_a_long_message_keeps_what_is_wrong_and_what_to_do():
     assert message.startswith("unknown task xxx")
     assert message.endswith("xxx: choose one of a, b")
     assert len(message) == len(str(AlignAttnError("\0" * 10**5))) < 1500
+
+
+def test_what_a_machine_without_memory_says_is_known():
+    with pytest.raises(RuntimeError) as full:
+        torch.empty(2**58)
+    assert is_out_of_memory(full.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))

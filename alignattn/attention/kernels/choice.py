@@ -42,6 +42,7 @@ class _Chosen:
     kernels: ClassVar[str] = "eager"
     has_triton: ClassVar[bool] = False
     is_interpreted: ClassVar[bool] = False
+    obstacles: ClassVar[dict[str, str]] = {}
 
 
 def use_kernels(kernels: str) -> None:
@@ -61,6 +62,12 @@ def use_kernels(kernels: str) -> None:
     _Chosen.kernels = kernels
     _Chosen.has_triton = find_spec("triton") is not None
     _Chosen.is_interpreted = os.environ.get(INTERPRETER_VARIABLE) == "1"
+    _Chosen.obstacles = {}
+
+
+def obstacles() -> dict[str, str]:
+    """Return why no kernel computed what it was asked for, by what that is, since `use_kernels` was called last."""
+    return dict(_Chosen.obstacles)
 
 
 def asks_for_kernels() -> bool:
@@ -89,6 +96,7 @@ def takes_kernels(
         return False
     obstacle = _obstacle(features, width, widest) if lacks is None else f"there is none of {lacks}"
     if obstacle is not None and not torch.compiler.is_compiling():
+        _Chosen.obstacles[what] = obstacle
         _say_once(what, obstacle)
     return obstacle is None
 

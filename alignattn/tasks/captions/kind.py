@@ -27,7 +27,6 @@ class CaptionsKind(SequencesKind):
 
     auto_class = AutoModelForImageTextToText
     continuous_input = IMAGE
-    cuts_rows = False
     has_lengths = False
 
     def feature_dim(self, dims: int) -> int:
@@ -63,7 +62,7 @@ class CaptionsKind(SequencesKind):
 
     def written(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
         """Return what a model writes for pictures, as of all sequences."""
-        written: tuple[Tensor, Tensor] = model.write(batch[IMAGE], num_beams=options.num_beams)
+        written: tuple[Tensor, Tensor] = model.write(batch[IMAGE], num_beams=options.num_beams, most=options.max_length)
         return written
 
 

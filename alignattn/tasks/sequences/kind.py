@@ -106,7 +106,7 @@ class SequencesKind(TaskKind[WrittenTask]):
     def written(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
         """Return what a model writes for a batch, `[B, n]`, and the logarithm of its probability, `[B]`."""
         written: tuple[Tensor, Tensor] = model.write(
-            batch["input_ids"], batch.get("attention_mask"), num_beams=options.num_beams
+            batch["input_ids"], batch.get("attention_mask"), num_beams=options.num_beams, most=options.max_length
         )
         return written
 
@@ -145,10 +145,10 @@ def _encode_batch(
 
 
 def target_ids(batch: Mapping[str, list[Any]], task: WrittenTask, tokenizer: Any, max_length: int) -> list[list[int]]:
-    """Return the tokens of the first text that is right of each row, cut, with the end."""
+    """Return the tokens of the first text that is right of each row, with the end; what is cut has none."""
     texts = (references[0] for references in batch[task.target_column])
-    targets = [units_of(text, task.target_units)[: max_length - 1] for text in texts]
-    return [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id] for units in targets]
+    targets = (units_of(text, task.target_units)[:max_length] for text in texts)
+    return [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id][:max_length] for units in targets]
 
 
 def _tokens_of(tokenizer: Any, written: Any) -> list[list[str]]:

@@ -10,7 +10,7 @@ from alignattn.support.errors import AlignAttnError, shown
 STORY, QUESTION, ANSWER = "story", "question", "answer"
 """The columns of rows."""
 
-_NUMBERED = re.compile(r"(\d+)\s+(.*)")
+_NUMBERED = re.compile(r"(\d+)(?:[^\S\t]+|(?=\t))(.*)")
 
 PERSONS = ("Mary", "John", "Daniel", "Sandra")
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
@@ -42,7 +42,8 @@ def read_babi(path: Path, text: str) -> dict[str, list[str]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        found = _NUMBERED.fullmatch(line.strip())
+        # A tab says where an answer is to stand, also where there is none.
+        found = _NUMBERED.fullmatch(line.lstrip().rstrip(" \r"))
         if found is None:
             raise AlignAttnError(
                 f"line {number} of {path} is none of a story, {shown(line)}: give a number and a sentence, as bAbI "

@@ -88,6 +88,7 @@ def checkpoint(options, tmp_path):  # noqa: F811
 )
 def test_an_adapter_of_another_run_is_not_gone_on_from(options, checkpoint, changes, message, capsys):  # noqa: F811
     resumed = {"attention": "aa-gan", "lora_r": "2", "resume_from_checkpoint": str(checkpoint)}
+    resumed["train_sampling_strategy"] = "group_by_length"
     resumed = {name: value for name, value in (resumed | changes).items() if value is not None}
     assert run(options, **resumed) == (2 if message else 0)
     if message:

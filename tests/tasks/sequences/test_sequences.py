@@ -10,10 +10,11 @@ from datasets import Dataset
 
 import alignattn
 from alignattn.cli import main
-from alignattn.tasks import TASKS, SequenceToSequence
+from alignattn.tasks import TASKS, SequenceToSequence, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sequences.cmudict import cmudict_rows
 from alignattn.tasks.sequences.errors import Nearest, edit_distance, error_rate, nearest
+from alignattn.tasks.sequences.kind import target_ids
 from alignattn.tasks.sequences.units import text_of, units_of
 
 TASK = """kind: text2text-generation
@@ -98,6 +99,25 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
         assert [row["prediction"] for row in told] == [row["prediction"] for row in rows]
     likelier = [wide["probability"] - greedy["probability"] for greedy, wide in zip(*by_width.values(), strict=True)]
     assert max(likelier) > 0
+
+
+def test_a_target_that_is_too_long_is_cut_and_said_and_bounds_what_is_written(task_file, tmp_path, capsys):
+    """One line of many words is no reason to write as many for each row."""
+    (tmp_path / "pairs.tsv").write_text(PAIRS + "aab\t" + " ".join("ABC" * 100) + "\n")
+    run = tmp_path / "run"
+    assert finetune(task_file, run, "--model seq2seq-lstm --max_steps 1 --max_length 8") == 0
+    out = capsys.readouterr().out
+    assert "of the rows are cut at --max_length 8" in out
+    cut = json.loads((run / "results.json").read_text())["cut_rows"]
+    assert (cut["train"]["rows"], cut["validation"]["rows"]) == (1, 1)
+    written = pq.read_table(run / "predictions.parquet")["prediction"].to_pylist()
+    assert max(len(text.split()) for text in written) <= 8
+    tokenizer = alignattn.load_run(run).tokenizer
+    texts = {"spoken": [["A B C"], [" ".join("ABC" * 100)]]}
+    whole, part = target_ids(texts, get_task(str(task_file)), tokenizer, 8)
+    assert (len(whole), len(part)) == (4, 8)
+    assert whole[-1] == tokenizer.eos_token_id
+    assert tokenizer.eos_token_id not in part
 
 
 def test_a_stopped_run_goes_on_as_one_that_was_not(task_file, tmp_path, capsys):
