@@ -138,8 +138,8 @@ def _hours_rows(stages: Iterable[Found]) -> Iterable[Sequence[str]]:
         return
     for name in TABLES:
         hours, known, runs = hours_of(name, seconds)
-        if known:
-            yield name, f"{hours:.1f}", f"{known} of {runs}, at 128 tokens a row"
+        of = f"{known} of {runs}, at 128 tokens a row" if known else f"none of {runs} is of what was measured"
+        yield name, f"{hours:.1f}" if known else "–", of
 
 
 def hours_of(table: str, seconds: Mapping[str, float]) -> tuple[float, int, int]:
