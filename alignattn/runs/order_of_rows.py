@@ -1,16 +1,17 @@
 """The order in which the rows of a training come: which of them make a batch, epoch by epoch."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
-from alignattn.tasks.cutting import INPUT
+from alignattn.tasks.cutting import INPUT, lengths_of
 
 ORDERS_IN_WORDS: Mapping[str, str] = {
     AT_RANDOM: "drawn at random",
@@ -18,9 +19,6 @@ ORDERS_IN_WORDS: Mapping[str, str] = {
     REBALANCED: "drawn at random, shared out by length within a step",
     IN_FILE_ORDER: "as they come",
 }
-
-ROWS_AT_ONCE = 1000
-"""Whose tokens are in memory while they are counted."""
 
 
 class LengthGroupedSteps(Sampler[int]):
@@ -67,11 +65,8 @@ def scattered(seed: int) -> int:
 
 def padded_lengths(rows: datasets.Dataset) -> list[int]:
     """Return how many tokens each row has; of several sequences, as of choices, with all padded to the longest."""
-    batches = rows.select_columns([INPUT]).with_format(None).iter(ROWS_AT_ONCE)
-    return [_padded_length(tokens) for batch in batches for tokens in batch[INPUT]]
-
-
-def _padded_length(tokens: Sequence[Any]) -> int:
-    if tokens and isinstance(tokens[0], Sequence):
-        return len(tokens) * max(map(len, tokens))
-    return len(tokens)
+    column = rows.select_columns([INPUT]).with_format("arrow")[:][INPUT]
+    lengths = lengths_of(column)
+    if pa.types.is_nested(column.type.value_type):
+        lengths = lengths * np.array(pc.list_value_length(column), dtype=np.int64)
+    return lengths.tolist()

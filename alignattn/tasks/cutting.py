@@ -66,10 +66,11 @@ def _without_limit(processor: Any) -> Iterator[None]:
 def _lengths(encoded: datasets.Dataset, columns: Sequence[str]) -> NDArray[np.int64]:
     """The tokens of each row, of several sequences those of the longest, `[N]`."""
     table = encoded.with_format("arrow")[:]
-    return np.max([_lengths_of(table[name]) for name in columns], axis=0)
+    return np.max([lengths_of(table[name]) for name in columns], axis=0)
 
 
-def _lengths_of(column: pa.ChunkedArray) -> NDArray[np.int64]:
+def lengths_of(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return how many tokens the rows of a column have, `[N]`; of several sequences, as of choices, the longest."""
     if not pa.types.is_nested(column.type.value_type):
         return np.array(pc.list_value_length(column), dtype=np.int64)
     return np.array([max(map(len, row)) for row in column.to_pylist()], dtype=np.int64)

@@ -107,6 +107,11 @@ class Row(Definition):
     published: Sequence[Sequence[str | None]] = ()
 
 
+def with_family(label: str, *, is_primary: bool) -> str:
+    """Return the label of what is compared, marked where it was named beforehand."""
+    return f"{label} (primary)" if is_primary else label
+
+
 @dataclass(frozen=True)
 class Cell:
     """Where a row meets one of the numbers below a column.
@@ -197,9 +202,8 @@ class Cell:
 
     @property
     def compared_label(self) -> str:
-        """Its row, whether that was named beforehand, and with which row it is compared where the table names that."""
-        primary = " (primary)" if self.is_primary else ""
-        return f"{self.row.label}{primary}, to {self.baseline}" if self.row.against else f"{self.row.label}{primary}"
+        """Its row, and with which it is compared where the table names that."""
+        return f"{self.row.label}, to {self.baseline}" if self.row.against else self.row.label
 
     def text(self, failures: Mapping[str, int], *, counts: bool = False) -> str:
         """Return what it says: its number, `failed [1]` or `–`, and how many runs if not all finished.
@@ -221,7 +225,8 @@ class Cell:
     def difference_texts(self) -> list[str]:
         """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
         assert self.comparison is not None
-        return difference_texts(self.compared_label, self.heading, self.comparison, self.unit)
+        label = with_family(self.compared_label, is_primary=self.is_primary)
+        return difference_texts(label, self.heading, self.comparison, self.unit)
 
     def summary(self) -> str:
         """Return what it is, in lines that need nothing of the table around it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.cell import Cell
+from alignattn.commands.reproduce.cell import Cell, with_family
 from alignattn.commands.reproduce.legend import legend_of
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
@@ -176,23 +176,19 @@ def write_table(folder: Path, table: TableResult) -> list[Path]:
 def differences_figure(table: TableResult) -> Any:
     """Return the `matplotlib` figure of the differences: a row a method, a panel a measure of a column."""
     compared = table.compared
-    rows = list(dict.fromkeys(_in_picture(cell) for cell in compared))
-    primary = {_in_picture(cell) for cell in table.primary}
+    rows = list(dict.fromkeys(cell.compared_label for cell in compared))
+    primary = {cell.compared_label for cell in table.primary}
     panels = []
     for heading in dict.fromkeys(cell.heading for cell in compared):
         cells = [cell for cell in compared if cell.heading == heading]
-        lines = [_difference_line(rows.index(_in_picture(cell)), cell) for cell in cells]
+        lines = [_difference_line(rows.index(cell.compared_label), cell) for cell in cells]
         is_exploratory = bool(primary) and not any(cell.is_primary for cell in cells)
         title = f"{heading}, exploratory" if is_exploratory else heading
         panels.append(DifferencePanel(title, f"difference, {cells[0].unit.difference_symbol}", lines))
-    named = [f"{label} (primary)" if label in primary else label for label in rows]
+    named = [with_family(label, is_primary=label in primary) for label in rows]
     return draw_differences(
         panels, rows=named, title=f"{table.title}\nDifferences to soft, 95 % intervals; diamonds: survive correction"
     )
-
-
-def _in_picture(cell: Cell) -> str:
-    return f"{cell.row.label}, to {cell.baseline}" if cell.row.against else cell.row.label
 
 
 def _difference_line(row: int, cell: Cell) -> DifferenceLine:

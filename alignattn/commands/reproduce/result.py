@@ -252,10 +252,9 @@ def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder], named:
     for cell, plain in zip(cells, plain_cells, strict=True):
         comparison = None
         try:
-            if plain is not None and named and not _is_whole(cell, plain):
-                comparison = _compare_early(cell, plain)
-            elif plain is not None:
-                comparison = _compare(cell, plain, folders, family_sizes[cell.is_primary])
+            if plain is not None:
+                is_early = named > 0 and not _is_whole(cell, plain)
+                comparison = _compare(cell, plain, folders, family_sizes[cell.is_primary], is_early=is_early)
         except UNREADABLE as error:
             problems.append(f"{cell.row.label}, {cell.column.label}, is not compared: {one_line(error)}")
         comparisons.append(comparison)
@@ -271,16 +270,24 @@ def _compare_all(cells: Sequence[Cell], folders: Mapping[str, RunFolder], named:
     return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
 
 
-def _compare(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int) -> Comparison | None:
-    """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both."""
+def _compare(
+    cell: Cell, plain: Cell, folders: Mapping[str, RunFolder], family_size: int, *, is_early: bool
+) -> Comparison | None:
+    """The comparison of the seeds that both cells have finished; None where there are none, or one run fills both.
+
+    What is early is not tested, and of an ensemble nothing is told then.
+    """
     if cell.row.ensemble:
-        return _compare_ensemble(cell, plain, folders)
+        return None if is_early else _compare_ensemble(cell, plain, folders)
     values = _common_values(cell, plain)
     if not values or cell.experiments == plain.experiments:
         return None
+    measured, baseline = zip(*values.values(), strict=True)
+    if is_early:
+        return compare_early(measured, baseline, planned=_planned(cell, plain))
     return compare(
-        [measured for measured, _ in values.values()],
-        [baseline for _, baseline in values.values()],
+        measured,
+        baseline,
         partial(_paired_scores, cell, plain, folders, list(values)),
         family_size=family_size,
     )
@@ -297,18 +304,14 @@ def _common_values(cell: Cell, plain: Cell) -> dict[int, tuple[float, float]]:
 
 def _is_whole(cell: Cell, plain: Cell) -> bool:
     """Whether all runs of a comparison are there."""
-    planned = min(len(cell.experiments), len(plain.experiments))
     if cell.row.ensemble:
         return cell.members == len(cell.experiments) and None not in plain.values
-    return len(_common_values(cell, plain)) == planned
+    return len(_common_values(cell, plain)) == _planned(cell, plain)
 
 
-def _compare_early(cell: Cell, plain: Cell) -> Comparison | None:
-    values = _common_values(cell, plain)
-    if cell.row.ensemble or not values or cell.experiments == plain.experiments:
-        return None
-    measured, baseline = zip(*values.values(), strict=True)
-    return compare_early(measured, baseline, planned=min(len(cell.experiments), len(plain.experiments)))
+def _planned(cell: Cell, plain: Cell) -> int:
+    """How many seeds pair both cells once all runs are there."""
+    return min(len(cell.experiments), len(plain.experiments))
 
 
 def _compare_ensemble(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder]) -> Comparison | None:
