@@ -1,20 +1,61 @@
 """What fills a slot of a model, and that it makes a difference there."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 
-SLOTS_TAKEN = {"score": "additive", "normalizer": "entmax15", "value": "qvi", "alignment": "gan"}
-
-AWAY_FROM_PLAIN = {"value": {"value_options": {"init": "paper"}}}
-"""Query-value interaction that is patched in from Python starts at plain attention unless told otherwise."""
-
-
-def choice_of(slot: str) -> dict[str, Any]:
-    """What `alignattn.patch` is given to fill this slot alone."""
-    return {"alignment": None, slot: SLOTS_TAKEN[slot], **AWAY_FROM_PLAIN.get(slot, {})}
+import alignattn
+from alignattn.attention.choices import VALUES
+from alignattn.attention.config import PLAIN
+from alignattn.models import traits_of
 
 
-def assert_counts(slot: str, plain: torch.Tensor, filled: torch.Tensor) -> None:
+@dataclass(frozen=True)
+class Filling:
+    """A choice for one slot of attention, the others plain."""
+
+    slot: str
+    choice: str
+
+    def __str__(self) -> str:
+        return f"{self.slot}={self.choice}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `alignattn.patch` is given for it."""
+        # What is patched in from Python starts at plain attention unless told otherwise.
+        starts = self.slot == "value" and any(option.name == "init" for option in VALUES[self.choice].options)
+        return {"alignment": None, self.slot: self.choice} | ({"value_options": {"init": "paper"}} if starts else {})
+
+
+FILLINGS = (
+    Filling("score", "additive"),
+    Filling("normalizer", "entmax15"),
+    *(Filling("value", choice) for choice in VALUES if choice != PLAIN.value),
+    Filling("alignment", "gan"),
+)
+STEP_BY_STEP = tuple(filling for filling in FILLINGS if filling.slot != "alignment")
+"""Those of attention by one query at a time, too."""
+
+
+def with_fillings(names: Iterable[str]) -> list[Any]:
+    """Each model plain, None, and with each filling that changes what it computes, as a test's parameters."""
+    return [
+        pytest.param(name, filling, id=f"{name}-{filling or 'plain'}")
+        for name in names
+        for filling in (None, *STEP_BY_STEP)
+        if filling is None or filling.slot in traits_of(name).slots
+    ]
+
+
+def fill(model: Any, filling: Filling | None) -> Any:
+    """The model, patched where there is a filling."""
+    return model if filling is None else alignattn.patch(model, **filling.arguments)
+
+
+def assert_counts(filling: Filling, plain: torch.Tensor, filled: torch.Tensor) -> None:
     """What a model says with a slot filled is another thing than without, but for an alignment, which is a loss."""
-    assert torch.allclose(filled, plain, rtol=1e-5, atol=1e-6) == (slot == "alignment")
+    assert torch.allclose(filled, plain, rtol=1e-5, atol=1e-6) == (filling.slot == "alignment")

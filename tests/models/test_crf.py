@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from conftest import tiny_batch, tiny_model
-from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
+from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForTokenClassification
 
 import alignattn
@@ -135,10 +135,10 @@ def test_the_scheme_is_read_off_the_tags_and_mistakes_are_told(names, rows, sche
     assert is_bio(names) or scheme == ANY
 
 
-@pytest.mark.parametrize("name", TAGGERS)
-def test_padding_changes_nothing_wherever_it_stands(name):
+@pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))
+def test_padding_changes_nothing_wherever_it_stands(name, filling):
     built = built_of(name)
-    model, tokenizer = built.model.double(), built.processor
+    model, tokenizer = fill(built.model.double(), filling), built.processor
     whole = model(**batch_of(tokenizer))
     tokenizer.padding_side = "left"
     left = model(**batch_of(tokenizer))
@@ -180,20 +180,21 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
     assert (model.eval()(**batch).tags == batch["labels"]).float().mean() > 0.95
 
 
-@pytest.mark.parametrize("slot", SLOTS_TAKEN)
+@pytest.mark.parametrize("filling", FILLINGS, ids=str)
 @pytest.mark.parametrize("name", TAGGERS)
-def test_takes_every_slot_saves_and_loads(name, slot, tmp_path):
+def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
+    slot = filling.slot
     assert slot in traits_of(name).slots
     built = built_of(name)
     batch = batch_of(built.processor)
     plain = built.model.eval()(**batch).logits
-    model = alignattn.patch(built.model, **choice_of(slot)).train()
+    model = fill(built.model, filling).train()
     loss = model(**batch).loss
     (loss + alignattn.alignment_loss(model) if slot == "alignment" else loss).backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch)
-    assert_counts(slot, plain, expected.logits)
+    assert_counts(filling, plain, expected.logits)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForTokenClassification)
     found = loaded(**batch)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from resumed import assert_goes_on, finetune
-from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
+from slots_taken import STEP_BY_STEP, assert_counts, fill
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.command import make_figure
 from alignattn.models.build import Material
 from alignattn.models.memn2n import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
 from alignattn.models.sentence_pair import split_pair
@@ -29,7 +31,6 @@ TASK = TextClassification(
 )
 STORIES = ["Mary went to the hall. John moved to the garden. Mary slept.", "John slept.", "the end of it"]
 QUESTIONS = ["Where is Mary?", "Where is John?", "Where?"]
-SLOTS = [slot for slot in SLOTS_TAKEN if slot != "alignment"]
 
 
 def built_of(labels=TASK.labels, **fields):
@@ -39,8 +40,33 @@ def built_of(labels=TASK.labels, **fields):
     return MemN2NForSequenceClassification.build(Material(task, rows, seed=0, config_fields=fields))
 
 
-def batch_of(tokenizer, stories=STORIES, questions=QUESTIONS):
-    return tokenizer(stories, questions, padding=True, return_tensors="pt")
+def batch_of(tokenizer, stories=STORIES, questions=QUESTIONS, **options):
+    return tokenizer(stories, questions, padding=True, return_tensors="pt", **options)
+
+
+def by_sentences(model, tokenizer, sentences, question):
+    """The last state, and a hop's weights after the other's, as Sukhbaatar et al. 2015 have them."""
+    config = model.config
+    is_adjacent, size = config.tying == ADJACENT, config.embedding_dim
+    tables = [hop.key_projection for hop in model.hops] + [model.last_values]
+    aged = list(zip(sentences, range(len(sentences) - 1, -1, -1), strict=True))
+
+    def vector(table, sentence, age=None):
+        ids = tokenizer(sentence)["input_ids"]
+        total = torch.zeros(size, dtype=table.words.weight.dtype)
+        for j, word in enumerate(ids, start=1):
+            for k in range(1, size + 1):
+                place = (1 - j / len(ids)) - (k / size) * (1 - 2 * j / len(ids))
+                total[k - 1] += (place if config.position_encoding else 1.0) * table.words.weight[word, k - 1]
+        return total if age is None or not config.temporal_encoding else total + table.ages.weight[age]
+
+    state, weights = vector(tables[0] if is_adjacent else model.question, question), []
+    for hop in range(config.hops):
+        keys, values = (tables[hop], tables[hop + 1]) if is_adjacent else (tables[0], tables[1])
+        weights.append(torch.stack([state @ vector(keys, *pair) for pair in aged]).softmax(0))
+        read = sum(weight * vector(values, *pair) for weight, pair in zip(weights[-1], aged, strict=True))
+        state = (state if is_adjacent else model.between(state)) + read
+    return state, torch.stack(weights, dim=1)
 
 
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
@@ -50,48 +76,37 @@ def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
     built = built_of(tying=tying, hops=hops, position_encoding=encodes, temporal_encoding=encodes)
     model, tokenizer = built.model.double(), built.processor
     model.apply(lambda part: [weight.data.normal_() for weight in part.parameters(recurse=False)])
-    tables = [hop.key_projection for hop in model.hops] + [model.last_values]
-
-    def vector(table, sentence, age=None):
-        ids = tokenizer(sentence)["input_ids"]
-        total = torch.zeros(5, dtype=torch.float64)
-        for j, word in enumerate(ids, start=1):
-            for k in range(1, 6):
-                weight = (1 - j / len(ids)) - (k / 5) * (1 - 2 * j / len(ids)) if encodes else 1.0
-                total[k - 1] += weight * table.words.weight[word, k - 1]
-        return total if age is None or not encodes else total + table.ages.weight[age]
-
     logits = model(**batch_of(tokenizer)).logits
     for story, question, found in zip(STORIES, QUESTIONS, logits, strict=True):
         sentences = [f"{part}." for part in story.split(". ")] if story.endswith(".") else [story]
         sentences = [sentence.replace("..", ".") for sentence in sentences]
-        state = vector(tables[0] if tying == ADJACENT else model.question, question)
-        for hop in range(hops):
-            keys, values = (tables[hop], tables[hop + 1]) if tying == ADJACENT else (tables[0], tables[1])
-            ages = range(len(sentences) - 1, -1, -1)
-            scores = torch.stack([state @ vector(keys, *pair) for pair in zip(sentences, ages, strict=True)])
-            read = sum(
-                weight * vector(values, *pair)
-                for weight, pair in zip(scores.softmax(0), zip(sentences, ages, strict=True), strict=True)
-            )
-            state = (state if tying == ADJACENT else model.between(state)) + read
+        state, _ = by_sentences(model, tokenizer, sentences, question)
         if tying == ADJACENT:
-            expected = tables[-1].words.weight[[tokenizer.get_vocab()[label] for label in TASK.labels]] @ state
+            answers = [tokenizer.get_vocab()[label] for label in TASK.labels]
+            expected = model.last_values.words.weight[answers] @ state
         else:
             expected = model.classifier(state)
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("filling", [None, *STEP_BY_STEP], ids=str)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
-def test_padding_changes_nothing_and_every_parameter_gets_a_gradient(tying):
+def test_padding_changes_nothing_wherever_it_stands(tying, filling):
+    built = built_of(tying=tying)
+    model, tokenizer = fill(built.model.double(), filling), built.processor
+    right = model(**batch_of(tokenizer)).logits
+    for row in range(3):
+        alone = model(**batch_of(tokenizer, STORIES[row : row + 1], QUESTIONS[row : row + 1]))
+        torch.testing.assert_close(alone.logits[0], right[row])
+    torch.testing.assert_close(model(**batch_of(tokenizer, padding_side="left")).logits, right)
+
+
+@pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
+def test_every_parameter_gets_a_gradient_and_an_empty_side_is_finite(tying):
     built = built_of(tying=tying, labels=("garden", "the hall", "none"))
     model, tokenizer = built.model.double(), built.processor
     assert model.classifier is not None
-    output = model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2]))
-    for row in range(3):
-        alone = model(**batch_of(tokenizer, STORIES[row : row + 1], QUESTIONS[row : row + 1]))
-        torch.testing.assert_close(alone.logits[0], output.logits[row])
-    output.loss.backward()
+    model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2])).loss.backward()
     for path, parameter in model.named_parameters():
         assert parameter.grad.abs().max() > 0, path
     empty = batch_of(tokenizer, ["", "Mary slept."], ["Where is Mary?", ""])
@@ -107,18 +122,18 @@ def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
     assert model(**batch_of(tokenizer, ["slept . the " * 3_400], QUESTIONS[:1])).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("slot", SLOTS)
+@pytest.mark.parametrize("filling", STEP_BY_STEP, ids=str)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
-def test_takes_every_slot_saves_and_loads(slot, tying, tmp_path):
+def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
     built = built_of(tying=tying)
     batch = batch_of(built.processor)
     plain = built.model(**batch).logits
-    model = alignattn.patch(built.model, **choice_of(slot))
+    model = fill(built.model, filling)
     expected = model(**batch).logits
-    assert_counts(slot, plain, expected)
+    assert_counts(filling, plain, expected)
     expected.sum().backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
-    assert bool(own) == (slot != "normalizer")
+    assert bool(own) == (filling.slot != "normalizer")
     assert all(part.grad is not None and part.grad.abs().max() > 0 for part in own)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
@@ -225,9 +240,16 @@ def test_a_run_on_a_file_of_babi_trains_resumes_predicts_and_is_drawn(tmp_path, 
     (told,) = alignattn.load_run(run).predict([("Mary went to the garden .", "Where is Mary ?")])
     assert told["prediction"] in ("bathroom", "garden")
     picture = tmp_path / "hops.svg"
-    words = ["figure", "hops", "--run", str(run), "--output_file", str(picture), "--text", "Ann ran. Mary slept."]
+    words = ["figure", "hops", "--run", str(run), "--output_file", str(picture), "--text", "Mary moved. John slept."]
     assert main(words) == 2
     assert capsys.readouterr().err.rstrip().endswith("and task 'qa1_train' reads 2: story, question")
     assert not picture.exists()
     assert main([*words, "Where?"]) == 0
-    assert "mary slept" in picture.read_text()
+    assert "john slept" in picture.read_text()
+    texts, again = ("Mary moved. John slept.", "Where?"), str(tmp_path / "again.svg")
+    drawn = make_figure(FigureOptions(kind="hops", run=(str(run),), output_file=again, text=texts))
+    assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["mary moved .", "john slept ."]
+    predictor = alignattn.load_run(run)
+    _, weights = by_sentences(predictor.model, predictor.processor, ["mary moved .", "john slept ."], "where ?")
+    shown = torch.tensor(drawn.axes[0].images[0].get_array())
+    torch.testing.assert_close(shown, weights.double(), rtol=1e-5, atol=1e-6)

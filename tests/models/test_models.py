@@ -8,12 +8,11 @@ import pytest
 import torch
 import transformers
 from conftest import ROOT
-from slots_taken import assert_counts, choice_of
+from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.attention.choices import SLOTS
 from alignattn.commands.demo.data import GENRE, generate
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
 from alignattn.models.build import build_word_model, saved_class
@@ -44,10 +43,10 @@ def built_of(name, texts=TEXTS, *, num_labels=3, embeddings=None, seed=0, config
     )
 
 
-def small_model(name, num_labels=3, dtype=torch.float64, **fields):
+def small_model(name, num_labels=3, dtype=torch.float64, filling=None, **fields):
     """A small model, in evaluation mode, and its tokenizer."""
     built = built_of(name, num_labels=num_labels, config_fields=SMALL | fields)
-    return built.model.to(dtype), built.processor
+    return fill(built.model.to(dtype), filling), built.processor
 
 
 def batch_of(tokenizer, pairs, **options):
@@ -126,10 +125,12 @@ def test_a_row_alone_gives_the_logits_and_gradients_it_gives_in_a_batch(name):
         assert_all_close(gradients(model, model(**batch_of(tokenizer, PAIRS)).logits[row : row + 1], weights), expected)
 
 
-def test_padding_on_the_left_changes_nothing(name):
-    model, tokenizer = small_model(name)
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(WORD_MODELS))
+def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
+    model, tokenizer = small_model(model_name, filling=filling)
     right = model(**batch_of(tokenizer, PAIRS)).logits
     assert_all_close([model(**batch_of(tokenizer, PAIRS, padding_side="left")).logits], [right])
+    assert_all_close([torch.cat([model(**batch_of(tokenizer, [pair])).logits for pair in PAIRS])], [right])
 
 
 def test_without_a_mask_the_padding_tokens_are_padding(name):
@@ -470,16 +471,16 @@ def test_a_batch_without_token_types_is_refused(name):
         model(tokenizer("a man", return_tensors="pt")["input_ids"])
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    built, choice = built_of(name, config_fields=SMALL), choice_of(slot)
-    if slot not in traits_of(name).slots:
+@pytest.mark.parametrize("filling", FILLINGS, ids=str)
+def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
+    built = built_of(name, config_fields=SMALL)
+    if filling.slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"no attention that a patch can reach|distribution"):
-            alignattn.patch(built.model, **choice)
+            fill(built.model, filling)
         return
     batch = batch_of(built.processor, PAIRS)
     plain = built.model.eval()(**batch).logits
-    model = alignattn.patch(built.model, **choice)
+    model = fill(built.model, filling)
     with alignattn.collect(model) as seen:
         expected = model(**batch).logits
     for layer in seen.layers:
@@ -488,7 +489,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     expected.sum().backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert all(part.grad.abs().max() > 0 for part in own)
-    assert_counts(slot, plain, expected)
+    assert_counts(filling, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)

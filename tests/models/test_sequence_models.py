@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from scipy.optimize import minimize
-from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
+from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM
 
@@ -43,9 +43,9 @@ def built_of(name, pairs=PAIRS, **fields):
     return MODELS.load(name).build(Material(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
 
 
-def small_model(name, **fields):
+def small_model(name, filling=None, **fields):
     built = built_of(name, **fields)
-    return built.model.double(), batch_of(built.processor)
+    return fill(built.model.double(), filling), batch_of(built.processor)
 
 
 def batch_of(tokenizer, pairs=PAIRS):
@@ -58,8 +58,9 @@ def without_labels(batch):
     return {name: values for name, values in batch.items() if name != "labels"}
 
 
-def test_padding_changes_nothing_wherever_it_stands(name):
-    model, batch = small_model(name)
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(WRITING))
+def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
+    model, batch = small_model(model_name, filling)
     output, (written, probable) = model(**batch), model.write(**without_labels(batch))
     log_probability = log_likelihood(output.logits, batch["labels"])
     torch.testing.assert_close(output.loss, -log_probability.mean())
@@ -114,18 +115,18 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
     assert (written[:, : right.shape[1]] == right).all(dim=1).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("slot", SLOTS_TAKEN)
-def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    choice, built = choice_of(slot), built_of(name)
+@pytest.mark.parametrize("filling", FILLINGS, ids=str)
+def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
+    built, slot = built_of(name), filling.slot
     if slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=REFUSED):
-            check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
+            check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
         with pytest.raises(AlignAttnError, match=REFUSED):
-            alignattn.patch(built.model, **choice)
+            fill(built.model, filling)
         return
     batch = batch_of(built.processor)
     plain = built.model.eval()(**batch).logits
-    model = alignattn.patch(built.model, **choice).train()
+    model = fill(built.model, filling).train()
     loss = model(**batch).loss
     if slot == "alignment":
         loss = loss + alignattn.alignment_loss(model)
@@ -133,7 +134,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch).logits
-    assert_counts(slot, plain, expected)
+    assert_counts(filling, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSeq2SeqLM)
     torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)

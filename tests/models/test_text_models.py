@@ -1,9 +1,11 @@
 """The classifiers of single texts against their equations, over the registry."""
 
+import gc
+
 import pytest
 import torch
-from slots_taken import SLOTS_TAKEN, assert_counts, choice_of
-from transformers import AutoModelForSequenceClassification
+from slots_taken import FILLINGS, assert_counts, fill, with_fillings
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainerCallback
 
 import alignattn
 from alignattn import AlignAttnError
@@ -33,18 +35,19 @@ def built_of(name, texts=TEXTS, **fields):
     return MODELS.load(name).build(Material(TASK, rows, seed=0, config_fields=SMALL | fields))
 
 
-def small_model(name, **fields):
+def small_model(name, filling=None, **fields):
     """A small model in float64 and in evaluation mode, and its tokenizer."""
     built = built_of(name, **fields)
-    return built.model.double(), built.processor
+    return fill(built.model.double(), filling), built.processor
 
 
 def batch_of(tokenizer, texts=TEXTS, **options):
     return tokenizer(texts, padding=True, return_tensors="pt", **options)
 
 
-def test_padding_changes_nothing_wherever_it_stands(name):
-    model, tokenizer = small_model(name)
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
+def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
+    model, tokenizer = small_model(model_name, filling)
     logits = model(**batch_of(tokenizer)).logits
     for text, of_batch in zip(TEXTS, logits, strict=True):
         torch.testing.assert_close(model(**batch_of(tokenizer, [text])).logits[0], of_batch)
@@ -72,6 +75,48 @@ def test_every_parameter_gets_a_gradient_and_an_empty_text_is_finite(name):
         assert model(**batch_of(tokenizer, texts)).logits.isfinite().all()
 
 
+class LiveTensors(TrainerCallback):
+    """Counts the bytes of all tensors that are there after each step."""
+
+    def __init__(self):
+        self.bytes = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        gc.collect()
+        # By type: some proxies among the objects answer isinstance by what they stand for, which need not be there.
+        tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+        self.bytes.append(sum(storages.values()))
+
+
+STEPS, WARM_STEPS = 30, 3
+"""Of an epoch, and those until the optimizer and the Trainer have all their state."""
+
+
+@pytest.mark.parametrize(
+    "attention", [None, *(f for f in FILLINGS if f.slot in ("value", "alignment"))], ids=lambda one: str(one or "plain")
+)
+def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
+    if attention and attention.slot not in traits_of(name).slots:
+        return
+    built, live = built_of(name, TEXTS * STEPS), LiveTensors()
+    rows = [built.processor(text) | {"labels": label} for text, label in zip(TEXTS, (0, 1, 2, 0), strict=True)]
+    args = alignattn.AlignmentTrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, num_train_epochs=1, per_device_train_batch_size=4, logging_steps=1,
+        report_to=[], disable_tqdm=True, save_strategy="no", train_sampling_strategy="sequential",
+    )  # fmt: skip
+    alignattn.AlignmentTrainer(
+        model=fill(built.model, attention),
+        args=args,
+        train_dataset=rows * STEPS,
+        data_collator=DataCollatorWithPadding(built.processor, padding="max_length", max_length=16),
+        callbacks=[live],
+    ).train()
+    assert len(live.bytes) == STEPS
+    # At the last step no next batch waits.
+    assert len(set(live.bytes[WARM_STEPS:-1])) == 1, str(live.bytes)
+
+
 def test_learns_32_rows_by_heart(name):
     generator = torch.Generator().manual_seed(0)
     words = ["".join(chr(97 + letter) for letter in torch.randint(26, (3,), generator=generator)) for _ in range(40)]
@@ -87,17 +132,17 @@ def test_learns_32_rows_by_heart(name):
     assert (model(**batch).logits.argmax(1) == labels).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("slot", SLOTS_TAKEN)
-def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
-    choice, built = choice_of(slot), built_of(name)
+@pytest.mark.parametrize("filling", FILLINGS, ids=str)
+def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
+    built, slot = built_of(name), filling.slot
     if slot not in traits_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
-            check_fits(ModelOptions(model=name, **{slot: SLOTS_TAKEN[slot]}), TASK)
+            check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
-            alignattn.patch(built.model, **choice)
+            fill(built.model, filling)
         return
     plain = built.model.eval()(**batch_of(built.processor)).logits
-    model = alignattn.patch(built.model, **choice).train()
+    model = fill(built.model, filling).train()
     loss = model(**batch_of(built.processor), labels=torch.tensor([0, 1, 2, 0])).loss
     if slot == "alignment":
         loss = loss + alignattn.alignment_loss(model)
@@ -105,7 +150,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, slot, tmp_path):
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
     expected = model.eval()(**batch_of(built.processor)).logits
-    assert_counts(slot, plain, expected)
+    assert_counts(filling, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     assert loaded.alignattn.config == model.alignattn.config

@@ -7,15 +7,19 @@ from alignattn.plots import (
     CurvePanel,
     DifferenceLine,
     DifferencePanel,
+    ImagePanel,
     LinePanel,
     PointPanel,
     Spread,
+    TokenMapPanel,
     draw_bars,
     draw_curves,
     draw_differences,
+    draw_image_attention,
     draw_lines,
     draw_overview,
     draw_points,
+    draw_token_maps,
     svg_text,
     write_figure,
 )
@@ -47,6 +51,49 @@ def test_an_overview_has_bars_with_one_digit_above_clouds():
     assert [text.get_text() for text in figure.axes[0].texts] == ["78.7", "5.0"]
     assert [text.get_text() for text in figure.axes[2].get_legend().get_texts()] == ["queries", "keys"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+
+
+def labels_of(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_cells_lie_over_the_part_of_the_picture_that_they_are_of_and_words_below_it():
+    pixels = [[[x / 6, y / 4, 0.0] for x in range(6)] for y in range(4)]
+    panels = [
+        ImagePanel("first", pixels, [[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]], ["what", "$is"], [0.25, 0.75]),
+        ImagePanel("second", pixels, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.9]], ["it"], [1.0]),
+    ]
+    figure = draw_image_attention(panels, title="all", cells="weight")
+    pictures, words = figure.axes[:2], figure.axes[2:4]
+    for panel, above, below in zip(panels, pictures, words, strict=True):
+        picture, cells = above.images
+        assert picture.get_array().tolist() == panel.pixels
+        assert cells.get_array().tolist() == panel.cells
+        # Both fill one frame from its upper left corner on, and one scale holds for all cells.
+        assert list(picture.get_extent()) == list(cells.get_extent()) == [0, 6, 4, 0]
+        assert picture.origin == cells.origin == "upper"
+        assert cells.get_clim() == (0, 0.9)
+        assert above.get_title() == panel.title
+        assert [bar.get_width() for bar in below.patches] == panel.word_weights
+        assert labels_of(below.yaxis) == panel.words
+        assert below.get_ylim()[0] > below.get_ylim()[1]
+    assert {axes.get_ylabel() for axes in figure.axes[4:]} == {"weight"}
+
+
+def test_a_token_map_has_a_row_a_query_and_a_column_a_key():
+    panels = [
+        TokenMapPanel("a", ["K", "AE"], [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5]], ["c", "a", "$t$"]),
+        TokenMapPanel("b", ["x", "y"], [[1.0, 0.0], [0.25, 0.75]]),
+    ]
+    figure = draw_token_maps(panels, title="all")
+    for panel, axes in zip(panels, figure.axes[:2], strict=True):
+        (drawn,) = axes.images
+        assert drawn.get_array().tolist() == panel.weights
+        assert drawn.get_clim() == (0, 1)
+        assert drawn.origin == "upper"
+        assert labels_of(axes.yaxis) == panel.tokens
+        assert labels_of(axes.xaxis) == (panel.attended or panel.tokens)
+        assert axes.get_title() == panel.title
 
 
 def test_differences_stand_in_their_rows_with_their_intervals():

@@ -84,8 +84,11 @@ def see_written(folder: Path, options: FigureOptions) -> Written:
     written = kind.written(model, batch, split.options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=written)
-    weights = model.weights_of_words([layer.weights for layer in seen.layers])[0]
+    # Of several beams the likeliest need not be the longest.
+    is_word = written[0] != model.config.pad_token_id
+    weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
     name_of = predictor.processor.convert_ids_to_tokens
+    words = name_of(written[0, is_word])
     if isinstance(run.task, ImageToText):
-        return Written(name_of(written[0]), weights, pixels=batch["image"][0])
-    return Written(name_of(written[0]), weights, name_of(batch["input_ids"][0]))
+        return Written(words, weights, pixels=batch["image"][0])
+    return Written(words, weights, name_of(batch["input_ids"][0]))

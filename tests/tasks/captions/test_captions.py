@@ -2,13 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from slots_taken import STEP_BY_STEP
 from transformers import AutoModelForImageTextToText
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.command import make_figure
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.runs.model_options import ModelOptions, check_fits
@@ -24,9 +28,7 @@ SMALL = {"vocab_size": 8, "target_vocab_size": 8, "embedding_dim": 8, "hidden_di
 
 
 SLOTS_TAKEN = (
-    {"score": "additive"},
-    {"normalizer": "sparsemax"},
-    {"value": "qvi", "value_options": {"init": "paper"}},
+    *(filling.arguments for filling in STEP_BY_STEP),
     {"score": "additive", "normalizer": "csoftmax", "value": "qvi", "normalizer_options": {"fertility": 0.5}},
 )
 
@@ -65,10 +67,28 @@ def test_a_run_learns_captions_and_predicts_and_draws_them(task_file, tmp_path):
     assert json.loads((run / "results.json").read_text())["metrics"]["validation"]["exact"] == 1
     (found,) = alignattn.load_run(run).predict([str(tmp_path / "blue.png")])
     assert found["prediction"] == "all of it is blue"
-    picture = tmp_path / "drawn.png"
-    words = ["figure", "written", "--run", str(run), "--text", str(tmp_path / "red.png"), "--output_file", str(picture)]
-    assert main(words) == 0
-    assert picture.stat().st_size > 0
+    image = str(tmp_path / "red.png")
+    drawn = make_figure(
+        FigureOptions(kind="written", run=(str(run),), output_file=str(tmp_path / "drawn.png"), text=(image,))
+    )
+    panels = [axes for axes in drawn.axes if axes.get_title()]
+    assert [axes.get_title() for axes in panels][:-1] == ["all", "of", "it", "is", "red"]
+    for axes in panels:
+        pixels, cells = (shown.get_array() for shown in axes.images)
+        assert pixels.tolist() == pytest.approx(np.asarray(Image.open(image)) / 255, abs=1e-6)
+        assert cells.shape == (8, 8)
+        assert cells.sum() == pytest.approx(1, rel=1e-5)
+
+
+def test_cells_are_counted_row_by_row_from_the_upper_left():
+    model, image = make_model(conv_channels=[8, 8]), torch.zeros(1, 3, 16, 16)
+    plain = model.seen(image).tokens
+    for row, column in ((0, 1), (1, 0)):
+        changed = image.clone()
+        changed[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = torch.rand(3, 8, 8)
+        # A norm over groups of channels changes all cells a little.
+        differences = (model.seen(changed).tokens - plain)[0].norm(dim=-1).view(2, 2, 2, 2).sum(dim=(1, 3))
+        assert differences.argmax() == 2 * row + column, differences
 
 
 @pytest.mark.parametrize("fields", [{}, {"hard_attention": True}, {"attends_first": True}], ids=str)

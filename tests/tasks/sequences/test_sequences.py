@@ -3,6 +3,7 @@
 import json
 from itertools import product
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import resumed
@@ -10,6 +11,8 @@ from datasets import Dataset
 
 import alignattn
 from alignattn.cli import main
+from alignattn.commands.figure import FigureOptions
+from alignattn.commands.figure.command import make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sequences.cmudict import cmudict_rows
@@ -71,10 +74,20 @@ def test_a_run_writes_and_is_predicted_by_beams(task_file, tmp_path):
     table = pq.read_table(run / "predictions.parquet").to_pylist()
     assert metrics["exact"] == sum(row["edits"] == 0 for row in table) / len(WORDS)
     assert metrics["error_rate"] == sum(row["edits"] for row in table) / sum(row["length"] for row in table)
-    picture = tmp_path / "abc.png"
-    assert main(["figure", "written", "--run", str(run), "--text", "abc", "--output_file", str(picture)]) == 0
-    assert picture.stat().st_size > 0
     predictor = alignattn.load_run(run)
+    drawn = make_figure(
+        FigureOptions(kind="written", run=(str(run),), output_file=str(tmp_path / "abc.png"), text=("abc",))
+    )
+    (told,) = predictor.predict(["abc"])
+    read, written = (
+        [label.get_text() for label in axis.get_ticklabels()] for axis in (drawn.axes[0].xaxis, drawn.axes[0].yaxis)
+    )
+    # Where the most that may be written is reached there is no end; what fills up shorter beams is not drawn.
+    assert " ".join(written).removesuffix(" [EOS]") == told["prediction"]
+    assert read == ["a", "b", "c", "[EOS]"]
+    weights = np.asarray(drawn.axes[0].images[0].get_array())
+    assert weights.shape == (len(written), len(read))
+    assert weights.sum(axis=1) == pytest.approx(1, rel=1e-5)
     for batch_size in (1, 27):
         found = predictor.predict(WORDS, batch_size=batch_size)
         assert [row["prediction"] for row in found] == [row["prediction"] for row in table]
