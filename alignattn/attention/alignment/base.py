@@ -46,12 +46,13 @@ class TokenMeasure:
     def of(cls, query: Tensor, mask: Tensor | None) -> "TokenMeasure":
         """Build it for queries `[..., B, H, n, d]` and a mask `[1 or C, 1 or 2, B, n]` (True = a real token)."""
         batch, _, length, _ = query.shape[-4:]
+        dtype = computed_in(query)
         if mask is None:
-            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1))
-            return cls(probability, query.new_full((1, batch), 1 / batch), None)
-        real = mask.to(query.dtype)
+            probability = query.new_full((1, 1, batch, length), 1 / max(length, 1), dtype=dtype)
+            return cls(probability, query.new_full((1, batch), 1 / batch, dtype=dtype), None)
+        real = mask.to(dtype)
         count = real.sum(dim=-1)
-        has_tokens = (count > 0).all(dim=1).to(query.dtype)
+        has_tokens = (count > 0).all(dim=1).to(dtype)
         samples = has_tokens.sum(dim=-1, keepdim=True).clamp(min=1)
         return cls(real / count.clamp(min=1)[..., None], has_tokens / samples, mask)
 
@@ -225,7 +226,7 @@ class Alignment(nn.Module, ABC):
         if not calls[0].is_of_same_tokens:
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
-        both = both.to(torch.promote_types(both.dtype, torch.float32))
+        both = both if self._reads_own_type(both) else both.to(computed_in(both))
         both = both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
         return self._losses(both, _masks_of(calls), layers)
 
@@ -233,12 +234,17 @@ class Alignment(nn.Module, ABC):
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
-            features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer.
+            features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer, in the
+                type that the loss is computed in, or in the model's where `_reads_own_type`.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
         losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
         return losses * self._head_weight(features.shape[4]), diagnostics.detach()
+
+    def _reads_own_type(self, features: Tensor) -> bool:
+        """Whether a kernel takes features in the model's own type: a copy of them in float32 is then spared."""
+        return False
 
     def _head_weight(self, heads: int) -> float:
         return 1 / heads if self.head_reduction == "mean" else 1.0
@@ -296,6 +302,11 @@ def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:
             part = []
         part.append(call)
     yield part
+
+
+def computed_in(features: Tensor) -> torch.dtype:
+    """Return the type that a loss of features is computed in: float32 at least."""
+    return torch.promote_types(features.dtype, torch.float32)
 
 
 def sum_of(scalars: Iterable[Tensor]) -> Tensor:

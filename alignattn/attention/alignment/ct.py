@@ -15,7 +15,12 @@ from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator
 from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_TRANSPORTED, takes_kernels
+from alignattn.attention.kernels.choice import (
+    WIDEST_DISCRIMINATED,
+    WIDEST_HIDDEN,
+    WIDEST_TRANSPORTED,
+    takes_kernels,
+)
 
 FEATURE_DIM = 16
 
@@ -59,14 +64,12 @@ class CTAlignment(Alignment):
         points: int | None = None,
     ) -> None:
         super().__init__(head_dim, num_layers=num_layers, head_reduction=head_reduction, points=points)
+        self.hidden_dim, self.feature_dim = hidden_dim, feature_dim
         self.navigator = Navigator(head_dim, hidden_dim, feature_dim, num_layers)
         self.critic = Discriminator(head_dim, hidden_dim, feature_dim, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
-        navigated = self.navigator(rows, layers).view(shape)
-        criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
-        unit = unit_vectors(criticised).view(shape)
+        navigated, unit = self._vectors(features, layers)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
         if takes_kernels(features, navigated.shape[-1], WIDEST_TRANSPORTED):
             from alignattn.attention.kernels.transport import weighted_similarity
@@ -82,6 +85,23 @@ class CTAlignment(Alignment):
             offset = mean_query - mean_key
             gaps = (offset.norm(dim=-1).mean(dim=-1) * tokens.sample_weight).sum(dim=-1)
         return losses, gaps
+
+    def _vectors(self, features: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the navigator's vectors, and the critic's of length 1, `[C, 2, B, n, H, f]`."""
+        if self._reads_own_type(features):
+            from alignattn.attention.kernels.networks import transport_vectors
+
+            return transport_vectors(features, self.navigator, self.critic, layers)
+        rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
+        navigated = self.navigator(rows, layers).view(shape)
+        criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
+        return navigated, unit_vectors(criticised).view(shape)
+
+    def _reads_own_type(self, features: Tensor) -> bool:
+        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
+        fits = fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN)
+        fits = fits and takes_kernels(features, self.feature_dim, WIDEST_TRANSPORTED)
+        return fits and NetworkPass.knows(self.navigator, self.critic)
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd, samples of one length at a time."""

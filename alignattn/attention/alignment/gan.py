@@ -47,8 +47,7 @@ class GANAlignment(Alignment):
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
-        if fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN) and NetworkPass.knows(self.discriminator):
+        if self._reads_own_type(features):
             from alignattn.attention.kernels.discriminator import discriminated
 
             losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
@@ -61,6 +60,12 @@ class GANAlignment(Alignment):
         with torch.no_grad():
             accuracy = ((against < 0) * weight).sum(dim=(1, 2, 3, 4)) / (2 * features.shape[4])
         return (F.softplus(against) * weight).sum(dim=(1, 2, 3, 4)), accuracy
+
+    def _reads_own_type(self, features: Tensor) -> bool:
+        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
+        return (
+            fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN) and NetworkPass.knows(self.discriminator)
+        )
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""

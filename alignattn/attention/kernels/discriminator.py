@@ -7,13 +7,14 @@ programs: there are no atomics, so that a step is the same each time.
 
 Arithmetic, for a row of d features (hidden layer h): two products of d × d and one of d × h forward, as many backward
 in the row and as many in the weights, 12 d² + 6 d h operations in all, 55,000 at d = 64 and h = 16. Memory: 8 d bytes
-a row in float32, 512 at d = 64, and a program's 2 d² + d h sums once. That is 108 operations a byte, where an H100 has
-148 for each byte it reads (495 TFLOP/s of TF32 at 3.35 TB/s): at `high` and `medium` precision
-(`torch.set_float32_matmul_precision`) memory is the limit, at `highest`, with three times the products, arithmetic. By
-the data sheet: nothing was measured on a GPU yet. Compiled for one (`benchmarks/registers.py`), the weights take 164 KB
-of shared memory, which is why a GPU has no wider one; the interpreter takes 128.
+a row in float32, 512 at d = 64, half of that in 16 bits, and a program's 2 d² + d h sums once. That is 108 operations a
+byte, or 216, where an H100 has 148 for each byte it reads (495 TFLOP/s of TF32 at 3.35 TB/s): in float32 at `high` and
+`medium` precision (`torch.set_float32_matmul_precision`) memory is the limit, else arithmetic, and so at `highest`,
+with three times the products. By the data sheet: nothing was measured on a GPU yet. Compiled for one
+(`benchmarks/registers.py`), the weights take 164 KB of shared memory, which is why a GPU has no wider one; the
+interpreter takes 128.
 
-Queries and keys come stacked and in float32, as the other losses take them: that copy is not spared.
+Queries and keys come in the projections' own order and type, and stacked: that copy is not spared.
 """
 
 from typing import Any, cast
@@ -24,8 +25,19 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator, Linear
+from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator
 from alignattn.attention.kernels.choice import precision, width_of_tile
+from alignattn.attention.kernels.layers import (
+    highway,
+    leaky,
+    linear,
+    matrix,
+    parameters_of,
+    store_matrix,
+    to_highway,
+    to_leaky,
+    vector,
+)
 
 BLOCK_ROWS = 16
 """Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
@@ -71,20 +83,16 @@ def _losses(
     units = tl.arange(0, HIDDEN)
     is_column = columns < size
     is_unit = units < hidden_size
-    square = columns[:, None] * size + columns[None, :]
-    in_square = is_column[:, None] & is_column[None, :]
-    oblong = units[:, None] * size + columns[None, :]
-    in_oblong = is_unit[:, None] & is_column[None, :]
 
     highway_weight += layer * 2 * size * size
     highway_bias += layer * 2 * size
-    gate_weight = tl.load(highway_weight + square, mask=in_square, other=0.0)
-    transform_weight = tl.load(highway_weight + size * size + square, mask=in_square, other=0.0)
-    gate_bias = tl.load(highway_bias + columns, mask=is_column, other=0.0)
-    transform_bias = tl.load(highway_bias + size + columns, mask=is_column, other=0.0)
-    first = tl.load(first_weight + layer * hidden_size * size + oblong, mask=in_oblong, other=0.0)
-    bias_of_first = tl.load(first_bias + layer * hidden_size + units, mask=is_unit, other=0.0)
-    second = tl.load(second_weight + layer * hidden_size + units, mask=is_unit, other=0.0)
+    gate_weight = matrix(highway_weight, columns, columns, size, size)
+    transform_weight = matrix(highway_weight + size * size, columns, columns, size, size)
+    gate_bias = vector(highway_bias, columns, size)
+    transform_bias = vector(highway_bias + size, columns, size)
+    first = matrix(first_weight + layer * hidden_size * size, units, columns, hidden_size, size)
+    bias_of_first = vector(first_bias + layer * hidden_size, units, hidden_size)
+    second = vector(second_weight + layer * hidden_size, units, hidden_size)
     bias_of_second = tl.load(second_bias + layer)
 
     losses = tl.zeros([BLOCK], tl.float32)
@@ -103,15 +111,11 @@ def _losses(
         row = call.to(tl.int64) * length + index
         places = row[:, None] * size + columns[None, :]
         there = is_row[:, None] & is_column[None, :]
-        x = tl.load(rows + places, mask=there, other=0.0)
+        x = tl.load(rows + places, mask=there, other=0.0).to(tl.float32)
         share = tl.load(weight + row // heads, mask=is_row, other=0.0)
 
-        gate = tl.sigmoid(tl.dot(x, tl.trans(gate_weight), input_precision=PRECISION) + gate_bias[None, :])
-        transform = tl.dot(x, tl.trans(transform_weight), input_precision=PRECISION) + transform_bias[None, :]
-        transform = tl.maximum(transform, 0.0)
-        output = x + gate * (transform - x)
-        hidden = tl.dot(output, tl.trans(first), input_precision=PRECISION) + bias_of_first[None, :]
-        hidden = tl.where(hidden > 0, hidden, SLOPE * hidden)
+        gate, transform, output = highway(x, gate_weight, gate_bias, transform_weight, transform_bias, PRECISION)
+        hidden = leaky(linear(output, first, bias_of_first, PRECISION), SLOPE)
         logits = tl.sum(hidden * second[None, :], axis=1) + bias_of_second
         sign = tl.where(index < length // 2, -1.0, 1.0)
         against = sign * logits
@@ -120,13 +124,11 @@ def _losses(
 
         if HAS_GRADIENT:
             to_logits = sign * tl.sigmoid(against) * share
-            to_hidden = to_logits[:, None] * second[None, :] * tl.where(hidden > 0, 1.0, SLOPE)
+            to_hidden = to_leaky(to_logits[:, None] * second[None, :], hidden, SLOPE)
             to_output = tl.dot(to_hidden, first, input_precision=PRECISION)
-            to_transform = tl.where(transform > 0, to_output * gate, 0.0)
-            to_x = to_output * (1.0 - gate)
-            to_gate = to_x * (output - x)
-            to_x += tl.dot(to_gate, gate_weight, input_precision=PRECISION)
-            to_x += tl.dot(to_transform, transform_weight, input_precision=PRECISION)
+            to_x, to_gate, to_transform = to_highway(
+                to_output, x, gate_weight, transform_weight, gate, transform, output, PRECISION
+            )
             tl.store(to_rows + places, -to_x, mask=there)
             to_second_bias += to_logits
             to_second += tl.sum(to_logits[:, None] * hidden, axis=0)
@@ -142,54 +144,77 @@ def _losses(
     tl.store(sums + 1, tl.sum(hits, axis=0))
     if HAS_GRADIENT:
         sums += 2
-        tl.store(sums + square, to_gate_weight, mask=in_square)
-        tl.store(sums + size * size + square, to_transform_weight, mask=in_square)
+        store_matrix(sums, to_gate_weight, columns, columns, size, size)
+        store_matrix(sums + size * size, to_transform_weight, columns, columns, size, size)
         sums += 2 * size * size
         tl.store(sums + columns, to_gate_bias, mask=is_column)
         tl.store(sums + size + columns, to_transform_bias, mask=is_column)
         sums += 2 * size
-        tl.store(sums + oblong, to_first, mask=in_oblong)
+        store_matrix(sums, to_first, units, columns, hidden_size, size)
         sums += hidden_size * size
         tl.store(sums + units, to_first_bias, mask=is_unit)
         tl.store(sums + hidden_size + units, to_second, mask=is_unit)
         tl.store(sums + 2 * hidden_size, tl.sum(to_second_bias, axis=0))
 
 
+def _results(features: Tensor, parameters: list[Tensor], has_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Memory for the rows' gradient and for the programs' sums."""
+    calls, rows = features.shape[0], features[0].numel() // features.shape[-1]
+    programs = min(triton.cdiv(rows, BLOCK_ROWS), max(1, PROGRAMS // calls))
+    count = sum(tensor[0].numel() for tensor in parameters) if has_gradient else 0
+    # The scale that keeps a gradient from float16's smallest numbers comes after it.
+    dtype = torch.float32 if features.dtype == torch.float16 else features.dtype
+    to_features = features.new_empty(features.shape if has_gradient else (0,), dtype=dtype)
+    return to_features, features.new_empty(calls, programs, 2 + count, dtype=torch.float32)
+
+
+# An operator, which a compiler takes as it is.
+@torch.library.custom_op("alignattn::discriminate", mutates_args=())
+def _discriminate(
+    features: Tensor, weight: Tensor, parameters: list[Tensor], has_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    to_features, sums = _results(features, parameters, has_gradient)
+    calls, heads, size = features.shape[0], *features.shape[-2:]
+    layers, hidden_size, _ = parameters[2].shape
+    _losses[sums.shape[:2]](
+        features,
+        weight,
+        *parameters,
+        to_features,
+        sums,
+        calls // layers,
+        features[0].numel() // size,
+        heads,
+        size,
+        hidden_size,
+        sums.shape[-1],
+        SLOPE=LEAKY_SLOPE,
+        HAS_GRADIENT=has_gradient,
+        BLOCK=BLOCK_ROWS,
+        WIDTH=max(NARROWEST, width_of_tile(size)),
+        HIDDEN=width_of_tile(hidden_size),
+        PRECISION=precision(),
+        num_warps=WARPS,
+    )
+    return to_features, sums
+
+
+@_discriminate.register_fake
+def _of_shapes(features: Tensor, weight: Tensor, parameters: list[Tensor], has_gradient: bool) -> tuple[Tensor, Tensor]:
+    return _results(features, parameters, has_gradient)
+
+
 class _Discriminated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        calls, heads, size = features.shape[0], *features.shape[-2:]
-        length = features[0].numel() // size
-        layers, hidden_size, _ = parameters[2].shape
         has_gradient = any(ctx.needs_input_grad)
-        programs = min(triton.cdiv(length, BLOCK_ROWS), max(1, PROGRAMS // calls))
+        to_features, sums = _discriminate(features, weight, list(parameters), has_gradient)
         counts = [tensor[0].numel() for tensor in parameters]
-        sums = features.new_empty(calls, programs, 2 + has_gradient * sum(counts))
-        to_features = torch.empty_like(features) if has_gradient else features
-        _losses[(calls, programs)](
-            features,
-            weight,
-            *parameters,
-            to_features,
-            sums,
-            calls // layers,
-            length,
-            heads,
-            size,
-            hidden_size,
-            sums.shape[-1],
-            SLOPE=LEAKY_SLOPE,
-            HAS_GRADIENT=has_gradient,
-            BLOCK=BLOCK_ROWS,
-            WIDTH=max(NARROWEST, width_of_tile(size)),
-            HIDDEN=width_of_tile(hidden_size),
-            PRECISION=precision(),
-            num_warps=WARPS,
-        )
         losses, hits, *to_parameters = sums.sum(dim=1).split([1, 1, *counts] if has_gradient else [1, 1], dim=1)
         if has_gradient:
             ctx.save_for_backward(to_features, *to_parameters)
             ctx.shapes = [tensor.shape for tensor in parameters]
+            ctx.dtype = features.dtype
         losses, hits = losses.flatten(), hits.flatten()
         ctx.mark_non_differentiable(hits)
         return losses, hits
@@ -204,7 +229,7 @@ class _Discriminated(torch.autograd.Function):
             gradient.view(shape[0], -1, gradient.shape[1]).sum(dim=1).view(shape)
             for gradient, shape in zip(scaled, ctx.shapes, strict=True)
         ]
-        return to_features * scale.view(-1, 1, 1, 1, 1, 1), None, *of_layers
+        return (to_features * scale.view(-1, 1, 1, 1, 1, 1)).to(ctx.dtype), None, *of_layers
 
 
 def discriminated(features: Tensor, weight: Tensor, network: Discriminator, layers: slice) -> tuple[Tensor, Tensor]:
@@ -213,14 +238,14 @@ def discriminated(features: Tensor, weight: Tensor, network: Discriminator, laye
     The discriminator descends the loss, queries and keys ascend it.
 
     Args:
-        features: queries and keys, float32 `[C, 2, B, n, H, d]`, with as many calls in succession of each layer.
+        features: queries and keys `[C, 2, B, n, H, d]`, float32 or of 16 bits, with as many calls in succession of each
+            layer.
         weight: of each token, `[1 or C, 1 or 2, B, n]`.
         network: of one output.
         layers: whose networks.
     """
-    highway, first, _, second = cast(Any, network)
-    linear: tuple[Linear, ...] = (highway.gate_and_transform, first, second)
-    parameters = [tensor.contiguous() for layer in linear for tensor in layer.parameters_for(features, layers)]
+    of_highway, first, _, second = cast(Any, network)
+    parameters = parameters_of((of_highway.gate_and_transform, first, second), features, layers)
     weight = weight.expand(features.shape[:4]).contiguous()
     found: tuple[Tensor, Tensor] = _Discriminated.apply(features.contiguous(), weight, *parameters)
     return found

@@ -446,6 +446,100 @@ def _tile(most: int, length: int) -> int:
     return max(SMALLEST_TILE, min(most, triton.next_power_of_2(length)))
 
 
+def _seen(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    power: int,
+    scale: float,
+    dropout: float,
+) -> tuple[tuple[float | int, ...], dict[str, Any], dict[str, int]]:
+    """Return what the kernels are given besides tensors: numbers, constants, and the sizes of tiles of queries."""
+    _, row_count, heads, features = query.shape
+    strides = (0, 0, 0) if mask is None else (mask.stride(0), mask.stride(1), mask.stride(2))
+    kind = {"HAS_MASK": mask is not None, "HAS_DROPOUT": dropout > 0, "POWER": power, "PRECISION": precision()}
+    kind |= {"WIDTH": width_of_tile(features)}
+    tiles = {"ROWS": _tile(ROWS, row_count), "KEYS": _tile(KEYS[key.element_size()], key.shape[1])}
+    return (scale, dropout, row_count, key.shape[1], heads, features, *strides), kind, tiles
+
+
+def _of_queries(query: Tensor) -> Tensor:
+    batch, row_count, heads, _ = query.shape
+    return query.new_empty(batch, heads, row_count, dtype=torch.float32)
+
+
+# Operators, which a compiler takes as they are.
+@torch.library.custom_op("alignattn::sparse_attention", mutates_args=())
+def _sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    alphas: Tensor | None,
+    seed: Tensor | None,
+    power: int,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    largests, thresholds, attended = _of_queries(query), _of_queries(query), torch.empty_like(query)
+    numbers, kind, tiles = _seen(query, key, mask, power, scale, dropout)
+    batch, row_count, heads, _ = query.shape
+    _attend[(batch * heads, triton.cdiv(row_count, tiles["ROWS"]))](
+        *(query, key, value, *_instead(thresholds, mask, alphas, seed), attended, largests, thresholds, *numbers),
+        MIDDLES=BISECTIONS,
+        STEPS=BISECTIONS + NEWTON_STEPS,
+        num_warps=WARPS,
+        **kind,
+        **tiles,
+    )
+    return attended, largests, thresholds
+
+
+@torch.library.custom_op("alignattn::sparse_attention_backward", mutates_args=())
+def _to_sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    alphas: Tensor | None,
+    seed: Tensor | None,
+    largests: Tensor,
+    thresholds: Tensor,
+    to_attended: Tensor,
+    power: int,
+    scale: float,
+    dropout: float,
+    has_alpha: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    to_query, to_key, to_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    means, to_alphas = torch.empty_like(thresholds), torch.empty_like(thresholds)
+    numbers, kind, tiles = _seen(query, key, mask, power, scale, dropout)
+    given = (query, key, value, *_instead(thresholds, mask, alphas, seed), to_attended, largests, thresholds)
+    batch, row_count, heads, _ = query.shape
+    _to_queries[(batch * heads, triton.cdiv(row_count, tiles["ROWS"]))](
+        *(*given, to_query, means, to_alphas, *numbers), HAS_ALPHA=has_alpha, num_warps=WARPS, **kind, **tiles
+    )
+    _to_keys[(batch * heads, triton.cdiv(key.shape[1], TILE_OF_KEYS))](
+        *(*given, means, to_key, to_value, *numbers), TILE=TILE_OF_KEYS, num_warps=WARPS_OF_KEYS, **kind
+    )
+    return to_query, to_key, to_value, to_alphas
+
+
+@_sparse_attention.register_fake
+def _attended_of_shapes(query: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), _of_queries(query), _of_queries(query)
+
+
+@_to_sparse_attention.register_fake
+def _gradients_of_shapes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), _of_queries(query)
+
+
+def _instead(any_tensor: Tensor, *extras: Tensor | None) -> list[Tensor]:
+    """What a kernel has no use of is never read: anything stands in its place."""
+    return [any_tensor if extra is None else extra for extra in extras]
+
+
 class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -459,47 +553,19 @@ class _Attended(torch.autograd.Function):
         scale: float,
         dropout: float,
     ) -> Tensor:
-        batch, row_count, heads, features = query.shape
-        largests, thresholds = query.new_empty(2, batch, heads, row_count, dtype=torch.float32)
-        attended = torch.empty_like(query)
         seed = torch.randint(2**31, (1,), device=query.device) if dropout else None
-        strides = (0, 0, 0) if mask is None else (mask.stride(0), mask.stride(1), mask.stride(2))
-        ctx.numbers = (scale, dropout, row_count, key.shape[1], heads, features, *strides)
-        ctx.kind = {"HAS_MASK": mask is not None, "HAS_DROPOUT": dropout > 0, "POWER": power, "PRECISION": precision()}
-        ctx.kind |= {"WIDTH": width_of_tile(features)}
-        ctx.tiles = {"ROWS": _tile(ROWS, row_count), "KEYS": _tile(KEYS[key.element_size()], key.shape[1])}
-        # What a kernel has no use of is never read: anything stands in its place.
-        extras = [thresholds if extra is None else extra for extra in (mask, alphas, seed)]
-        _attend[(batch * heads, triton.cdiv(row_count, ctx.tiles["ROWS"]))](
-            *(query, key, value, *extras, attended, largests, thresholds, *ctx.numbers),
-            MIDDLES=BISECTIONS,
-            STEPS=BISECTIONS + NEWTON_STEPS,
-            num_warps=WARPS,
-            **ctx.kind,
-            **ctx.tiles,
-        )
-        ctx.save_for_backward(query, key, value, *extras, largests, thresholds)
+        given = (query, key, value, mask, alphas, seed)
+        attended, largests, thresholds = _sparse_attention(*given, power, scale, dropout)
+        ctx.numbers = (power, scale, dropout)
+        ctx.save_for_backward(*given, largests, thresholds)
         return attended
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, *extras, largests, thresholds = ctx.saved_tensors
-        batch, row_count, heads, _ = query.shape
-        to_attended = grad_outputs[0].contiguous()
-        to_query, to_key, to_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        means, to_alphas = torch.empty_like(thresholds), torch.empty_like(thresholds)
-        given = (query, key, value, *extras, to_attended, largests, thresholds)
         has_alpha = ctx.needs_input_grad[3]
-        _to_queries[(batch * heads, triton.cdiv(row_count, ctx.tiles["ROWS"]))](
-            *(*given, to_query, means, to_alphas, *ctx.numbers),
-            HAS_ALPHA=has_alpha,
-            num_warps=WARPS,
-            **ctx.kind,
-            **ctx.tiles,
-        )
-        _to_keys[(batch * heads, triton.cdiv(key.shape[1], TILE_OF_KEYS))](
-            *(*given, means, to_key, to_value, *ctx.numbers), TILE=TILE_OF_KEYS, num_warps=WARPS_OF_KEYS, **ctx.kind
+        to_query, to_key, to_value, to_alphas = _to_sparse_attention(
+            *ctx.saved_tensors, grad_outputs[0].contiguous(), *ctx.numbers, has_alpha
         )
         to_alpha = to_alphas.sum(dim=(0, 2)) if has_alpha else None
         return to_query, to_key, to_value, to_alpha, *[None] * 4

@@ -239,49 +239,55 @@ def _move(
     tl.store(marginals + start + tokens, sums * own_scaling, mask=within)
 
 
+# An operator, which a compiler takes as it is.
+@torch.library.custom_op("alignattn::sinkhorn", mutates_args=())
+def _sinkhorn(
+    vectors: Tensor, probability: Tensor, factor: float, epsilon: float, anneal_from: float, iterations: int
+) -> tuple[Tensor, Tensor]:
+    _, samples, heads, length, features = vectors.shape
+    groups = samples * heads
+    width = width_of_tile(features)
+    block = min(BLOCKS[width], max(SMALLEST_BLOCK, triton.next_power_of_2(length)))
+    options = {"BLOCK": block, "WIDTH": width, "PRECISION": precision()}
+    options |= {"num_warps": WARPS, "num_stages": STAGES}
+    real_rows, real_columns = (is_real(share) for share in probability)
+    rows_a_column = real_rows.sum(dim=-1) / real_columns.sum(dim=-1)
+    norms = vectors.norm(dim=-1).amax(dim=-1)
+    first = first_epsilon(factor * norms[0] * norms[1], epsilon, anneal_from)
+    offsets, scalings = vectors.new_empty(2, 2, samples, heads, length).unbind()
+    potential = vectors.new_zeros(samples, heads, length)
+    real_rows = real_rows.to(torch.int8)
+    for progress, rounds in schedule(iterations):
+        current = first ** (1 - progress) * epsilon**progress
+        offsets[1] = torch.where(real_columns[:, None], potential / current[..., None], LOWEST.value)
+        scalings[1] = 1
+        _scale[(groups,)](
+            *(vectors, real_rows, current, rows_a_column, offsets, scalings, factor, rounds),
+            *(length, heads, features),
+            PLAIN_UPDATE=PLAIN,
+            RELAXED_UPDATE=RELAXATION,
+            SMALLEST=SMALLEST_RATIO,
+            LARGEST=LARGEST_SCALING,
+            **options,
+        )
+        potential = potential + current[..., None] * scalings[1].log()
+    scalings[0] *= probability[0][:, None]
+    moved, marginals = torch.empty_like(vectors), torch.empty_like(scalings)
+    _move[(2 * groups, triton.cdiv(length, block))](
+        vectors, current, offsets, scalings, moved, marginals, factor, length, features, **options
+    )
+    return moved, marginals
+
+
+@_sinkhorn.register_fake
+def _of_shapes(vectors: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(vectors), vectors.new_empty(vectors.shape[:-1])
+
+
 class _Transported(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        vectors: Tensor,
-        probability: tuple[Tensor, Tensor],
-        factor: float,
-        epsilon: float,
-        anneal_from: float,
-        iterations: int,
-    ) -> tuple[Tensor, Tensor]:
-        _, samples, heads, length, features = vectors.shape
-        groups = samples * heads
-        width = width_of_tile(features)
-        block = min(BLOCKS[width], max(SMALLEST_BLOCK, triton.next_power_of_2(length)))
-        options = {"BLOCK": block, "WIDTH": width, "PRECISION": precision()}
-        options |= {"num_warps": WARPS, "num_stages": STAGES}
-        real_rows, real_columns = (is_real(share) for share in probability)
-        rows_a_column = real_rows.sum(dim=-1) / real_columns.sum(dim=-1)
-        norms = vectors.norm(dim=-1).amax(dim=-1)
-        first = first_epsilon(factor * norms[0] * norms[1], epsilon, anneal_from)
-        offsets, scalings = vectors.new_empty(2, 2, samples, heads, length).unbind()
-        potential = vectors.new_zeros(samples, heads, length)
-        real_rows = real_rows.to(torch.int8)
-        for progress, rounds in schedule(iterations):
-            current = first ** (1 - progress) * epsilon**progress
-            offsets[1] = torch.where(real_columns[:, None], potential / current[..., None], LOWEST.value)
-            scalings[1] = 1
-            _scale[(groups,)](
-                *(vectors, real_rows, current, rows_a_column, offsets, scalings, factor, rounds),
-                *(length, heads, features),
-                PLAIN_UPDATE=PLAIN,
-                RELAXED_UPDATE=RELAXATION,
-                SMALLEST=SMALLEST_RATIO,
-                LARGEST=LARGEST_SCALING,
-                **options,
-            )
-            potential = potential + current[..., None] * scalings[1].log()
-        scalings[0] *= probability[0][:, None]
-        moved, marginals = torch.empty_like(vectors), torch.empty_like(scalings)
-        _move[(2 * groups, triton.cdiv(length, block))](
-            vectors, current, offsets, scalings, moved, marginals, factor, length, features, **options
-        )
+    def forward(ctx: Any, vectors: Tensor, *numbers: Any) -> tuple[Tensor, Tensor]:
+        moved, marginals = _sinkhorn(vectors, *numbers)
         ctx.save_for_backward(moved)
         ctx.mark_non_differentiable(marginals)
         return (vectors[0] * moved[0]).sum(dim=(-2, -1)), marginals
@@ -316,6 +322,6 @@ def transported(
         The sum, and row and column sums of the plan, `[2, B, H, n]`, without gradient.
     """
     found: tuple[Tensor, Tensor] = _Transported.apply(
-        vectors.contiguous(), probability, factor, epsilon, anneal_from, iterations
+        vectors.contiguous(), torch.stack(probability), factor, epsilon, anneal_from, iterations
     )
     return found

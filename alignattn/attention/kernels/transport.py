@@ -162,30 +162,53 @@ def _gradients(
     tl.store(to_unit + own_places, of_unit, mask=own_there)
 
 
+def _results(navigated: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for log-sum-exps with what is found alike, and for both gradients."""
+    calls, _, batch, length, heads, _ = navigated.shape
+    shape = navigated.shape if has_gradient else (0,)
+    rows = navigated.new_empty(2, calls, 2, batch, heads, length)
+    return rows, navigated.new_empty(shape), navigated.new_empty(shape)
+
+
+# An operator, which a compiler takes as it is.
+@torch.library.custom_op("alignattn::transport", mutates_args=())
+def _transport(
+    navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None, has_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    calls, _, batch, length, heads, features = navigated.shape
+    rows, to_navigated, to_unit = _results(navigated, has_gradient)
+    log_sums, similarity = rows.unbind()
+    block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(length)))
+    grid = (calls * 2 * batch * heads, triton.cdiv(length, block))
+    sizes = (batch, length, heads, features)
+    options = {
+        "HAS_MASK": mask is not None,
+        "BLOCK": block,
+        "WIDTH": width_of_tile(features),
+        "PRECISION": precision(),
+    }
+    # Without a mask the kernels take the place of one and never read it.
+    mask = weight if mask is None else mask
+    _statistics[grid](navigated, unit, mask, log_sums, similarity, *sizes, **options)
+    if has_gradient:
+        vectors = (navigated, unit, mask, log_sums, similarity, weight, to_navigated, to_unit)
+        _gradients[grid](*vectors, *sizes, **options)
+    return rows, to_navigated, to_unit
+
+
+@_transport.register_fake
+def _of_shapes(
+    navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None, has_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _results(navigated, has_gradient)
+
+
 class _Transported(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-        calls, _, batch, length, heads, features = navigated.shape
-        rows = navigated.new_empty(2, calls, 2, batch, heads, length)
-        log_sums, similarity = rows.unbind()
-        block = min(LARGEST_BLOCK, max(SMALLEST_BLOCK, triton.next_power_of_2(length)))
-        grid = (calls * 2 * batch * heads, triton.cdiv(length, block))
-        sizes = (batch, length, heads, features)
-        options = {
-            "HAS_MASK": mask is not None,
-            "BLOCK": block,
-            "WIDTH": width_of_tile(features),
-            "PRECISION": precision(),
-        }
-        # Without a mask the kernels take the place of one and never read it.
-        mask = weight if mask is None else mask
-        _statistics[grid](navigated, unit, mask, log_sums, similarity, *sizes, **options)
-        if any(ctx.needs_input_grad[:2]):
-            to_navigated, to_unit = torch.empty_like(navigated), torch.empty_like(unit)
-            vectors = (navigated, unit, mask, log_sums, similarity, weight, to_navigated, to_unit)
-            _gradients[grid](*vectors, *sizes, **options)
-            ctx.save_for_backward(to_navigated, to_unit)
-        return (similarity * weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
+        rows, to_navigated, to_unit = _transport(navigated, unit, weight, mask, any(ctx.needs_input_grad[:2]))
+        ctx.save_for_backward(to_navigated, to_unit)
+        return (rows[1] * weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
 
     @staticmethod
     @once_differentiable
