@@ -9,6 +9,7 @@ there is none, nothing is.
 
     python benchmarks/gpu.py --minutes 9        # as much as fits, then again
     python benchmarks/gpu.py --device cpu --tiny --output dry.json        # the stages without a GPU, to try them
+    TRITON_INTERPRET=1 python benchmarks/gpu.py --device cpu --tiny --output dry.json        # and the kernels
 """
 
 import argparse

@@ -104,8 +104,11 @@ class Plan:
 
     @classmethod
     def tiny(cls, device: str) -> "Plan":
-        """Return a plan that goes through everything with one small cell each; nothing of it is worth a look."""
-        modes = (Mode("eager"), Mode("compile", {"disable": True}))
+        """Return a plan that goes through everything with one small cell each; nothing of it is worth a look.
+
+        Kernels are left out without a GPU, unless Triton's interpreter is asked for (TRITON_INTERPRET=1).
+        """
+        modes = (Mode("eager"), Mode("compile", {"disable": True}), Mode("kernels", kernels="triton"))
         return cls(device, "tiny", ("aa-ct",), ("2x8",), ("float32",), modes, ("2x8",), 2, 1, is_dry=True)
 
 

@@ -1,15 +1,18 @@
 """`make gpu` in its dry form: every stage, the record that it goes on with, and the section that is written of it."""
 
 import json
-from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
 
 import gpu
 import gpu_stages
 import pytest
 import torch
+from conftest import ROOT
 from gpu_report import BEGIN, DOCUMENT, END, TABLES, hours_of, section, write_section
-from gpu_stages import LeftOutError, Mode, Plan, idle_share, stages_of
+from gpu_stages import LeftOutError, Plan, idle_share, stages_of
+from triton_apart import environment_of_triton
 
 from alignattn.attention.config import PRESETS
 from alignattn.attention.kernels.choice import use_kernels
@@ -26,6 +29,9 @@ def dry(tmp_path_factory):
     return folder
 
 
+IN_KERNELS = {"steps float32 2x8 kernels aa-ct", "profile 2x8 kernels aa-ct"}
+
+
 def stages_in(folder: Path):
     return json.loads((folder / "gpu.json").read_text())["stages"]
 
@@ -34,10 +40,20 @@ def stages_in(folder: Path):
 def test_the_dry_form_ends_with_a_result_of_every_stage_or_why_there_is_none(dry):
     stages = stages_in(dry)
     assert list(stages) == [stage.name for stage in stages_of(Plan.tiny("cpu"))]
-    kinds = {name: {stage["kind"] for stage in stages.values() if name in stage} for name in ("result", "left_out")}
-    assert kinds == {"result": {"steps", "profile"}, "left_out": {"tests", "attacks"}}
+    assert {name for name, stage in stages.items() if "left_out" in stage} == {"tests", "attacks", *IN_KERNELS}
+    assert {stage["kind"] for stage in stages.values() if "result" in stage} == {"steps", "profile"}
     assert not [name for name, stage in stages.items() if "failed" in stage]
     assert stages["profile 2x8 eager aa-ct"]["result"]["launches"] > 0
+
+
+def test_the_dry_form_runs_the_kernels_where_they_are_interpreted(tmp_path):
+    environment = environment_of_triton(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+    words = ["--device", "cpu", "--tiny", "--output", str(tmp_path / "gpu.json")]
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stages = stages_in(tmp_path)
+    assert all("result" in stages[name] for name in IN_KERNELS)
 
 
 def test_what_is_measured_on_a_cpu_is_never_written_into_a_document(dry):
@@ -91,11 +107,9 @@ def test_tests_that_fail_are_a_failed_stage(tmp_path, monkeypatch):
 
 
 def test_what_no_kernel_computed_does_not_stand_as_the_kernels_(monkeypatch):
-    plan = Plan.tiny("cpu")
-    plan = replace(plan, modes=(*plan.modes, Mode("kernels", kernels="triton")))
     try:
         with pytest.raises(LeftOutError, match="no kernel computes the alignment: "):
-            gpu_stages.measure_steps(plan, "float32", plan.shapes[0], "kernels", "aa-ct")
+            gpu_stages.measure_steps(Plan.tiny("cpu"), "float32", "2x8", "kernels", "aa-ct")
     finally:
         use_kernels("eager")
 
