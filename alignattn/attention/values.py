@@ -75,7 +75,9 @@ def gated(interacted: Tensor, value: Tensor, mix: Tensor, gate: Tensor) -> Tenso
     """
     features = torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
     logit = torch.cat((interacted, value), dim=-1) @ features[:, :, None]
-    return torch.lerp(interacted, value, torch.sigmoid(logit))
+    # Under autocast a product is of a narrower type than values that no product has made.
+    dtype = torch.promote_types(interacted.dtype, value.dtype)
+    return torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
 
 
 class Value(Slot, ABC):

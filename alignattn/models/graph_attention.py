@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -196,7 +197,10 @@ class GatForNodeClassification(PreTrainedModel):
         states, neighbours = features, Edges(edges[0], edges[1], len(features))
         for layer in self.layers:
             states = F.elu(states) if layer is not self.layers[0] else states
-            states = layer(self._dropped(states), neighbours)
+            states = self._dropped(states)
+            # There is no product of rows that are sparse in half precision on a CPU.
+            with torch.autocast(states.device.type, enabled=False) if _is_sparse(states) else nullcontext():
+                states = layer(states, neighbours)
         logits = states.index_select(0, node)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
@@ -204,7 +208,7 @@ class GatForNodeClassification(PreTrainedModel):
     def _dropped(self, states: Tensor) -> Tensor:
         """Drop features; of sparse ones those that are there, for the others are 0 either way."""
         rate = self.config.dropout
-        if states.layout == torch.strided or not self.training:
+        if not (_is_sparse(states) and self.training):
             return F.dropout(states, rate, self.training)
         values = F.dropout(states.values(), rate)
         return torch.sparse_csr_tensor(
@@ -221,6 +225,10 @@ class GatForNodeClassification(PreTrainedModel):
             init.zeros_(module.bias)
             for vector in module.vectors:
                 init.xavier_uniform_(vector)
+
+
+def _is_sparse(states: Tensor) -> bool:
+    return states.layout != torch.strided
 
 
 class Gatv2ForNodeClassification(GatForNodeClassification):

@@ -6,6 +6,7 @@ import datasets
 import pytest
 import torch
 import transformers
+from autocast import assert_near_under_autocast
 from conftest import tiny_batch, tiny_model
 from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForTokenClassification
@@ -133,6 +134,12 @@ def test_the_scheme_is_read_off_the_tags_and_mistakes_are_told(names, rows, sche
     assert (found.remark is None) == (told is None)
     assert (told or "") in (found.remark or "")
     assert is_bio(names) or scheme == ANY
+
+
+@pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))
+def test_autocast_trains_near_full_precision(name, filling):
+    built = built_of(name)
+    assert_near_under_autocast(fill(built.model, filling), batch_of(built.processor))
 
 
 @pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from autocast import assert_near_under_autocast
 from graphs import CLASSES, NODES, WIDTH, write_graph
 from torch import nn
 from torch.nn import functional as F
@@ -86,6 +87,15 @@ def test_features_by_rows_are_dense_ones(inputs):
             (loss + alignattn.alignment_loss(model) if attention == "aa-ct" else loss).backward()
             gradients.append([values.grad.clone() for values in model.parameters() if values.grad is not None])
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_autocast_trains_near_full_precision(by_rows, attention, inputs):
+    features = inputs["features"].to_dense()
+    given = {**inputs, "features": features.to_sparse_csr() if by_rows else features}
+    model = make_model(attention=attention, dropout=0.0).train()
+    assert_near_under_autocast(model, {**given, "labels": torch.arange(NODES) % CLASSES})
 
 
 def test_dropout_drops_features_by_rows_at_its_rate():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from autocast import assert_near_under_autocast
 from resumed import assert_goes_on, finetune
 from slots_taken import STEP_BY_STEP, assert_counts, fill
 from transformers import AutoModelForSequenceClassification
@@ -87,6 +88,13 @@ def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
         else:
             expected = model.classifier(state)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("filling", [None, *STEP_BY_STEP], ids=str)
+def test_autocast_trains_near_full_precision(filling):
+    built = built_of()
+    labels = torch.arange(len(STORIES)) % len(TASK.labels)
+    assert_near_under_autocast(fill(built.model, filling), {**batch_of(built.processor), "labels": labels})
 
 
 @pytest.mark.parametrize("filling", [None, *STEP_BY_STEP], ids=str)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from autocast import assert_near_under_autocast
 from conftest import ROOT
 from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -123,6 +124,12 @@ def test_a_row_alone_gives_the_logits_and_gradients_it_gives_in_a_batch(name):
         weights = torch.randn(1, 3, dtype=torch.float64)
         expected = gradients(model, alone, weights)
         assert_all_close(gradients(model, model(**batch_of(tokenizer, PAIRS)).logits[row : row + 1], weights), expected)
+
+
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(WORD_MODELS))
+def test_autocast_trains_near_full_precision(model_name, filling):
+    model, tokenizer = small_model(model_name, filling=filling)
+    assert_near_under_autocast(model, {**batch_of(tokenizer, PAIRS), "labels": torch.arange(len(PAIRS)) % 3})
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(WORD_MODELS))

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from autocast import assert_near_under_autocast
 from datasets import Dataset
 from scipy.optimize import minimize
 from slots_taken import FILLINGS, assert_counts, fill, with_fillings
@@ -56,6 +57,11 @@ def batch_of(tokenizer, pairs=PAIRS):
 
 def without_labels(batch):
     return {name: values for name, values in batch.items() if name != "labels"}
+
+
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(WRITING))
+def test_autocast_trains_near_full_precision(model_name, filling):
+    assert_near_under_autocast(*small_model(model_name, filling))
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(WRITING))

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from autocast import assert_near_under_autocast
 from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, TrainerCallback
 
@@ -43,6 +44,12 @@ def small_model(name, filling=None, **fields):
 
 def batch_of(tokenizer, texts=TEXTS, **options):
     return tokenizer(texts, padding=True, return_tensors="pt", **options)
+
+
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
+def test_autocast_trains_near_full_precision(model_name, filling):
+    model, tokenizer = small_model(model_name, filling)
+    assert_near_under_autocast(model, {**batch_of(tokenizer), "labels": torch.arange(len(TEXTS)) % len(TASK.labels)})
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))

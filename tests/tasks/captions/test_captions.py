@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from autocast import assert_near_under_autocast
 from PIL import Image
 from slots_taken import STEP_BY_STEP
 from transformers import AutoModelForImageTextToText
@@ -105,6 +106,13 @@ def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(field
         torch.testing.assert_close(one, other)
     alone = model.write(batch["image"][1:2])
     assert alone[1].item() == pytest.approx(model.write(batch["image"])[1][1].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("choices", [{}, *SLOTS_TAKEN], ids=str)
+def test_autocast_trains_near_full_precision(choices):
+    model = make_model()
+    batch = {"image": torch.rand(3, 3, 16, 16), "labels": torch.tensor([[4, 5, 3], [6, 3, -100], [7, 7, 3]])}
+    assert_near_under_autocast(alignattn.patch(model, "soft", **choices) if choices else model, batch)
 
 
 @pytest.mark.parametrize("choices", SLOTS_TAKEN, ids=str)
