@@ -96,6 +96,7 @@ class Plan:
         Mode("compile", {}),
         Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
         Mode("kernels", kernels="triton"),
+        Mode("kernels, compiled", {}, kernels="triton"),
     )
     profiled: tuple[str, ...] = ("32x128", "8x512")
     repeats: int = 20

@@ -1,13 +1,14 @@
-"""What the kernels take of an H100, compiled for one where there is none.
+"""What the kernels take of a GPU, compiled for one where there is none.
 
-    python benchmarks/registers.py ["aa-gan, 64 features, float32" ...]
+    python benchmarks/registers.py [--gpu A100] [--precision high] ["aa-gan, 64 features, float32" ...]
 
 It calls each loss and each attention that has kernels, forwards and backwards, on the CPU. Triton is told of a GPU that
 is not there, and what would be launched is compiled for it and left at that: what comes out of a call is worth nothing.
 A kernel that the interpreter runs and the compiler refuses is found here. For each kernel it prints the registers of a
-thread, the bytes that did not fit into them, the shared memory of a program, and the limits of an H100.
+thread, the bytes that did not fit into them, the shared memory of a program, and the limits of the GPU.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -31,24 +32,47 @@ from alignattn.attention.kernels import choice
 from alignattn.attention.variant import AttentionVariant
 from alignattn.support.text_tables import render_table
 
-CAPABILITY, ARCHITECTURE, WARP_SIZE = 90, "sm_90a", 32
-MOST_REGISTERS, MOST_SHARED = 255, 227 * 1024
-"""Of a thread, and bytes of a program (H100's data sheet)."""
+WARP_SIZE = 32
+MOST_REGISTERS = 255
+"""Of a thread, on all of them."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a kernel is compiled for.
+
+    Attributes:
+        capability: the compute capability, times ten.
+        architecture: NVIDIA's assembler's name of it.
+        most_shared: bytes of shared memory of a program (CUDA C++ Programming Guide, its technical specifications).
+    """
+
+    capability: int
+    architecture: str
+    most_shared: int
+
+
+GPUS = {
+    "A100": Gpu(80, "sm_80", 163 * 1024),
+    "L40S": Gpu(89, "sm_89", 99 * 1024),
+    "H100": Gpu(90, "sm_90a", 227 * 1024),
+}
 
 BATCH, HEADS, LENGTH = 4, 2, 128
 REAL_TOKENS = (128, 60, 3, 1)
 DROPOUT = 0.1
 COLUMNS = ("call", "kernel", "registers", "spilled bytes", "shared bytes")
-LIMITS = "an H100 has"
-"""Last line of the table."""
 
 
+@dataclass(frozen=True)
 class AbsentGpu:
     """What Triton asks of a driver before it compiles."""
 
+    gpu: Gpu
+
     def get_current_target(self) -> GPUTarget:
-        """Return an H100."""
-        return GPUTarget("cuda", CAPABILITY, WARP_SIZE)
+        """Return the GPU."""
+        return GPUTarget("cuda", self.gpu.capability, WARP_SIZE)
 
     def get_current_device(self) -> int:
         """Return the first."""
@@ -79,14 +103,15 @@ class Compiled:
 class Recorder:
     """Compiles what is launched, in place of launching it, and keeps in `found` what that takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: str) -> None:
         self.launch = JITFunction.run
+        self.architecture = architecture
         self.found: list[Compiled] = []
 
     def __call__(self, function: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         """Compile, as `JITFunction.run` does before it launches."""
         compiled = self.launch(function, *args, grid=grid, warmup=True, **options)
-        told = _assembled(compiled.asm["ptx"])
+        told = _assembled(compiled.asm["ptx"], self.architecture)
         name = f"{function.fn.__module__.rpartition('.')[2]}.{function.fn.__name__.lstrip('_')}"
         registers, spilled = (int(pattern.search(told)[1]) for pattern in (REGISTERS, SPILLED))  # type: ignore[index]
         self.found.append(Compiled(name, registers, spilled, compiled.metadata.shared))
@@ -96,13 +121,13 @@ class Recorder:
 REGISTERS, SPILLED = re.compile(r"Used (\d+) registers"), re.compile(r"(\d+) bytes spill stores")
 
 
-def _assembled(assembly: str) -> str:
+def _assembled(assembly: str, architecture: str) -> str:
     """What NVIDIA's assembler, which Triton brings, tells of a kernel."""
     assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(assembly)
         file.flush()
-        command = [str(assembler), f"-arch={ARCHITECTURE}", "-v", file.name, "-o", "/dev/null"]
+        command = [str(assembler), f"-arch={architecture}", "-v", file.name, "-o", "/dev/null"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr  # noqa: S603  # Triton's own
 
 
@@ -145,16 +170,28 @@ def _short(dtype: torch.dtype) -> str:
 
 def main() -> None:
     """Compile what is named, or all, and print."""
-    named = sys.argv[1:] or [name for name, _ in calls()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("calls", nargs="*", metavar="CALL", help="all if none is named")
+    parser.add_argument("--gpu", choices=GPUS, default="H100")
+    parser.add_argument(
+        "--precision",
+        choices=("highest", "high", "medium"),
+        default="highest",
+        help="of products of float32, as PyTorch names it",
+    )
+    arguments = parser.parse_args()
+    gpu = GPUS[arguments.gpu]
+    named = arguments.calls or [name for name, _ in calls()]
     chosen = {name: call for name, call in calls() if name in named}
     if strange := sorted(set(named) - chosen.keys()):
         sys.exit(f"no such call: {'; '.join(strange)}: choose of {'; '.join(name for name, _ in calls())}")
-    recorder = Recorder()
-    driver.set_active(AbsentGpu())
+    recorder = Recorder(gpu.architecture)
+    driver.set_active(AbsentGpu(gpu))
     JITFunction.run = lambda *args, **options: recorder(*args, **options)
     # The features are on the CPU, where nothing would be launched.
-    choice._obstacle = lambda features, width, widest: None
+    choice._obstacle = lambda *asked: None
     choice.use_kernels("triton")
+    torch.set_float32_matmul_precision(arguments.precision)
     rows = []
     for name, call in chosen.items():
         recorder.found.clear()
@@ -165,7 +202,7 @@ def main() -> None:
             for one in dict.fromkeys(recorder.found)
         ]
         print(f"compiled: {name}", file=sys.stderr)
-    rows.append([LIMITS, "", str(MOST_REGISTERS), "", str(MOST_SHARED)])
+    rows.append([f"{arguments.gpu} has", "", str(MOST_REGISTERS), "", str(gpu.most_shared)])
     print(render_table(list(COLUMNS), rows))
 
 

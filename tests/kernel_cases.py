@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from alignattn.attention import kernels
 from alignattn.attention.alignment.call import Call
@@ -127,7 +128,20 @@ CASES = {
 
 def results(case: Case, dtype: torch.dtype | None = None, device: str = "cpu", compiler: Compiler = as_it_is):
     """The loss of a case, its diagnostic, and the gradients in queries, keys and parameters, by name."""
-    dtype = dtype or case.dtype
+    loss, diagnostic, module, (query, key) = loss_of(case, dtype or case.dtype, device, compiler)
+    (3 * loss).backward()
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {
+        "loss": loss.detach(),
+        "diagnostic": diagnostic,
+        "query": query.grad,
+        "key": key.grad,
+        **gradients,
+    }
+
+
+def loss_of(case: Case, dtype: torch.dtype, device: str = "cpu", compiler: Compiler = as_it_is):
+    """The loss of a case and its diagnostic, and what the loss depends on: the module, and queries and keys."""
     module, (query, key), (mask, key_mask) = (
         case.alignment(torch.promote_types(dtype, torch.float32), device),
         case.features(dtype, device),
@@ -142,15 +156,7 @@ def results(case: Case, dtype: torch.dtype | None = None, device: str = "cpu", c
             for layer in range(case.layers)
         ]
         loss, diagnostics = compiler(module.of_calls)(calls)
-    (3 * loss).backward()
-    gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
-    return {
-        "loss": loss.detach(),
-        "diagnostic": diagnostics[module.diagnostic],
-        "query": query.grad,
-        "key": key.grad,
-        **gradients,
-    }
+    return loss, diagnostics[module.diagnostic], module, (query, key)
 
 
 @dataclass(frozen=True)
@@ -249,6 +255,36 @@ COMPILED = (
     *("ct-padded", "ct-layers", "gan-head-of-64-padded", "ot-head-of-32-padded"),
     *("entmax15-head-of-32-padded", "entmax-learned-head-of-96"),
 )
+WITHOUT_GRADIENT = {"gan-layers": ("discriminate",), "ct-padded": ("transport",)}
+"""Cases, and the operators that make a gradient as they go."""
+
+
+class GradientElements(TorchDispatchMode):
+    """Counts the elements of the gradients in features, an operator's results but for its sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        """Call, and count."""
+        found = function(*args, **(kwargs or {}))
+        if function.namespace == "alignattn" and function._opname in GRADIENTS_OF:
+            self.counts.append(sum(found[place].numel() for place in GRADIENTS_OF[function._opname]))
+        return found
+
+
+GRADIENTS_OF = {"discriminate": (0,), "transport": (1, 2)}
+"""Which of an operator's results are gradients in features."""
+
+
+def without_gradient(case: Case):
+    """The loss of a case of no gradient, and the elements of the gradients that were made all the same."""
+    with torch.no_grad(), GradientElements() as made:
+        loss = loss_of(case, case.dtype)[0]
+    return {"loss": loss, "gradient_elements": torch.tensor(made.counts)}
+
+
 BY_ADASPLASH = "entmax-several-tiles"
 """It takes masks of padding and causal ones alone, no dropout, no α with a gradient, no keys of other tokens."""
 
@@ -269,9 +305,9 @@ def main() -> None:
     """Compute all cases."""
     use_kernels("triton")
     # It imports Triton. A program has several tiles, as on a GPU.
-    from alignattn.attention.kernels import discriminator, networks
+    from alignattn.attention.kernels import layers
 
-    discriminator.PROGRAMS = networks.PROGRAMS = PROGRAMS
+    layers.PROGRAMS = PROGRAMS
     found = {}
     for name, case in CASES.items():
         found |= {f"{name}/{key}": tensor.contiguous() for key, tensor in results(case).items()}
@@ -281,6 +317,8 @@ def main() -> None:
         case, measure = (CASES[name], results) if name in CASES else (ATTENTIONS[name], attended)
         compiled = measure(case, compiler=in_one_graph)
         found |= {f"compiled/{name}/{key}": tensor.contiguous() for key, tensor in compiled.items()}
+    for name in WITHOUT_GRADIENT:
+        found |= {f"without a gradient/{name}/{key}": tensor for key, tensor in without_gradient(CASES[name]).items()}
     if find_spec("adasplash") is not None:
         theirs = attended_by_adasplash(ATTENTIONS[BY_ADASPLASH])
         found |= {f"adasplash/{key}": tensor.contiguous() for key, tensor in theirs.items()}

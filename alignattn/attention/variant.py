@@ -112,7 +112,7 @@ class AttentionVariant(nn.Module):
             "queries, keys and values of several types or sizes": not is_even,
         }
         lacks = next((name for name, is_so in unknown.items() if is_so), None)
-        if not takes_kernels(query, query.shape[-1], WIDEST_SPARSE, lacks=lacks, what="attention"):
+        if not takes_kernels(query, (query.shape[-1], WIDEST_SPARSE), lacks=lacks, what="attention"):
             return None
         # What was looked up above, for the type checker.
         assert isinstance(score, DotProduct)

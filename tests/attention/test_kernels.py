@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from dense_alignments import DENSE
 from entmax import entmax_bisect
-from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, COMPILED, attended, results
+from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, COMPILED, WITHOUT_GRADIENT, attended, in_one_graph, results
 from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_apart import environment_of_triton
 
 from alignattn.attention.config import AttentionConfig
@@ -17,6 +20,7 @@ from alignattn.attention.cross_mask import pairs_of
 from alignattn.attention.edges import Edges
 from alignattn.attention.kernels import choice
 from alignattn.attention.kernels.choice import use_kernels
+from alignattn.attention.kernels.operator import operator
 from alignattn.attention.variant import AttentionVariant
 from alignattn.support.errors import AlignAttnError
 
@@ -50,6 +54,24 @@ def interpreted(made_once):
 @pytest.fixture
 def asked_for(no_kernels):
     use_kernels("triton")
+
+
+@pytest.fixture
+def matmul_precision():
+    """After the test products are computed as before it; before it nobody has chosen how."""
+    before = torch.get_float32_matmul_precision()
+    _forget_precision()
+    yield
+    _forget_precision()
+    if before != "highest":
+        torch.set_float32_matmul_precision(before)
+
+
+def _forget_precision():
+    torch.set_float32_matmul_precision("highest")
+    if hasattr(torch.backends, "fp32_precision"):
+        for backend in (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+            backend.fp32_precision = "none"
 
 
 def dense(case):
@@ -102,6 +124,12 @@ def test_compiled_without_a_break_it_is_the_same(name, interpreted):
     assert of_case
     for key, value in of_case.items():
         torch.testing.assert_close(interpreted[f"compiled/{key}"], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_without_a_gradient_the_loss_is_the_same_and_none_is_made(name, interpreted):
+    assert torch.equal(interpreted[f"without a gradient/{name}/loss"], interpreted[f"{name}/loss"])
+    assert interpreted[f"without a gradient/{name}/gradient_elements"].tolist() == [0] * len(WITHOUT_GRADIENT[name])
 
 
 def dense_weights(case, variant, query, key):
@@ -190,6 +218,19 @@ def test_sparse_attention_on_a_gpu(name, capsys):
     assert_is_dense({key: value.cpu() for key, value in found.items()}, case)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.usefixtures("asked_for")
+def test_on_a_gpu_code_is_made_of_what_is_around_the_kernels(name):
+    case, measure = (CASES[name], results) if name in CASES else (ATTENTIONS[name], attended)
+    expected = measure(case, device="cuda")
+    found = measure(case, device="cuda", compiler=partial(torch.compile, fullgraph=True))
+    assert choice.obstacles() == {}
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}")
+
+
 @pytest.mark.usefixtures("asked_for")
 class TestWhereNoneFits:
     def test_pytorch_computes_and_one_line_says_why_once(self, capsys):
@@ -209,17 +250,17 @@ class TestWhereNoneFits:
     )
     def test_what_is_said(self, features, width, lacks, said, capsys, monkeypatch):
         monkeypatch.setattr(choice._Chosen, "has_triton", True)
-        assert not choice.takes_kernels(features, width, lacks=lacks)
+        assert not choice.takes_kernels(features, (width, width), lacks=lacks)
         assert said in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("features", "width", "said"),
-        [(torch.zeros(1, dtype=torch.float64), 16, "float64"), (torch.zeros(1), 129, "wider than 128")],
+        [(torch.zeros(1, dtype=torch.float64), 16, "float64"), (torch.zeros(1), 129, "129 are wider than 128")],
     )
     def test_what_is_said_of_features_where_kernels_run(self, features, width, said, capsys, monkeypatch):
         monkeypatch.setattr(choice._Chosen, "has_triton", True)
         monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
-        assert not choice.takes_kernels(features, width)
+        assert not choice.takes_kernels(features, (16, 16), (width, 16))
         assert said in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -247,10 +288,82 @@ class TestWhereNoneFits:
         AttentionVariant(AttentionConfig(), 4, 1).attend(*torch.randn(3, 1, 1, 3, 4))
         assert capsys.readouterr().err == ""
 
+    @pytest.mark.parametrize(
+        ("capability", "shared", "precision", "said"),
+        [
+            ((9, 0), 232_448, "highest", None),
+            ((8, 9), 101_376, "high", None),
+            ((8, 0), 166_912, "highest", "takes 169,984 bytes of shared memory, and a GPU has 166,912"),
+            ((7, 5), 65_536, "high", "compute capability is 7.5, below 8.0"),
+            (None, 0, "high", "a GPU of NVIDIA's"),
+        ],
+        ids=["H100", "L40S", "A100", "T4", "none of NVIDIA's"],
+    )
+    @pytest.mark.usefixtures("matmul_precision")
+    def test_what_is_said_of_a_gpu(self, capability, shared, precision, said, capsys, monkeypatch):
+        torch.set_float32_matmul_precision(precision)
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        monkeypatch.setattr(choice._Chosen, "gpu", capability and choice._Gpu(capability, shared))
+        with FakeTensorMode():
+            features = torch.zeros(1, device="cuda")
+        assert choice.takes_network_kernels(features, (64, 64), are_known=True) == (said is None)
+        assert (said or "") in capsys.readouterr().err
+        assert bool(choice.obstacles()) == bool(said)
+
+    def test_networks_with_another_layer_are_said(self, capsys, monkeypatch):
+        monkeypatch.setattr(choice._Chosen, "has_triton", True)
+        monkeypatch.setattr(choice._Chosen, "is_interpreted", True)
+        module = CASES["gan-head-of-32"].alignment(torch.float32)
+        torch.nn.utils.parametrizations.weight_norm(module.discriminator[1])
+        assert not module._fits_kernel(torch.zeros(1))
+        assert "none of layers that are parametrized" in capsys.readouterr().err
+
+    def test_a_compiled_call_says_it_and_keeps_it(self, capsys):
+        case = CASES["ct-padded"]
+        torch.compiler.reset()
+        results(case, compiler=in_one_graph)
+        assert "no kernel computes the alignment," in capsys.readouterr().err
+        assert set(choice.obstacles()) == {"alignment", "alignment's networks"}
+
     def test_without_triton(self, capsys, monkeypatch):
         monkeypatch.setattr(choice._Chosen, "has_triton", False)
         assert not choice.takes_kernels(torch.zeros(1))
         assert "kernels]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("tf32", "tf32"), ("ieee", "tf32x3"), ("high", "tf32"), ("highest", "tf32x3")]
+)
+@pytest.mark.usefixtures("matmul_precision")
+def test_precision_is_pytorchs_whichever_way_it_was_set(setting, expected):
+    if setting.startswith("high"):
+        torch.set_float32_matmul_precision(setting)
+    elif hasattr(torch.backends, "fp32_precision"):
+        # As transformers does for --tf32; the older getter raises an error from then on.
+        torch.backends.fp32_precision = setting
+    else:
+        pytest.skip("needs torch 2.9")
+    assert choice.precision() == expected
+
+
+def test_kernels_run_on_the_gpu_of_the_first_tensor(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def device_of(tensor):
+        entered.append(tensor)
+        yield
+        entered.append(None)
+
+    def doubled(features: torch.Tensor, factor: float) -> torch.Tensor:
+        assert entered[-1] is not None
+        return features * factor
+
+    made = operator("doubled")(doubled)
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    assert made(torch.ones(2), 2.0).tolist() == [2, 2]
+    assert entered[0].tolist() == [1, 1]
+    assert entered[-1] is None
 
 
 def test_by_default_none_is_taken_and_nothing_said(capsys):

@@ -226,7 +226,7 @@ class Alignment(nn.Module, ABC):
         if not calls[0].is_of_same_tokens:
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
-        both = both if self._reads_own_type(both) else both.to(computed_in(both))
+        both = both if self._fits_kernel(both) else both.to(computed_in(both))
         both = both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
         return self._losses(both, _masks_of(calls), layers)
 
@@ -235,15 +235,15 @@ class Alignment(nn.Module, ABC):
 
         Args:
             features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer, in the
-                type that the loss is computed in, or in the model's where `_reads_own_type`.
+                type that the loss is computed in, or in the model's where `_fits_kernel`.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
         losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
         return losses * self._head_weight(features.shape[4]), diagnostics.detach()
 
-    def _reads_own_type(self, features: Tensor) -> bool:
-        """Whether a kernel takes features in the model's own type: a copy of them in float32 is then spared."""
+    def _fits_kernel(self, features: Tensor) -> bool:
+        """Tell whether a kernel takes features, in the model's own type: a copy of them in float32 is then spared."""
         return False
 
     def _head_weight(self, heads: int) -> float:

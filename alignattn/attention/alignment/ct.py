@@ -20,6 +20,7 @@ from alignattn.attention.kernels.choice import (
     WIDEST_HIDDEN,
     WIDEST_TRANSPORTED,
     takes_kernels,
+    takes_network_kernels,
 )
 
 FEATURE_DIM = 16
@@ -71,7 +72,7 @@ class CTAlignment(Alignment):
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         navigated, unit = self._vectors(features, layers)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
-        if takes_kernels(features, navigated.shape[-1], WIDEST_TRANSPORTED):
+        if takes_kernels(features, (self.feature_dim, WIDEST_TRANSPORTED)):
             from alignattn.attention.kernels.transport import weighted_similarity
 
             similarity = weighted_similarity(navigated, unit, tokens.token_weight, mask)
@@ -88,7 +89,7 @@ class CTAlignment(Alignment):
 
     def _vectors(self, features: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the navigator's vectors, and the critic's of length 1, `[C, 2, B, n, H, f]`."""
-        if self._reads_own_type(features):
+        if self._fits_kernel(features):
             from alignattn.attention.kernels.networks import transport_vectors
 
             return transport_vectors(features, self.navigator, self.critic, layers)
@@ -97,11 +98,14 @@ class CTAlignment(Alignment):
         criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
         return navigated, unit_vectors(criticised).view(shape)
 
-    def _reads_own_type(self, features: Tensor) -> bool:
-        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
-        fits = fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN)
-        fits = fits and takes_kernels(features, self.feature_dim, WIDEST_TRANSPORTED)
-        return fits and NetworkPass.knows(self.navigator, self.critic)
+    def _fits_kernel(self, features: Tensor) -> bool:
+        return takes_network_kernels(
+            features,
+            (self.head_dim, WIDEST_DISCRIMINATED),
+            (self.hidden_dim, WIDEST_HIDDEN),
+            (self.feature_dim, WIDEST_TRANSPORTED),
+            are_known=NetworkPass.knows(self.navigator, self.critic),
+        )
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd, samples of one length at a time."""

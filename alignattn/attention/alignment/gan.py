@@ -10,7 +10,7 @@ from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_kernels
+from alignattn.attention.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_network_kernels
 
 
 class GANAlignment(Alignment):
@@ -47,7 +47,7 @@ class GANAlignment(Alignment):
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        if self._reads_own_type(features):
+        if self._fits_kernel(features):
             from alignattn.attention.kernels.discriminator import discriminated
 
             losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
@@ -61,10 +61,13 @@ class GANAlignment(Alignment):
             accuracy = ((against < 0) * weight).sum(dim=(1, 2, 3, 4)) / (2 * features.shape[4])
         return (F.softplus(against) * weight).sum(dim=(1, 2, 3, 4)), accuracy
 
-    def _reads_own_type(self, features: Tensor) -> bool:
-        fits = takes_kernels(features, self.head_dim, WIDEST_DISCRIMINATED)
-        return (
-            fits and takes_kernels(features, self.hidden_dim, WIDEST_HIDDEN) and NetworkPass.knows(self.discriminator)
+    def _fits_kernel(self, features: Tensor) -> bool:
+        return takes_network_kernels(
+            features,
+            (self.head_dim, WIDEST_DISCRIMINATED),
+            (self.hidden_dim, WIDEST_HIDDEN),
+            are_known=NetworkPass.knows(self.discriminator),
+            what="alignment",
         )
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:

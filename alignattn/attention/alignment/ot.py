@@ -75,7 +75,7 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
-        if takes_kernels(call.query, self.head_dim, WIDEST_MOVED):
+        if takes_kernels(call.query, (self.head_dim, WIDEST_MOVED)):
             return super()._elements(call)
         return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
 
@@ -108,7 +108,7 @@ class OTAlignment(Alignment):
             "anneal_from": self.anneal_from,
             "iterations": self.iterations,
         }
-        if takes_kernels(vectors, self.head_dim, WIDEST_MOVED):
+        if takes_kernels(vectors, (self.head_dim, WIDEST_MOVED)):
             from alignattn.attention.kernels.sinkhorn import transported
 
             product, marginals = transported(vectors, probability, factor=factor, **options)

@@ -3,8 +3,9 @@
 import functools
 import os
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ SMALLEST_WIDTH = 16
 """Of a matrix that Triton multiplies."""
 WIDEST_INTERPRETED = 128
 WIDEST_DISCRIMINATED = 64
-"""Features of a head on a GPU: compiled for an H100, the discriminator's kernel takes 164 KB of its 227 KB of shared
-memory at 64, and would take 590 at 128."""
+"""Features of a head on a GPU: at 128 the discriminator's kernel would take 590 KB of an H100's 227 KB of shared
+memory."""
 WIDEST_TRANSPORTED = 16
 """Likewise of conditional transport's vectors: what was compiled and kept its registers."""
 WIDEST_MOVED = 128
@@ -30,10 +31,15 @@ WIDEST_SPARSE = 64
 WIDEST_HIDDEN = 16
 """Likewise of the discriminator's hidden layer."""
 
-PRECISIONS = {"highest": "tf32x3", "high": "tf32", "medium": "tf32"}
-"""How a kernel multiplies float32, by `torch.set_float32_matmul_precision`: the first is three products of tensor
-cores, as exact as float32 but for its last bits; without tensor cores (`ieee`) a kernel does not fit its registers."""
+FAST_PRECISION, EXACT_PRECISION = "tf32", "tf32x3"
+"""How a kernel multiplies float32: the second is three products of tensor cores, as exact as float32 but for its last
+bits; without tensor cores (`ieee`) a kernel does not fit its registers."""
 INTERPRETED_PRECISION = "ieee"
+OLDEST_CAPABILITY = (8, 0)
+"""Compute capability whose tensor cores multiply TF32 and bfloat16."""
+SHARED_BY_NETWORKS = {FAST_PRECISION: 91_264, EXACT_PRECISION: 169_984}
+"""Bytes of shared memory that a program of an alignment's networks takes, compiled for an H100. An A100, with 166,912,
+would take fewer of the exact one's, and spill 26 to 35 KB of a thread's registers."""
 
 
 class _Chosen:
@@ -42,7 +48,32 @@ class _Chosen:
     kernels: ClassVar[str] = "eager"
     has_triton: ClassVar[bool] = False
     is_interpreted: ClassVar[bool] = False
+    gpu: ClassVar["_Gpu | None"] = None
     obstacles: ClassVar[dict[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """What every visible GPU has, at least.
+
+    Attributes:
+        capability: compute capability.
+        shared: bytes of shared memory that a program may ask for.
+    """
+
+    capability: tuple[int, int]
+    shared: int
+
+    @staticmethod
+    def weakest() -> "_Gpu | None":
+        """Return it; None without a GPU of NVIDIA's."""
+        if torch.version.cuda is None or not torch.cuda.is_available():
+            return None
+        # What mypy's description of the properties lacks.
+        every: list[Any] = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return _Gpu(
+            min((one.major, one.minor) for one in every), min(one.shared_memory_per_block_optin for one in every)
+        )
 
 
 def use_kernels(kernels: str) -> None:
@@ -62,6 +93,7 @@ def use_kernels(kernels: str) -> None:
     _Chosen.kernels = kernels
     _Chosen.has_triton = find_spec("triton") is not None
     _Chosen.is_interpreted = os.environ.get(INTERPRETER_VARIABLE) == "1"
+    _Chosen.gpu = _Gpu.weakest() if asks_for_kernels() else None
     _Chosen.obstacles = {}
 
 
@@ -77,9 +109,8 @@ def asks_for_kernels() -> bool:
 
 def takes_kernels(
     features: Tensor,
-    width: int = SMALLEST_WIDTH,
-    widest: int = WIDEST_INTERPRETED,
-    *,
+    *widths: tuple[int, int],
+    shared: int = 0,
     lacks: str | None = None,
     what: str = "alignment",
 ) -> bool:
@@ -87,18 +118,37 @@ def takes_kernels(
 
     Args:
         features: of any shape, in the type that the loss is computed in or a narrower one.
-        width: of the features that the kernel would hold.
-        widest: that it takes on a GPU.
+        widths: of what the kernel would hold of a token, each with the widest that it takes on a GPU.
+        shared: bytes of shared memory that a program takes, where it is more than any GPU has.
         lacks: of what there is no kernel; None where there is one.
         what: would be computed.
     """
     if not asks_for_kernels():
         return False
-    obstacle = _obstacle(features, width, widest) if lacks is None else f"there is none of {lacks}"
-    if obstacle is not None and not torch.compiler.is_compiling():
-        _Chosen.obstacles[what] = obstacle
-        _say_once(what, obstacle)
+    obstacle = _obstacle(features, widths, shared) if lacks is None else f"there is none of {lacks}"
+    if obstacle is not None:
+        _note(what, obstacle)
     return obstacle is None
+
+
+def takes_network_kernels(
+    features: Tensor, *widths: tuple[int, int], are_known: bool, what: str = "alignment's networks"
+) -> bool:
+    """Tell whether a kernel computes an alignment's networks, forward and backward.
+
+    Args:
+        features: as for `takes_kernels`, with what follows.
+        widths: beside that of the features.
+        are_known: whether every layer is one that the kernel knows.
+        what: as for `takes_kernels`.
+    """
+    return takes_kernels(
+        features,
+        *widths,
+        shared=SHARED_BY_NETWORKS.get(precision(), 0) if asks_for_kernels() else 0,
+        lacks=None if are_known else "layers that are parametrized or wrapped",
+        what=what,
+    )
 
 
 def width_of_tile(width: int) -> int:
@@ -106,22 +156,54 @@ def width_of_tile(width: int) -> int:
     return max(SMALLEST_WIDTH, 1 << (width - 1).bit_length())
 
 
+@torch.compiler.assume_constant_result
 def precision() -> str:
-    """Return how products of float32 matrices are to be computed, by PyTorch's setting."""
-    return INTERPRETED_PRECISION if _Chosen.is_interpreted else PRECISIONS[torch.get_float32_matmul_precision()]
+    """Return how products of float32 matrices are to be computed, by PyTorch's setting for those of a GPU.
+
+    Whichever way it was set: by `torch.set_float32_matmul_precision` or by `torch.backends`' `fp32_precision`, after
+    which the getter of the first raises an error.
+    """
+    if _Chosen.is_interpreted:
+        return INTERPRETED_PRECISION
+    of_backend = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    is_fast = torch.get_float32_matmul_precision() != "highest" if of_backend is None else of_backend == "tf32"
+    return FAST_PRECISION if is_fast else EXACT_PRECISION
 
 
-def _obstacle(features: Tensor, width: int, widest: int) -> str | None:
+def _obstacle(features: Tensor, widths: tuple[tuple[int, int], ...], shared: int) -> str | None:
     if not _Chosen.has_triton:
         return f"Triton is not installed: {install_extra('kernels')}"
-    if features.device.type != "cuda" and not _Chosen.is_interpreted:
-        return f"the features are on {features.device.type}, and kernels are for a GPU"
+    if not _Chosen.is_interpreted:
+        if features.device.type != "cuda":
+            return f"the features are on {features.device.type}, and kernels are for a GPU"
+        if _Chosen.gpu is None:
+            return "kernels are for a GPU of NVIDIA's"
+        if _Chosen.gpu.capability < OLDEST_CAPABILITY:
+            return (
+                f"a GPU's compute capability is {_dotted(_Chosen.gpu.capability)}, below {_dotted(OLDEST_CAPABILITY)}"
+            )
+        if _Chosen.gpu.shared < shared:
+            return (
+                f"a program takes {shared:,} bytes of shared memory, and a GPU has {_Chosen.gpu.shared:,}"
+                f" ({SHARED_BY_NETWORKS[FAST_PRECISION]:,} are taken with --tf32)"
+            )
     if features.dtype == torch.float64:
         return "the features are in float64"
-    widest = WIDEST_INTERPRETED if _Chosen.is_interpreted else widest
-    if width > widest:
-        return f"features of {width} are wider than {widest}"
+    for width, widest in widths:
+        most = WIDEST_INTERPRETED if _Chosen.is_interpreted else widest
+        if width > most:
+            return f"features of {width} are wider than {most}"
     return None
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+@torch.compiler.assume_constant_result
+def _note(what: str, obstacle: str) -> None:
+    _Chosen.obstacles[what] = obstacle
+    _say_once(what, obstacle)
 
 
 @functools.cache

@@ -28,24 +28,22 @@ from torch.autograd.function import once_differentiable
 from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator
 from alignattn.attention.kernels.choice import precision, width_of_tile
 from alignattn.attention.kernels.layers import (
+    BLOCK_ROWS,
+    WARPS,
+    grid_of,
     highway,
     leaky,
     linear,
-    matrix,
+    load_highway,
+    load_linear,
+    load_vector,
     parameters_of,
     store_matrix,
     to_highway,
     to_leaky,
-    vector,
+    width_of_rows,
 )
-
-BLOCK_ROWS = 16
-"""Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
-WARPS = 8
-NARROWEST = 64
-"""Features of a tile: of fewer the compiler keeps the weights in registers, and a thread's spill by a kilobyte."""
-PROGRAMS = 528
-"""Of all calls: four for each of the 132 multiprocessors of an H100."""
+from alignattn.attention.kernels.operator import operator
 
 
 @triton.jit
@@ -84,15 +82,11 @@ def _losses(
     is_column = columns < size
     is_unit = units < hidden_size
 
-    highway_weight += layer * 2 * size * size
-    highway_bias += layer * 2 * size
-    gate_weight = matrix(highway_weight, columns, columns, size, size)
-    transform_weight = matrix(highway_weight + size * size, columns, columns, size, size)
-    gate_bias = vector(highway_bias, columns, size)
-    transform_bias = vector(highway_bias + size, columns, size)
-    first = matrix(first_weight + layer * hidden_size * size, units, columns, hidden_size, size)
-    bias_of_first = vector(first_bias + layer * hidden_size, units, hidden_size)
-    second = vector(second_weight + layer * hidden_size, units, hidden_size)
+    gate_weight, gate_bias, transform_weight, transform_bias = load_highway(
+        highway_weight, highway_bias, layer, columns, size
+    )
+    first, bias_of_first = load_linear(first_weight, first_bias, layer, units, columns, hidden_size, size)
+    second = load_vector(second_weight + layer * hidden_size, units, hidden_size)
     bias_of_second = tl.load(second_bias + layer)
 
     losses = tl.zeros([BLOCK], tl.float32)
@@ -159,20 +153,18 @@ def _losses(
 
 def _results(features: Tensor, parameters: list[Tensor], has_gradient: bool) -> tuple[Tensor, Tensor]:
     """Memory for the rows' gradient and for the programs' sums."""
-    calls, rows = features.shape[0], features[0].numel() // features.shape[-1]
-    programs = min(triton.cdiv(rows, BLOCK_ROWS), max(1, PROGRAMS // calls))
     count = sum(tensor[0].numel() for tensor in parameters) if has_gradient else 0
     # The scale that keeps a gradient from float16's smallest numbers comes after it.
     dtype = torch.float32 if features.dtype == torch.float16 else features.dtype
     to_features = features.new_empty(features.shape if has_gradient else (0,), dtype=dtype)
-    return to_features, features.new_empty(calls, programs, 2 + count, dtype=torch.float32)
+    return to_features, features.new_empty(*grid_of(features), 2 + count, dtype=torch.float32)
 
 
-# An operator, which a compiler takes as it is.
-@torch.library.custom_op("alignattn::discriminate", mutates_args=())
+@operator("discriminate")
 def _discriminate(
     features: Tensor, weight: Tensor, parameters: list[Tensor], has_gradient: bool
 ) -> tuple[Tensor, Tensor]:
+    features, weight = features.contiguous(), weight.contiguous()
     to_features, sums = _results(features, parameters, has_gradient)
     calls, heads, size = features.shape[0], *features.shape[-2:]
     layers, hidden_size, _ = parameters[2].shape
@@ -191,7 +183,7 @@ def _discriminate(
         SLOPE=LEAKY_SLOPE,
         HAS_GRADIENT=has_gradient,
         BLOCK=BLOCK_ROWS,
-        WIDTH=max(NARROWEST, width_of_tile(size)),
+        WIDTH=width_of_rows(size),
         HIDDEN=width_of_tile(hidden_size),
         PRECISION=precision(),
         num_warps=WARPS,
@@ -206,8 +198,9 @@ def _of_shapes(features: Tensor, weight: Tensor, parameters: list[Tensor], has_g
 
 class _Discriminated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        has_gradient = any(ctx.needs_input_grad)
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, has_gradient: bool, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
         to_features, sums = _discriminate(features, weight, list(parameters), has_gradient)
         counts = [tensor[0].numel() for tensor in parameters]
         losses, hits, *to_parameters = sums.sum(dim=1).split([1, 1, *counts] if has_gradient else [1, 1], dim=1)
@@ -229,7 +222,10 @@ class _Discriminated(torch.autograd.Function):
             gradient.view(shape[0], -1, gradient.shape[1]).sum(dim=1).view(shape)
             for gradient, shape in zip(scaled, ctx.shapes, strict=True)
         ]
-        return (to_features * scale.view(-1, 1, 1, 1, 1, 1)).to(ctx.dtype), None, *of_layers
+        to_given = torch.empty_like(to_features, dtype=ctx.dtype)
+        # Into the type of the features at once: of the gradient in float32 nothing is kept.
+        torch.mul(to_features, scale.view(-1, 1, 1, 1, 1, 1), out=to_given)
+        return to_given, None, None, *of_layers
 
 
 def discriminated(features: Tensor, weight: Tensor, network: Discriminator, layers: slice) -> tuple[Tensor, Tensor]:
@@ -246,6 +242,7 @@ def discriminated(features: Tensor, weight: Tensor, network: Discriminator, laye
     """
     of_highway, first, _, second = cast(Any, network)
     parameters = parameters_of((of_highway.gate_and_transform, first, second), features, layers)
-    weight = weight.expand(features.shape[:4]).contiguous()
-    found: tuple[Tensor, Tensor] = _Discriminated.apply(features.contiguous(), weight, *parameters)
+    has_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *parameters))
+    weight = weight.expand(features.shape[:4])
+    found: tuple[Tensor, Tensor] = _Discriminated.apply(features, weight, has_gradient, *parameters)
     return found

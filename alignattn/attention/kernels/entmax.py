@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from alignattn.attention.kernels.choice import precision, width_of_tile
+from alignattn.attention.kernels.operator import operator
 
 BISECTIONS = 6
 NEWTON_STEPS = 2
@@ -95,7 +96,9 @@ def _scores(
     """Return the scores of a tile of queries and one of keys, `LOWEST` where a query may not attend."""
     there = (rows < row_count)[:, None] & (keys < key_count)[None, :]
     if HAS_MASK:
-        there = there & (tl.load(mask + rows[:, None] * by_row + keys[None, :] * by_key, mask=there, other=0) != 0)
+        there = there & (
+            tl.load(mask + rows[:, None].to(tl.int64) * by_row + keys[None, :] * by_key, mask=there, other=0) != 0
+        )
     return tl.where(there, tl.dot(of_rows, tl.trans(of_keys), input_precision=PRECISION) * factor, LOWEST)
 
 
@@ -468,8 +471,7 @@ def _of_queries(query: Tensor) -> Tensor:
     return query.new_empty(batch, heads, row_count, dtype=torch.float32)
 
 
-# Operators, which a compiler takes as they are.
-@torch.library.custom_op("alignattn::sparse_attention", mutates_args=())
+@operator("sparse_attention")
 def _sparse_attention(
     query: Tensor,
     key: Tensor,
@@ -481,7 +483,8 @@ def _sparse_attention(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    largests, thresholds, attended = _of_queries(query), _of_queries(query), torch.empty_like(query)
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    largests, thresholds, attended = _of_queries(query), _of_queries(query), query.new_empty(query.shape)
     numbers, kind, tiles = _seen(query, key, mask, power, scale, dropout)
     batch, row_count, heads, _ = query.shape
     _attend[(batch * heads, triton.cdiv(row_count, tiles["ROWS"]))](
@@ -495,7 +498,7 @@ def _sparse_attention(
     return attended, largests, thresholds
 
 
-@torch.library.custom_op("alignattn::sparse_attention_backward", mutates_args=())
+@operator("sparse_attention_backward")
 def _to_sparse_attention(
     query: Tensor,
     key: Tensor,
@@ -511,6 +514,7 @@ def _to_sparse_attention(
     dropout: float,
     has_alpha: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    query, key, value, to_attended = (side.contiguous() for side in (query, key, value, to_attended))
     to_query, to_key, to_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     means, to_alphas = torch.empty_like(thresholds), torch.empty_like(thresholds)
     numbers, kind, tiles = _seen(query, key, mask, power, scale, dropout)
@@ -527,12 +531,13 @@ def _to_sparse_attention(
 
 @_sparse_attention.register_fake
 def _attended_of_shapes(query: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), _of_queries(query), _of_queries(query)
+    return query.new_empty(query.shape), _of_queries(query), _of_queries(query)
 
 
 @_to_sparse_attention.register_fake
 def _gradients_of_shapes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), _of_queries(query)
+    to_query, to_key, to_value = (side.new_empty(side.shape) for side in (query, key, value))
+    return to_query, to_key, to_value, _of_queries(query)
 
 
 def _instead(any_tensor: Tensor, *extras: Tensor | None) -> list[Tensor]:
@@ -565,7 +570,7 @@ class _Attended(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         has_alpha = ctx.needs_input_grad[3]
         to_query, to_key, to_value, to_alphas = _to_sparse_attention(
-            *ctx.saved_tensors, grad_outputs[0].contiguous(), *ctx.numbers, has_alpha
+            *ctx.saved_tensors, grad_outputs[0], *ctx.numbers, has_alpha
         )
         to_alpha = to_alphas.sum(dim=(0, 2)) if has_alpha else None
         return to_query, to_key, to_value, to_alpha, *[None] * 4
@@ -598,7 +603,7 @@ def attended(
         alpha = query.new_full((heads,), alpha, dtype=torch.float32)
     if mask is not None:
         mask = mask.expand(batch, 1, row_count, key.shape[2])[:, 0].view(torch.int8)
-    sides = [side.transpose(1, 2).contiguous() for side in (query, key, value)]
+    sides = [side.transpose(1, 2) for side in (query, key, value)]
     alphas = alpha if isinstance(alpha, Tensor) else None
     found: Tensor = _Attended.apply(*sides, alphas, mask, power, scale, dropout)
     return found.transpose(1, 2)

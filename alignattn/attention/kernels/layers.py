@@ -8,25 +8,63 @@ import triton.language as tl
 from torch import Tensor
 
 from alignattn.attention.alignment.networks import Linear
+from alignattn.attention.kernels.choice import width_of_tile
+
+BLOCK_ROWS = 16
+"""Rows that are worked on at once: compiled for an H100, with 64 features and eight warps, more of them spill."""
+WARPS = 8
+NARROWEST = 64
+"""Features of a tile: of fewer the compiler keeps the weights in registers, and a thread's spill by a kilobyte."""
+PROGRAMS = 264
+"""Of all calls: two for each of the 132 multiprocessors of an H100, as many as have their weights on one at TF32."""
 
 
-def parameters_of(linear: Iterable[Linear], features: Tensor, layers: slice) -> list[Tensor]:
+def grid_of(features: Tensor) -> tuple[int, int]:
+    """Return the programs of each call of features `[C, ..., d]`."""
+    calls, rows = features.shape[0], features[0].numel() // features.shape[-1]
+    return calls, min(triton.cdiv(rows, BLOCK_ROWS), max(1, PROGRAMS // calls))
+
+
+def width_of_rows(size: int) -> int:
+    """Return the columns of a tile of rows of so many features."""
+    return max(NARROWEST, width_of_tile(size))
+
+
+def parameters_of(linears: Iterable[Linear], features: Tensor, layers: slice) -> list[Tensor]:
     """Return weights and biases of linear layers in float32, whatever type the features have."""
     in_full = features.new_empty(0, dtype=torch.float32)
-    return [tensor.contiguous() for one in linear for tensor in one.parameters_for(in_full, layers)]
+    return [tensor.contiguous() for one in linears for tensor in one.parameters_for(in_full, layers)]
 
 
 @triton.jit
-def matrix(weight, rows, columns, row_count, column_count):
+def load_matrix(weight, rows, columns, row_count, column_count):
     """Load a matrix `[row_count, column_count]`, 0 beyond it."""
     there = (rows < row_count)[:, None] & (columns < column_count)[None, :]
     return tl.load(weight + rows[:, None] * column_count + columns[None, :], mask=there, other=0.0)
 
 
 @triton.jit
-def vector(values, places, count):
+def load_vector(values, places, count):
     """Load `[count]` numbers, 0 beyond them."""
     return tl.load(values + places, mask=places < count, other=0.0)
+
+
+@triton.jit
+def load_linear(weight, bias, layer, outputs, inputs, output_count, input_count):
+    """Load a layer's weight `[output_count, input_count]` and bias of a linear map that each layer has."""
+    weight += layer * output_count * input_count
+    return (
+        load_matrix(weight, outputs, inputs, output_count, input_count),
+        load_vector(bias + layer * output_count, outputs, output_count),
+    )
+
+
+@triton.jit
+def load_highway(weight, bias, layer, columns, size):
+    """Load a layer's weight and bias of the gate, and those of the transform."""
+    gate_weight, gate_bias = load_linear(weight, bias, 2 * layer, columns, columns, size, size)
+    transform_weight, transform_bias = load_linear(weight, bias, 2 * layer + 1, columns, columns, size, size)
+    return gate_weight, gate_bias, transform_weight, transform_bias
 
 
 @triton.jit

@@ -6,13 +6,13 @@ attention call, queries and keys alike, in their own type, and holds a network's
 what lies between row and vector: backward computes it again. What the tiles add to the weights' gradient stays in the
 program's registers and is written down at its end, for PyTorch to sum over programs: there are no atomics, so that a
 step is the same each time. The critic ascends what the rest descends: its gradient is reversed where it begins, and
-again where it meets the row's.
+again where it meets the row's, which is rounded there to the row's own type.
 
 Arithmetic, for a row of d features (hidden layer h, vectors of f): forward two products of d × d (the critic's alone),
 one of d × h and one of h × f, 4 d² + 4 d h + 4 h f operations for both networks, backward these again and as many in
 the row and in the weights, 12 d² and more: 21,500 and 64,500 at d = 64, h = f = 16. Memory in bfloat16: 4 d + 8 f bytes
-a row forward, 12 d + 8 f backward, the row's gradient being read and written once more between the networks. That is 56
-and 72 operations a byte, where an H100 has 148 of TF32 for each byte it reads (495 TFLOP/s, 3.35 TB/s): memory is the
+a row forward, 10 d + 8 f backward, the row's gradient being written and read once more between the networks. That is 56
+and 84 operations a byte, where an H100 has 148 of TF32 for each byte it reads (495 TFLOP/s, 3.35 TB/s): memory is the
 limit but at `highest` precision (`torch.set_float32_matmul_precision`), with three times the products. By the data
 sheet: nothing was measured on a GPU yet.
 """
@@ -29,24 +29,22 @@ from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator, Navigator
 from alignattn.attention.kernels.choice import precision, width_of_tile
 from alignattn.attention.kernels.layers import (
+    BLOCK_ROWS,
+    WARPS,
+    grid_of,
     highway,
     leaky,
     linear,
-    matrix,
+    load_highway,
+    load_linear,
     parameters_of,
     store_matrix,
     to_highway,
     to_leaky,
-    vector,
+    width_of_rows,
 )
+from alignattn.attention.kernels.operator import operator
 
-BLOCK_ROWS = 16
-"""Rows that are worked on at once, as by the discriminator's kernel."""
-WARPS = 8
-NARROWEST = 64
-"""Features of a tile, likewise."""
-PROGRAMS = 528
-"""Of all calls: four for each of the 132 multiprocessors of an H100."""
 LINEAR_PARAMETERS = 4
 """Weights and biases of a network, without its highway layer's."""
 
@@ -79,17 +77,12 @@ def _forward(
     call = tl.program_id(0)
     layer = call // calls_a_layer
     columns, units, places = tl.arange(0, WIDTH), tl.arange(0, HIDDEN), tl.arange(0, VECTOR)
-    first = matrix(first_weight + layer * hidden_size * size, units, columns, hidden_size, size)
-    of_first = vector(first_bias + layer * hidden_size, units, hidden_size)
-    second = matrix(second_weight + layer * vector_size * hidden_size, places, units, vector_size, hidden_size)
-    of_second = vector(second_bias + layer * vector_size, places, vector_size)
+    first, of_first = load_linear(first_weight, first_bias, layer, units, columns, hidden_size, size)
+    second, of_second = load_linear(second_weight, second_bias, layer, places, units, vector_size, hidden_size)
     if IS_CRITIC:
-        highway_weight += layer * 2 * size * size
-        highway_bias += layer * 2 * size
-        gate_weight = matrix(highway_weight, columns, columns, size, size)
-        transform_weight = matrix(highway_weight + size * size, columns, columns, size, size)
-        gate_bias = vector(highway_bias, columns, size)
-        transform_bias = vector(highway_bias + size, columns, size)
+        gate_weight, gate_bias, transform_weight, transform_bias = load_highway(
+            highway_weight, highway_bias, layer, columns, size
+        )
     for tile in range(tl.program_id(1), tl.cdiv(length, BLOCK), tl.num_programs(1)):
         index = tile * BLOCK + tl.arange(0, BLOCK)
         is_row = (index < length)[:, None]
@@ -141,21 +134,16 @@ def _backward(
     call = tl.program_id(0)
     layer = call // calls_a_layer
     columns, units, places = tl.arange(0, WIDTH), tl.arange(0, HIDDEN), tl.arange(0, VECTOR)
-    first = matrix(first_weight + layer * hidden_size * size, units, columns, hidden_size, size)
-    of_first = vector(first_bias + layer * hidden_size, units, hidden_size)
-    second = matrix(second_weight + layer * vector_size * hidden_size, places, units, vector_size, hidden_size)
-    of_second = vector(second_bias + layer * vector_size, places, vector_size)
+    first, of_first = load_linear(first_weight, first_bias, layer, units, columns, hidden_size, size)
+    second, of_second = load_linear(second_weight, second_bias, layer, places, units, vector_size, hidden_size)
     to_first = tl.zeros([HIDDEN, WIDTH], tl.float32)
     to_first_bias = tl.zeros([HIDDEN], tl.float32)
     to_second = tl.zeros([VECTOR, HIDDEN], tl.float32)
     to_second_bias = tl.zeros([VECTOR], tl.float32)
     if IS_CRITIC:
-        highway_weight += layer * 2 * size * size
-        highway_bias += layer * 2 * size
-        gate_weight = matrix(highway_weight, columns, columns, size, size)
-        transform_weight = matrix(highway_weight + size * size, columns, columns, size, size)
-        gate_bias = vector(highway_bias, columns, size)
-        transform_bias = vector(highway_bias + size, columns, size)
+        gate_weight, gate_bias, transform_weight, transform_bias = load_highway(
+            highway_weight, highway_bias, layer, columns, size
+        )
         to_gate_weight = tl.zeros([WIDTH, WIDTH], tl.float32)
         to_transform_weight = tl.zeros([WIDTH, WIDTH], tl.float32)
         to_gate_bias = tl.zeros([WIDTH], tl.float32)
@@ -227,7 +215,7 @@ def _launched(features: Tensor, parameters: list[Tensor]) -> tuple[list[Tensor],
         "SLOPE": LEAKY_SLOPE,
         "EPSILON": NORM_EPSILON**2,
         "BLOCK": BLOCK_ROWS,
-        "WIDTH": max(NARROWEST, width_of_tile(size)),
+        "WIDTH": width_of_rows(size),
         "HIDDEN": width_of_tile(hidden_size),
         "VECTOR": width_of_tile(vector_size),
         "PRECISION": precision(),
@@ -236,37 +224,34 @@ def _launched(features: Tensor, parameters: list[Tensor]) -> tuple[list[Tensor],
     return pointers, (len(features) // layers, features[0].numel() // size, size, hidden_size, vector_size), options
 
 
-def _grid(features: Tensor) -> tuple[int, int]:
-    calls, rows = features.shape[0], features[0].numel() // features.shape[-1]
-    return calls, min(triton.cdiv(rows, BLOCK_ROWS), max(1, PROGRAMS // calls))
-
-
 def _vectors_like(features: Tensor, parameters: list[Tensor]) -> Tensor:
     return features.new_empty((*features.shape[:-1], parameters[2].shape[1]), dtype=torch.float32)
 
 
 def _gradients_like(features: Tensor, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
     count = sum(tensor[0].numel() for tensor in parameters)
-    return torch.empty_like(features), features.new_empty(*_grid(features), count, dtype=torch.float32)
+    return features.new_empty(features.shape), features.new_empty(*grid_of(features), count, dtype=torch.float32)
 
 
-# Operators, which a compiler takes as they are.
-@torch.library.custom_op("alignattn::transport_vectors", mutates_args=())
+@operator("transport_vectors")
 def _vectors(features: Tensor, parameters: list[Tensor]) -> Tensor:
+    features = features.contiguous()
     vectors = _vectors_like(features, parameters)
     pointers, numbers, options = _launched(features, parameters)
-    _forward[_grid(features)](*pointers, vectors, *numbers, **options)
+    _forward[grid_of(features)](*pointers, vectors, *numbers, **options)
     return vectors
 
 
-@torch.library.custom_op("alignattn::transport_vectors_backward", mutates_args=())
+@operator("transport_vectors_backward")
 def _to_rows(
     features: Tensor, parameters: list[Tensor], to_vectors: Tensor, so_far: Tensor | None
 ) -> tuple[Tensor, Tensor]:
+    features, to_vectors = features.contiguous(), to_vectors.contiguous()
     to_features, sums = _gradients_like(features, parameters)
     pointers, numbers, options = _launched(features, parameters)
-    given = (to_vectors, to_features if so_far is None else so_far, to_features, sums)
-    _backward[_grid(features)](*pointers, *given, *numbers, sums.shape[-1], **options)
+    # The critic's kernel begins the gradient and reads none so far: anything stands in its place.
+    given = (to_vectors, to_features if so_far is None else so_far.contiguous(), to_features, sums)
+    _backward[grid_of(features)](*pointers, *given, *numbers, sums.shape[-1], **options)
     return to_features, sums
 
 
@@ -293,7 +278,7 @@ class _TransportVectors(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         features, *parameters = ctx.saved_tensors
-        to_navigated, to_unit = (gradient.contiguous() for gradient in grad_outputs)
+        to_navigated, to_unit = grad_outputs
         navigator, critic = parameters[:LINEAR_PARAMETERS], parameters[LINEAR_PARAMETERS:]
         to_features, of_critic = _to_rows(features, critic, to_unit, None)
         to_features, of_navigator = _to_rows(features, navigator, to_navigated, to_features)
@@ -323,7 +308,5 @@ def transport_vectors(
     of_navigator = [cast(Any, navigator)[0], cast(Any, navigator)[2]]
     of_highway, first, _, second = cast(Any, critic)
     linears = (*of_navigator, first, second, of_highway.gate_and_transform)
-    found: tuple[Tensor, Tensor] = _TransportVectors.apply(
-        features.contiguous(), *parameters_of(linears, features, layers)
-    )
+    found: tuple[Tensor, Tensor] = _TransportVectors.apply(features, *parameters_of(linears, features, layers))
     return found

@@ -37,6 +37,7 @@ from alignattn.attention.alignment.sinkhorn import (
     schedule,
 )
 from alignattn.attention.kernels.choice import precision, width_of_tile
+from alignattn.attention.kernels.operator import operator
 
 BLOCKS = {16: 32, 32: 32, 64: 32, 128: 16}
 """Tokens of a tile, by the width of a head: compiled for an H100 no more of them leave every register where it is."""
@@ -239,11 +240,11 @@ def _move(
     tl.store(marginals + start + tokens, sums * own_scaling, mask=within)
 
 
-# An operator, which a compiler takes as it is.
-@torch.library.custom_op("alignattn::sinkhorn", mutates_args=())
+@operator("sinkhorn")
 def _sinkhorn(
     vectors: Tensor, probability: Tensor, factor: float, epsilon: float, anneal_from: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
+    vectors = vectors.contiguous()
     _, samples, heads, length, features = vectors.shape
     groups = samples * heads
     width = width_of_tile(features)
@@ -281,7 +282,7 @@ def _sinkhorn(
 
 @_sinkhorn.register_fake
 def _of_shapes(vectors: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(vectors), vectors.new_empty(vectors.shape[:-1])
+    return vectors.new_empty(vectors.shape), vectors.new_empty(vectors.shape[:-1])
 
 
 class _Transported(torch.autograd.Function):
@@ -322,6 +323,6 @@ def transported(
         The sum, and row and column sums of the plan, `[2, B, H, n]`, without gradient.
     """
     found: tuple[Tensor, Tensor] = _Transported.apply(
-        vectors.contiguous(), torch.stack(probability), factor, epsilon, anneal_from, iterations
+        vectors, torch.stack(probability), factor, epsilon, anneal_from, iterations
     )
     return found

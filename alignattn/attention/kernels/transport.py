@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from alignattn.attention.kernels.choice import precision, width_of_tile
+from alignattn.attention.kernels.operator import operator
 
 LARGEST_BLOCK = 32
 """Tokens of a tile: compiled for an H100 the gradient's kernel spills at 64 and not at 32."""
@@ -170,11 +171,11 @@ def _results(navigated: Tensor, has_gradient: bool) -> tuple[Tensor, Tensor, Ten
     return rows, navigated.new_empty(shape), navigated.new_empty(shape)
 
 
-# An operator, which a compiler takes as it is.
-@torch.library.custom_op("alignattn::transport", mutates_args=())
+@operator("transport")
 def _transport(
     navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None, has_gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    navigated, unit, weight = navigated.contiguous(), unit.contiguous(), weight.contiguous()
     calls, _, batch, length, heads, features = navigated.shape
     rows, to_navigated, to_unit = _results(navigated, has_gradient)
     log_sums, similarity = rows.unbind()
@@ -188,7 +189,7 @@ def _transport(
         "PRECISION": precision(),
     }
     # Without a mask the kernels take the place of one and never read it.
-    mask = weight if mask is None else mask
+    mask = weight if mask is None else mask.contiguous()
     _statistics[grid](navigated, unit, mask, log_sums, similarity, *sizes, **options)
     if has_gradient:
         vectors = (navigated, unit, mask, log_sums, similarity, weight, to_navigated, to_unit)
@@ -205,8 +206,10 @@ def _of_shapes(
 
 class _Transported(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-        rows, to_navigated, to_unit = _transport(navigated, unit, weight, mask, any(ctx.needs_input_grad[:2]))
+    def forward(
+        ctx: Any, navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None, has_gradient: bool
+    ) -> Tensor:
+        rows, to_navigated, to_unit = _transport(navigated, unit, weight, mask, has_gradient)
         ctx.save_for_backward(to_navigated, to_unit)
         return (rows[1] * weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
 
@@ -215,7 +218,7 @@ class _Transported(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         scale = grad_outputs[0].view(-1, 1, 1, 1, 1, 1)
         to_navigated, to_unit = ctx.saved_tensors
-        return to_navigated * scale, to_unit * scale, None, None
+        return to_navigated * scale, to_unit * scale, None, None, None
 
 
 def weighted_similarity(navigated: Tensor, unit: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
@@ -229,7 +232,7 @@ def weighted_similarity(navigated: Tensor, unit: Tensor, weight: Tensor, mask: T
     """
     shape = navigated.shape[:4]
     if mask is not None:
-        mask = mask.expand(shape).to(torch.int8).contiguous()
-    weight = weight.expand(shape).contiguous()
-    found: Tensor = _Transported.apply(navigated.contiguous(), unit.contiguous(), weight, mask)
+        mask = mask.expand(shape).to(torch.int8)
+    has_gradient = torch.is_grad_enabled() and (navigated.requires_grad or unit.requires_grad)
+    found: Tensor = _Transported.apply(navigated, unit, weight.expand(shape), mask, has_gradient)
     return found
