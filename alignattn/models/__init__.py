@@ -222,13 +222,13 @@ MODELS = Registry(
             ),
         ),
         "gat": ModelEntry(
-            ".graph_attention:GatForNodeClassification",
+            ".gat:GatForNodeClassification",
             "a graph attention network (Veličković et al. 2018)",
             "velickovic2018graph",
             traits=_graph_traits("gat"),
         ),
         "gatv2": ModelEntry(
-            ".graph_attention:Gatv2ForNodeClassification",
+            ".gatv2:Gatv2ForNodeClassification",
             "GATv2, a graph attention network (Brody et al. 2022)",
             "brody2022attentive",
             traits=_graph_traits("gatv2"),
@@ -256,7 +256,7 @@ MODELS = Registry(
             traits=_text_traits(),
         ),
         "cnn-att": ModelEntry(
-            ".cnn:CnnAttForSequenceClassification",
+            ".cnn_att:CnnAttForSequenceClassification",
             "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
             "wu2020improving",
             traits=_text_traits(OF_POOLING),
@@ -268,13 +268,13 @@ MODELS = Registry(
             traits=_text_traits(),
         ),
         "lstm-att": ModelEntry(
-            ".lstm:LstmAttForSequenceClassification",
+            ".lstm_att:LstmAttForSequenceClassification",
             "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
             "wu2020improving",
             traits=_text_traits(OF_POOLING),
         ),
         "lstm-multidim": ModelEntry(
-            ".lstm:LstmMultidimForSequenceClassification",
+            ".lstm_multidim:LstmMultidimForSequenceClassification",
             "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
             "shen2018disan",
             traits=_text_traits(OF_POOLING),
@@ -337,7 +337,7 @@ MODELS = Registry(
             traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
         ),
         "cnn-transformer-crf": ModelEntry(
-            ".transformer_crf:CnnTransformerCrfForTokenClassification",
+            ".cnn_transformer_crf:CnnTransformerCrfForTokenClassification",
             "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
             "lafferty2001conditional",
             traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),

@@ -1,11 +1,8 @@
-"""Classifiers of texts by both directions of an LSTM: its last states, or attention (LSTM-Att of Wu et al. 2020)."""
-
-from typing import ClassVar
+"""A classifier of texts by both directions of an LSTM (Hochreiter & Schmidhuber 1997)."""
 
 from huggingface_hub.dataclasses import strict
 from torch import Tensor
 
-from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.encoders import Recurrent
 from alignattn.models.pooling import last_states
@@ -15,7 +12,7 @@ from alignattn.models.word_model import Sentences
 
 @strict
 class LstmConfig(TextClassifierConfig):
-    """`hidden_dim` units a direction (Hochreiter & Schmidhuber 1997)."""
+    """`hidden_dim` units a direction."""
 
     model_type = MODEL_TYPE_PREFIX + "lstm"
 
@@ -34,44 +31,3 @@ class LstmForSequenceClassification(TextClassifier):
     def pooled(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         """Return `[B, 2 · hidden_dim]`, as `TextClassifier.pooled`."""
         return last_states(self.encoder(Sentences(self.embedded(input_ids), mask)))
-
-
-@strict
-class LstmAttConfig(LstmConfig):
-    """The same sizes."""
-
-    model_type = MODEL_TYPE_PREFIX + "lstm-att"
-
-
-class LstmAttForSequenceClassification(TextClassifier):
-    """Both directions of an LSTM, and the words pooled by a learned query."""
-
-    config_class = LstmAttConfig
-    config: LstmAttConfig
-    pooling_class: ClassVar[type[AttentionPooling] | type[FeaturePooling]] = AttentionPooling
-
-    def __init__(self, config: LstmAttConfig) -> None:
-        super().__init__(config, 2 * config.hidden_dim)
-        self.encoder = Recurrent(config.embedding_dim, config.hidden_dim)
-        self.pooling = self.pooling_class(2 * config.hidden_dim)
-        self.post_init()  # type: ignore[no-untyped-call]
-
-    def pooled(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return `[B, 2 · hidden_dim]`, as `TextClassifier.pooled`."""
-        states: Tensor = self.pooling(*self.encoder(Sentences(self.embedded(input_ids), mask)))
-        return states
-
-
-@strict
-class LstmMultidimConfig(LstmAttConfig):
-    """The same sizes."""
-
-    model_type = MODEL_TYPE_PREFIX + "lstm-multidim"
-
-
-class LstmMultidimForSequenceClassification(LstmAttForSequenceClassification):
-    """Both directions of an LSTM, and each feature of the words pooled by weights of its own (Shen et al. 2018)."""
-
-    config_class = LstmMultidimConfig
-    config: LstmMultidimConfig
-    pooling_class = FeaturePooling

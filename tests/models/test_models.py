@@ -392,6 +392,11 @@ def test_a_fresh_process_loads_a_saved_model_and_its_tokenizer(name, tmp_path):
     assert done.stdout.strip() == type(model).__name__
 
 
+def test_each_model_has_a_file_of_its_own():
+    files = [entry.target.partition(":")[0] for entry in MODELS.values()]
+    assert len(set(files)) == len(files)
+
+
 @pytest.mark.parametrize("model_name", MODELS)
 def test_a_model_says_whose_a_saved_folder_is(model_name):
     model_class = MODELS.load(model_name)
