@@ -104,6 +104,8 @@ def packing_of(bounds: Tensor, of_keys: Tensor | None, length: int) -> Packing:
             f"{bounds.tolist()}"
         )
     packing = Packing.of(bounds)
-    versions = bounds._version, of_keys._version
-    _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)
+    # Whether they are written to is not told of tensors of inference mode, which nothing is kept for.
+    if not (bounds.is_inference() or of_keys.is_inference()):
+        versions = bounds._version, of_keys._version
+        _newest = _Known(weakref.ref(bounds), weakref.ref(of_keys), versions, length, packing)
     return packing

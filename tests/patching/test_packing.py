@@ -97,6 +97,13 @@ def test_bounds_that_are_changed_in_place_are_read_anew():
     assert not torch.allclose(model.base_model(**batch).last_hidden_state, first)
 
 
+def test_in_inference_mode_a_packed_batch_gives_what_it_gives_outside():
+    model = encoder("soft").eval()
+    expected = model.base_model(**packed_batch()).last_hidden_state
+    with torch.inference_mode():
+        torch.testing.assert_close(model.base_model(**packed_batch()).last_hidden_state, expected)
+
+
 def test_a_packed_batch_counts_by_its_samples():
     labels = torch.tensor([[1] * 10 + [-100] * 12])
     size = BatchSize.of(packed_batch() | {"labels": labels})

@@ -123,7 +123,7 @@ def _raised(excess, power, POWER: tl.constexpr):  # noqa: N803
     elif POWER == 2:
         weights = excess * excess
     else:
-        weights = tl.where(excess > 0, tl.exp2(power * tl.log2(tl.maximum(excess, LEAST))), 0.0)
+        weights = tl.where(excess > 0, tl.exp2(power * tl.log2(tl.maximum(excess, LEAST))), excess)
     return weights
 
 
@@ -141,8 +141,12 @@ def _slopes(excess, power, POWER: tl.constexpr):  # noqa: N803
 
 @triton.jit
 def _excess(scores, largest, threshold):
-    """Return what scores exceed their threshold by, which counts from the largest: a sum of both would be rounded."""
-    return tl.maximum(scores - largest[:, None] - threshold[:, None], 0.0)
+    """Return what scores exceed their threshold by, which counts from the largest: a sum of both would be rounded.
+
+    What is no number stays so: a GPU's maximum would make 0 of it, and a model that diverged would look well.
+    """
+    excess = scores - largest[:, None] - threshold[:, None]
+    return tl.where(excess <= 0, 0.0, excess)
 
 
 # One key is a number like any other, though Triton takes a 1 for a constant, which is no tensor.
