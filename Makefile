@@ -37,9 +37,10 @@ docs: $(VENV)/installed
 notebook: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python scripts/run_tutorial.py
 
-# What all of it costs on a GPU, stage after stage; ended, it goes on where it was. Without a GPU it says so.
+# What all of it costs on a GPU, stage after stage; ended, it goes on where it was. Without a GPU it says so. Its options:
+# make gpu GPU_ARGS="--minutes 9".
 gpu: $(VENV)/installed
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 # What takes too long for CI: the commands of the documentation, one after the other, and the notebook.
 slow: $(VENV)/installed notebook docs

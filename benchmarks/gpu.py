@@ -3,21 +3,23 @@
 Stage after stage, each of at most nine minutes: the tests that need CUDA; training and evaluation steps of every
 preset at BERT-base size, beside plain attention in the same run (bfloat16 and float32, three shapes, eager,
 `torch.compile`, CUDA graphs, the kernels), with their peak memory; what a step launches, and how long the device waits;
-attacks a second. A stage that is measured is written down at once and not measured again: a run that was ended goes on
-where it was. Where there is a CUDA GPU, the GPU section of docs/performance.md is written from what was found; where
-there is none, nothing is.
+attacks a second; the tables' smaller models, trained. A stage that is measured is written down at once and not measured
+again: a run that was ended goes on where it was, and what it was ended in twice has failed. Where there is a CUDA GPU,
+the GPU section of docs/performance.md is written from what was found; where there is none, nothing is.
 
-    python benchmarks/gpu.py --minutes 9        # as much as fits, then again
-    python benchmarks/gpu.py --device cpu --tiny --output dry.json        # the stages without a GPU, to try them
-    TRITON_INTERPRET=1 python benchmarks/gpu.py --device cpu --tiny --output dry.json        # and the kernels
+    make gpu GPU_ARGS="--minutes 9"        # as much as fits, then again
+    make gpu GPU_ARGS="--only 32x128"        # some stages alone
+    python benchmarks/gpu.py --device cpu --tiny        # the stages without a GPU, to try them
+    TRITON_INTERPRET=1 python benchmarks/gpu.py --device cpu --tiny        # and the kernels
 """
 
 import argparse
+import hashlib
 import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,12 +38,23 @@ SECONDS_A_MINUTE = 60
 STAGE_MINUTES = 9.0
 SHORTEST_ALARM = 1e-3
 """Seconds; none at all would set no alarm."""
+ALARM_AGAIN_SECONDS = 1.0
+"""After which it is raised once more: a library may take the first for an error of its own."""
+MOST_ATTEMPTS = 2
+"""At a stage that ends the process, or that the process is ended in."""
 FAILED_EXIT_CODE = 1
-OUTPUT = Path(__file__).resolve().parent / "gpu.json"
+HERE = Path(__file__).resolve().parent
+OUTPUT, DRY_OUTPUT = HERE / "gpu.json", HERE / "gpu-dry.json"
+MEASURED_CODE = (HERE.parent / "alignattn" / "attention", HERE.parent / "alignattn" / "patching")
 
 
-class OutOfTimeError(Exception):
+# What catches an Exception would take it for an error of what is measured.
+class OutOfTime(BaseException):
     """A stage did not end in time."""
+
+
+class DeviceLostError(AlignAttnError):
+    """An error of the GPU that all that follows in this process would have, too."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,9 +62,14 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="one small cell of each kind, to try the stages")
-    parser.add_argument("--minutes", type=float, help="begin no stage later than this (default: all stages)")
-    parser.add_argument("--again", action="store_true", help="try stages that failed once more")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the JSON of what was measured")
+    parser.add_argument("--minutes", type=float, help="begin no further stage later than this (default: all)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the stages with this in their name")
+    parser.add_argument(
+        "--again", action="store_true", help="stages that failed, were left out or are of earlier code once more"
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"the JSON of what was measured (default: {OUTPUT.name}, beside this file)"
+    )
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="whose GPU section is written")
     options = parser.parse_args(argv)
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -61,8 +79,12 @@ def main(argv: Sequence[str]) -> int:
         print("gpu: --device cpu is there to try the stages: give --tiny", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
     plan = Plan.tiny(options.device) if options.tiny else Plan(options.device)
+    output = options.output or (DRY_OUTPUT if options.tiny else OUTPUT)
     try:
-        record = measure_missing(plan, options.output, options.minutes, again=options.again)
+        record = measure_missing(plan, output, options.minutes, only=options.only, again=options.again)
+    except DeviceLostError as error:
+        print(f"gpu: {error}: the same command goes on, in a new process", file=sys.stderr)
+        return FAILED_EXIT_CODE
     except AlignAttnError as error:
         print(f"gpu: {error}", file=sys.stderr)
         return USER_ERROR_EXIT_CODE
@@ -75,13 +97,23 @@ def main(argv: Sequence[str]) -> int:
     return FAILED_EXIT_CODE if failed else 0
 
 
-def measure_missing(plan: Plan, path: Path, minutes: float | None, *, again: bool) -> dict[str, Any]:
+def measure_missing(
+    plan: Plan, path: Path, minutes: float | None = None, *, only: str = "", again: bool = False
+) -> dict[str, Any]:
     """Measure the stages that have no result yet, write each down as it ends, and return the whole record.
+
+    Args:
+        plan: what is measured.
+        path: of the record.
+        minutes: after which no further stage is begun; None = all are.
+        only: what the names of the stages hold.
+        again: whether those that failed, were left out or are of earlier code are measured anew.
 
     Raises:
         AlignAttnError: if the record is of another machine or other versions.
+        DeviceLostError: if a stage has left the GPU in a state that it does not come back from.
     """
-    conditions = conditions_of(plan)
+    conditions, code = conditions_of(plan), digest_of_code()
     record: dict[str, Any] = {"conditions": conditions, "stages": {}}
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -90,22 +122,55 @@ def measure_missing(plan: Plan, path: Path, minutes: float | None, *, again: boo
                 f"{path} was measured with {record['conditions']}, this is {conditions}: give --output"
             )
     known, started = record["stages"], time.monotonic()
-    stages = list(stages_of(plan))
-    missing = [stage for stage in stages if stage.name not in known or (again and "failed" in known[stage.name])]
+    for found in known.values():
+        if found.get("attempts", 0) >= MOST_ATTEMPTS:
+            found["failed"] = f"ended the process, or was ended with it, {found.pop('attempts')} times"
+            write_json(path, record)
+    asked = [stage for stage in stages_of(plan) if only in stage.name]
+    missing = [stage for stage in asked if _is_missing(stage, known.get(stage.name), code, again)]
     for done, stage in enumerate(missing):
         seconds = time.monotonic() - started
-        if minutes is not None and seconds > minutes * SECONDS_A_MINUTE:
-            print(f"gpu: {len(missing) - done} of {len(stages)} stages are left: the same command goes on with them")
+        if done and minutes is not None and seconds > minutes * SECONDS_A_MINUTE:
+            print(f"gpu: {len(missing) - done} of {len(asked)} stages are left: the same command goes on with them")
             break
+        attempts = known.get(stage.name, {}).get("attempts", 0) + 1
+        known[stage.name] = {"kind": stage.kind, **stage.cell, "code": code, "attempts": attempts}
+        write_json(path, record)
         left = STAGE_MINUTES if minutes is None else min(STAGE_MINUTES, minutes - seconds / SECONDS_A_MINUTE)
         result = _measured(stage, plan, left)
-        if result is None and left < STAGE_MINUTES:
+        if result is None and left < STAGE_MINUTES and attempts < MOST_ATTEMPTS:
             continue  # the command's time was short, not the stage's
-        result = result or {"failed": f"did not end within {STAGE_MINUTES:.0f} minutes"}
-        known[stage.name] = {"kind": stage.kind, **stage.cell, **result}
+        known[stage.name] |= result or {"failed": f"did not end within {left:.1f} minutes"}
+        del known[stage.name]["attempts"]
         write_json(path, record)
         print(f"gpu: {stage.name}: {known[stage.name].get('failed', 'done')}", flush=True)
+        _check_device(plan)
     return record
+
+
+def _is_missing(stage: Stage, found: Mapping[str, Any] | None, code: str, again: bool) -> bool:
+    """Whether a stage is to be measured."""
+    if found is None or "attempts" in found:
+        return True
+    is_stale = found.get("code") != code
+    # Tests of code that has changed say nothing; figures are worth something still, and cost more.
+    return (again and ("result" not in found or is_stale)) or (stage.kind == "tests" and is_stale)
+
+
+def _check_device(plan: Plan) -> None:
+    if plan.device == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise DeviceLostError(f"the GPU is lost to this process: {str(error).splitlines()[0]}") from error
+
+
+def digest_of_code() -> str:
+    """Return what tells one state of the code that is measured from another."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in MEASURED_CODE for path in folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def conditions_of(plan: Plan) -> dict[str, Any]:
@@ -128,7 +193,7 @@ def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None
     try:
         with _ended_within(minutes * SECONDS_A_MINUTE):
             result = {"result": stage.measure(plan)}
-    except OutOfTimeError:
+    except OutOfTime:
         return None
     except LeftOutError as error:
         return {"left_out": str(error)}
@@ -145,13 +210,13 @@ def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None
 
 @contextmanager
 def _ended_within(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTimeError` in what takes longer."""
+    """Raise `OutOfTime` in what takes longer."""
 
     def on_alarm(*_: object) -> None:
-        raise OutOfTimeError
+        raise OutOfTime
 
     previous = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST_ALARM))
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST_ALARM), ALARM_AGAIN_SECONDS)
     try:
         yield
     finally:

@@ -1,10 +1,12 @@
 """The GPU section of docs/performance.md, of what `gpu.py` wrote down."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_stages import ROOT
+from gpu_stages import BASE_SIZE, ROOT
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import Shape
@@ -27,8 +29,6 @@ WITHOUT_MEMORY = "CUDA graphs"
 
 HOURS_OF = ("bfloat16", "eager", "32x128")
 """Of which steps the hours of a table are taken: what `alignattn finetune --bf16` does."""
-BASE_SIZE = ("albert-base-v2", "mpnet")
-"""Models of the tables that are of BERT-base's size."""
 TRAINING_ROWS: Mapping[str, int] = {
     "cola": 8_551,
     "mnli": 392_702,
@@ -46,6 +46,7 @@ TRAINING_ROWS: Mapping[str, int] = {
 """Of the published data sets."""
 SEEDS = range(1, 6)
 SECONDS_AN_HOUR = 3600
+SEVERAL = 2
 
 Found = Mapping[str, Any]
 
@@ -73,12 +74,13 @@ def section(record: Mapping[str, Any]) -> str:
         f"{conditions['transformers']}. bfloat16 is autocast's. Each attention in turns with `soft`, synchronised, as "
         "ratios of the same repeat: medians (quartiles).",
         _table(_STEP_HEADINGS, (row for stage in _done(stages, "steps") for row in _step_rows(stage))),
-        _table(("tokens", "mode", "attention", "launches a step", "idle"), map(_profile_row, _done(stages, "profile"))),
+        _table(_PROFILE_HEADINGS, map(_profile_row, _done(stages, "profile"))),
         *map(_attacks, _done(stages, "attacks")),
-        _table(("table", "GPU hours", "of its runs"), _hours_rows(_done(stages, "steps"))),
+        *_hours(stages),
         *(f"CUDA tests: {stage['result']['summary']}." for stage in _done(stages, "tests")),
+        _of_earlier_code(stages),
         *(
-            f"`{name}`: {stage.get('failed') or stage['left_out']}."
+            f"`{name}`: {stage.get('failed') or stage.get('left_out') or 'was ended with its process'}."
             for name, stage in record["stages"].items()
             if "result" not in stage
         ),
@@ -87,6 +89,7 @@ def section(record: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+_PROFILE_HEADINGS = ("tokens", "mode", "attention", "launches a step", "kernels a step", "idle")
 _STEP_HEADINGS = ("type", "tokens", "mode", "attention", "training", "wanted", "evaluation", "extra peak memory")
 
 
@@ -115,6 +118,7 @@ def _profile_row(stage: Found) -> Sequence[str]:
         stage["mode"],
         stage["attention"],
         f"{result['launches']:.0f}",
+        f"{result['kernels']:.0f}",
         f"{100 * result['idle_share']:.0f} %",
     )
 
@@ -128,54 +132,85 @@ def _attacks(stage: Found) -> str:
     return f"SST-2, MiniLM; {'; '.join(lines)}. Wanted: 10 times."
 
 
-def _hours_rows(stages: Iterable[Found]) -> Iterable[Sequence[str]]:
-    seconds: dict[str, float] = {}
-    for stage in stages:
-        if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF:
-            training = stage["result"]["training"]
-            seconds |= {PLAIN_ATTENTION: training["soft_seconds"], stage["attention"]: training["seconds"]}
-    if not seconds:
+def _hours(stages: Iterable[Found]) -> Iterable[str]:
+    measured = Measured.of(stages)
+    if not (measured.step_seconds or measured.trainings):
         return
+    rows = []
     for name in TABLES:
-        hours, known, runs = hours_of(name, seconds)
-        of = f"{known} of {runs}, at 128 tokens a row" if known else f"none of {runs} is of what was measured"
-        yield name, f"{hours:.1f}" if known else "–", of
+        hours, known, runs = hours_of(name, measured)
+        rows.append((name, f"{hours:.1f}" if known else "–", f"{known or 'none'} of {runs}"))
+    yield (
+        "Hours of the tables' trainings, without evaluation and attacks: models of BERT-base's size by the steps "
+        "above, of 128 tokens a row, without the optimizer, on the published training rows; others by what `finetune` "
+        "trained a second, on the rows that lay here."
+    )
+    yield _table(("table", "GPU hours", "of its runs"), rows)
 
 
-def hours_of(table: str, seconds: Mapping[str, float]) -> tuple[float, int, int]:
-    """Return how long the trainings of a table take, how many of its runs that is of, and how many it has.
+@dataclass(frozen=True)
+class Measured:
+    """What the hours of a table are reckoned from.
 
-    Those of a model of BERT-base's size and of an attention whose step was measured: their rows, each time they are
-    seen, by the seconds a row.
-
-    Args:
-        table: its name.
-        seconds: of a training step of `HOURS_OF`'s shape, by attention.
+    Attributes:
+        step_seconds: of a training step of `HOURS_OF`'s shape, by attention.
+        trainings: `rows_a_second` and `rows` of other models, by model and task.
     """
+
+    step_seconds: Mapping[str, float]
+    trainings: Mapping[tuple[str, str], Found]
+
+    @classmethod
+    def of(cls, stages: Iterable[Found]) -> "Measured":
+        """Gather it from the stages that have a result."""
+        step_seconds: dict[str, float] = {}
+        for stage in _done(stages, "steps"):
+            if (stage["dtype"], stage["mode"], stage["shape"]) == HOURS_OF:
+                training = stage["result"]["training"]
+                step_seconds |= {PLAIN_ATTENTION: training["soft_seconds"], stage["attention"]: training["seconds"]}
+        trained = {(stage["model"], stage["task"]): stage["result"] for stage in _done(stages, "training")}
+        return cls(step_seconds, trained)
+
+    def seconds(self, options: RunOptions) -> float | None:
+        """Return how long a training takes; None where nothing like it was measured."""
+        model, attention = options.model.model, options.model.attention or PLAIN_ATTENTION
+        if model in BASE_SIZE:
+            rows, a_second = TRAINING_ROWS.get(options.task.name), self.step_seconds.get(attention)
+            a_second = a_second and Shape.parse(HOURS_OF[2]).batch / a_second
+        else:
+            found = self.trainings.get((model, options.task.name), {})
+            rows, a_second = found.get("rows"), found.get("rows_a_second")
+        seen = _seen_rows(options, rows)
+        return None if seen is None or a_second is None else seen / a_second
+
+
+def hours_of(table: str, measured: Measured) -> tuple[float, int, int]:
+    """Return how long the trainings of a table take, how many of its runs that is of, and how many it has."""
     folders = folders_of(Path(table), list(load_table(table).cells(SEEDS))).values()
-    rows_a_step = Shape.parse(HOURS_OF[2]).batch
-    total, known = 0.0, 0
-    for options in (folder.options for folder in folders):
-        if not isinstance(options, RunOptions) or options.model.model not in BASE_SIZE:
-            continue
-        rows, attention = _rows(options), options.model.attention or PLAIN_ATTENTION
-        if rows is not None and attention in seconds:
-            known += 1
-            total += seconds[attention] * rows / rows_a_step
-    return total / SECONDS_AN_HOUR, known, len(folders)
+    trainings = [folder.options for folder in folders if isinstance(folder.options, RunOptions)]
+    seconds = [one for one in map(measured.seconds, trainings) if one is not None]
+    return sum(seconds) / SECONDS_AN_HOUR, len(seconds), len(folders)
 
 
-def _rows(options: RunOptions) -> float | None:
-    """Return how many rows a training sees, each time counted; None where that is not known."""
+def _seen_rows(options: RunOptions, rows: int | None) -> float | None:
+    """Return how many of so many rows a training sees, each time counted; None where that is not known."""
     training = options.training
     if training.max_steps > 0:
         return training.max_steps * training.per_device_train_batch_size * training.gradient_accumulation_steps
-    rows = options.data.max_train_samples or TRAINING_ROWS.get(options.task.name)
+    rows = options.data.max_train_samples or rows
     return None if rows is None else rows * training.num_train_epochs
 
 
 def _done(stages: Iterable[Found], kind: str) -> list[Found]:
     return [stage for stage in stages if stage["kind"] == kind and "result" in stage]
+
+
+def _of_earlier_code(stages: Iterable[Found]) -> str:
+    """What tells a reader that not all figures are of one state of the code; empty where they are."""
+    counts = Counter(stage["code"] for stage in stages if "result" in stage)
+    return f"Measured over {len(counts)} states of the code: `--again` measures what is not of this one." * (
+        len(counts) > 1
+    )
 
 
 def _ratio(spread: Mapping[str, float]) -> str:

@@ -1,17 +1,20 @@
 """What `gpu.py` measures: stages that stand each for itself, as they are run and as they are written down."""
 
 import functools
+import json
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import attack_throughput
 import torch
 from throughput_report import summarise_throughput
+from torch._dynamo.utils import counters
 
 from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
@@ -21,27 +24,31 @@ from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.command import load_model
 from alignattn.commands.benchmark.report import costs_of
 from alignattn.commands.benchmark.step_timing import CUDA_GRAPHS_MODE, PHASES, Setting, Subject, make_batch, measure
+from alignattn.commands.reproduce.folder import folders_of
+from alignattn.commands.reproduce.table import load_table
 from alignattn.robustness.library import check_textattack
+from alignattn.runs.options import RunOptions
+from alignattn.runs.results import RESULTS_FILE
+from alignattn.runs.tables import TABLES
 from alignattn.support.errors import AlignAttnError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
-CUDA_TESTS = ("tests/attention", "tests/patching")
-"""Where tests that are marked `cuda` lie."""
-
+BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
+"""Models of the tables that are of BERT-base's size: their trainings are reckoned from its steps."""
 WITH_KERNELS = ("aa-gan", "aa-ot", "aa-ct", "entmax15")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
 NO_KERNELS = ("Memcpy", "Memset")
 """How what moves memory alone is named by the profiler."""
+COUNTS_OF_TESTS = re.compile(r"^\d+ (?:passed|failed|skipped|errors?).*", re.MULTILINE)
+LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch")
+"""How the calls that set a device to work are named: of a CUDA graph one for all that is in it."""
 
-ATTACKED_EXAMPLES = 50
-ATTACK_RECIPES = ("textfooler", "textbugger")
-"""BAE's masked-language model would have to be trained first."""
-ATTACKED_TRAINING = (
-    "--max_steps 300 --learning_rate 1e-4 --per_device_train_batch_size 32 --evaluation_splits validation"
-)
+EVALUATED_ROWS = 500
+ATTACKED_TRAINING = "--learning_rate 1e-4 --per_device_train_batch_size 32 --evaluation_splits validation"
+TABLES_SEEDS = (1,)
 
 Result = dict[str, Any]
 
@@ -70,6 +77,21 @@ class Mode:
 
 
 @dataclass(frozen=True)
+class Attacks:
+    """What is attacked, and how.
+
+    Attributes:
+        steps: of the training before.
+        examples: attacked texts a recipe.
+        recipes: BAE is none of them: its masked-language model would have to be trained first.
+    """
+
+    steps: int = 300
+    examples: int = 50
+    recipes: tuple[str, ...] = ("textfooler", "textbugger")
+
+
+@dataclass(frozen=True)
 class Plan:
     """What is measured.
 
@@ -83,7 +105,10 @@ class Plan:
         profiled: of `shapes`, whose steps are profiled, in the first of `dtypes`.
         repeats: timed steps.
         warmup: steps before them.
-        is_dry: whether only the stages that need nothing else run, to try them.
+        tests: where those that are marked `cuda` lie.
+        trained: models and tasks of the tables whose training is measured as `finetune` does it.
+        trained_steps: of each.
+        attacks: what is attacked.
     """
 
     device: str
@@ -101,16 +126,40 @@ class Plan:
     profiled: tuple[str, ...] = ("32x128", "8x512")
     repeats: int = 20
     warmup: int = 5
-    is_dry: bool = False
+    tests: tuple[str, ...] = ("tests/attention", "tests/patching")
+    trained: tuple[tuple[str, str], ...] = field(default_factory=lambda: tuple(small_models_of_tables()))
+    trained_steps: int = 100
+    attacks: Attacks = Attacks()
 
     @classmethod
     def tiny(cls, device: str) -> "Plan":
         """Return a plan that goes through everything with one small cell each; nothing of it is worth a look.
 
-        Kernels are left out without a GPU, unless Triton's interpreter is asked for (TRITON_INTERPRET=1).
+        Graphs are made and run as they are: neither code nor a CUDA graph is made of them. Without a GPU the tests are
+        skipped one by one, and kernels left out, unless Triton's interpreter is asked for (TRITON_INTERPRET=1).
         """
-        modes = (Mode("eager"), Mode("compile", {"disable": True}), Mode("kernels", kernels="triton"))
-        return cls(device, "tiny", ("aa-ct",), ("2x8",), ("float32",), modes, ("2x8",), 2, 1, is_dry=True)
+        as_it_is = {"backend": "eager"}
+        modes = (
+            Mode("eager"),
+            Mode("compile", as_it_is),
+            Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE, **as_it_is}),
+            Mode("kernels", kernels="triton"),
+        )
+        return cls(
+            device,
+            model="tiny",
+            attentions=("aa-ct",),
+            shapes=("2x8",),
+            dtypes=("float32",),
+            modes=modes,
+            profiled=("2x8",),
+            repeats=2,
+            warmup=1,
+            tests=("tests/attention/test_kernels.py",),
+            trained=(("cnn", "agnews"),),
+            trained_steps=2,
+            attacks=Attacks(steps=2, examples=1, recipes=("textfooler",)),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +167,7 @@ class Stage:
     """One that ends within minutes and is measured once.
 
     Attributes:
-        kind: `tests`, `steps`, `profile` or `attacks`.
+        kind: `tests`, `steps`, `profile`, `attacks` or `training`.
         cell: which of its kind, by name.
     """
 
@@ -150,18 +199,33 @@ def stages_of(plan: Plan) -> Iterator[Stage]:
                 for attention in (PLAIN_ATTENTION, *mode.attentions(plan)):
                     yield Stage("profile", {"shape": shape, "mode": mode.name, "attention": attention})
         yield Stage("attacks", {})
+    for model, task in plan.trained:
+        yield Stage("training", {"model": model, "task": task})
+
+
+def small_models_of_tables() -> Iterator[tuple[str, str]]:
+    """Yield each model and task of the tables' trainings whose model is not of BERT-base's size, once."""
+    seen = set()
+    for name in TABLES:
+        for folder in folders_of(Path(name), list(load_table(name).cells(TABLES_SEEDS))).values():
+            options = folder.options
+            if isinstance(options, RunOptions) and options.model.model not in BASE_SIZE:
+                one = options.model.model, options.task.name
+                if one not in seen:
+                    seen.add(one)
+                    yield one
 
 
 def measure_tests(plan: Plan) -> Result:
     """Run the tests that need CUDA."""
-    if plan.is_dry:
-        raise LeftOutError("the dry form runs no tests")
-    words = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *CUDA_TESTS]
+    options = ["-o", "addopts=", "-q", "-m", "cuda", "-p", "no:cacheprovider"]
+    words = [sys.executable, "-m", "pytest", *options, *plan.tests]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
-    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or [""]
-    if done.returncode:
+    counts = COUNTS_OF_TESTS.findall(done.stdout)
+    if done.returncode or not counts:
+        lines = counts or done.stderr.strip().splitlines() or [""]
         raise RuntimeError(f"the tests ended with exit code {done.returncode}: {lines[-1]}")
-    return {"summary": lines[-1]}
+    return {"summary": counts[-1]}
 
 
 def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str) -> Result:
@@ -188,12 +252,12 @@ def measure_steps(plan: Plan, dtype: str, shape: str, mode: str, attention: str)
             "peak_mib": cost.peak_mib,
             "diagnostics": cost.diagnostics,
         }
-    _check_kernels()
+    _check_what_ran()
     return found
 
 
 def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result:
-    """Count what a training step launches, and the share of its time in which the device does nothing."""
+    """Count what a training step launches and runs, and the share of its time in which the device does nothing."""
     subject = _subject(plan, attention, plan.dtypes[0], shape, mode)
     batch = _batch(plan, subject, shape)
     step = functools.partial(subject.step, "training", batch)
@@ -210,16 +274,18 @@ def measure_profile(plan: Plan, shape: str, mode: str, attention: str) -> Result
             subject.clear()
         subject.setting.synchronize()
     recorded: Any = profiler.profiler
+    every = [event for event in recorded.kineto_results.events() if not event.is_user_annotation()]
     on_cuda = plan.device == "cuda"
-    events = [
-        event
-        for event in recorded.kineto_results.events()
-        if (event.device_type() == torch.profiler.DeviceType.CUDA) == on_cuda and not event.is_user_annotation()
-    ]
-    spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in events]
-    launches = sum(not event.name().startswith(NO_KERNELS) for event in events)
-    _check_kernels()
-    return {"launches": launches / PROFILED_STEPS, "idle_share": idle_share(spans)}
+    run = [event for event in every if (event.device_type() == torch.profiler.DeviceType.CUDA) == on_cuda]
+    spans = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in run]
+    kernels = sum(not event.name().startswith(NO_KERNELS) for event in run)
+    launches = sum(event.name().startswith(LAUNCHES) for event in every) if on_cuda else kernels
+    _check_what_ran()
+    return {
+        "launches": launches / PROFILED_STEPS,
+        "kernels": kernels / PROFILED_STEPS,
+        "idle_share": idle_share(spans),
+    }
 
 
 def idle_share(spans: Sequence[tuple[int, int]]) -> float:
@@ -236,11 +302,9 @@ def idle_share(spans: Sequence[tuple[int, int]]) -> float:
 
 def measure_attacks(plan: Plan) -> Result:
     """Train MiniLM on SST-2 for a few hundred steps, and attack it with both wrappers in turns."""
-    if plan.is_dry:
-        raise LeftOutError("the dry form attacks nothing")
-    resources, data = SHARED / "resources", SHARED / "data"
+    attacks, resources = plan.attacks, SHARED / "resources"
     neighbors, nltk_data = resources / "counterfitted_neighbors.parquet", resources / "nltk_data"
-    for needed in (neighbors, nltk_data, data):
+    for needed in (neighbors, nltk_data):
         if not needed.exists():
             raise LeftOutError(f"there is no {needed}")
     try:
@@ -248,14 +312,10 @@ def measure_attacks(plan: Plan) -> Result:
     except AlignAttnError as error:
         raise LeftOutError(str(error)) from error
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/run"
+        words = f"--model minilm --task sst2 --max_steps {attacks.steps} {ATTACKED_TRAINING}"
+        model = _finetuned(plan, words, Path(folder) / "run")
         words = (
-            f"--model minilm --task sst2 --data_dir {data} --attention soft {ATTACKED_TRAINING} --output_dir {model}"
-        )
-        if run_command(["finetune", *words.split()]) != 0:
-            raise AlignAttnError("the model to attack was not trained: see above")
-        words = (
-            f"--run {model} --recipes {' '.join(ATTACK_RECIPES)} --num_examples {ATTACKED_EXAMPLES} "
+            f"--run {model} --recipes {' '.join(attacks.recipes)} --num_examples {attacks.examples} "
             f"--neighbors {neighbors} --sentence_encoder minilm --nltk_data {nltk_data} "
             f"--output_dir {folder}/throughput"
         )
@@ -271,25 +331,49 @@ def measure_attacks(plan: Plan) -> Result:
     }
 
 
+def measure_training(plan: Plan, model: str, task: str) -> Result:
+    """Train as a table does, for some steps, and return the rows a second, and how many rows there are to train on."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = f"--model {model} --task {task} --max_steps {plan.trained_steps} --save_strategy no"
+        run = _finetuned(plan, f"{words} --max_eval_samples {EVALUATED_ROWS}", Path(folder) / "run")
+        results = json.loads((run / RESULTS_FILE).read_text(encoding="utf-8"))
+    return {"rows_a_second": results["train_samples_per_second"], "rows": results["train_rows"]}
+
+
+def _finetuned(plan: Plan, words: str, folder: Path) -> Path:
+    """The folder of a run of plain attention that `finetune` has made there."""
+    if not (SHARED / "data").exists():
+        raise LeftOutError(f"there is no {SHARED / 'data'}")
+    where = ["--data_dir", str(SHARED / "data"), "--output_dir", str(folder)]
+    device = [] if plan.device == "cuda" else ["--use_cpu", "true"]
+    if run_command(["finetune", *words.split(), "--attention", PLAIN_ATTENTION, *where, *device]) != 0:
+        raise LeftOutError("nothing was trained: what was said above tells why")
+    return folder
+
+
 _MEASURES = {
     "tests": measure_tests,
     "steps": measure_steps,
     "profile": measure_profile,
     "attacks": measure_attacks,
+    "training": measure_training,
 }
 
 
 def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str) -> Subject:
     mode = next(mode for mode in plan.modes if mode.name == mode_name)
     use_kernels(mode.kernels)
+    counters.clear()
     options = mode.compile_options
     setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
     torch.manual_seed(SEED)
     return Subject(attention, load_model(plan.model, Shape.parse(shape).length, None), setting)
 
 
-def _check_kernels() -> None:
-    """Leave out what kernels were asked for and PyTorch's operations computed: it would stand as theirs."""
+def _check_what_ran() -> None:
+    """Leave out what kernels or CUDA graphs were asked for and something else computed: it would stand as theirs."""
+    if skipped := counters["inductor"]["cudagraph_skips"]:
+        raise LeftOutError(f"{skipped} graphs were left without a CUDA graph")
     if found := obstacles():
         raise LeftOutError("; ".join(f"no kernel computes the {what}: {why}" for what, why in found.items()))
 

@@ -225,6 +225,7 @@ ATTENTIONS = {
     "sparsemax-head-of-64-several-tiles": AttentionCase("sparsemax", (1, 1, 71, 64), counts=(69,)),
     "sparsemax-keys-of-other-tokens": AttentionCase("sparsemax", (2, 2, 5, 8), keys=9, counts=(9, 2), score="dot"),
     "entmax-learned-head-of-96": AttentionCase("entmax", (2, 3, 9, 96), counts=(9, 5), options={"learned": True}),
+    "entmax-learned-head-of-48": AttentionCase("entmax", (1, 3, 9, 48), counts=(5,), options={"learned": True}),
     "sparsemax-one-key": AttentionCase("sparsemax", (1, 2, 3, 8), keys=1),
     "sparsemax-far-from-0": AttentionCase("sparsemax", (1, 1, 5, 8), keys=40, offset=8.0),
     "entmax-several-tiles": AttentionCase("entmax", (1, 1, 128, 16), options={"alpha": 1.7}),
@@ -253,7 +254,7 @@ def attended(case: AttentionCase, dtype: torch.dtype | None = None, device: str 
 
 COMPILED = (
     *("ct-padded", "ct-layers", "gan-head-of-64-padded", "ot-head-of-32-padded"),
-    *("entmax15-head-of-32-padded", "entmax-learned-head-of-96"),
+    *("entmax15-head-of-32-padded", "entmax-learned-head-of-48"),
 )
 WITHOUT_GRADIENT = {"gan-layers": ("discriminate",), "ct-padded": ("transport",)}
 """Cases, and the operators that make a gradient as they go."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from conftest import ROOT
 from triton_apart import environment_of_triton
 
+from alignattn.attention.kernels.choice import EXACT_PRECISION, SHARED_BY_NETWORKS
+
 CALLS = {
     "aa-gan, 64 features, float32": {"discriminator.losses"},
     "aa-ct, 64 features, float32": {
@@ -24,6 +26,9 @@ MOST_SPILLED = 128
 """Bytes of a thread; what docs/performance.md says is of one version of Triton, and others may need some more."""
 SPILLED_MORE = {"networks.forward": 384}
 """The critic's weights, which the compiler keeps in registers where each is used once."""
+OF_NETWORKS = {"discriminator.losses", "networks.forward", "networks.backward"}
+LEAST_SHARED = 99 * 1024
+"""Bytes that a program has on any GPU of compute capability 8.0 and more (CUDA C++ Programming Guide)."""
 
 
 def compiled(cache: Path, *calls: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +48,8 @@ def test_kernels_are_compiled_for_a_gpu_and_keep_to_its_registers(tmp_path: Path
         assert 0 < int(registers) <= most_registers
         assert int(spilled) <= SPILLED_MORE.get(kernel, MOST_SPILLED)
         assert 0 < int(shared) <= most_shared
+        # What is looked at before a launch, at the precision that the calls are compiled at.
+        assert int(shared) <= (SHARED_BY_NETWORKS[EXACT_PRECISION] if kernel in OF_NETWORKS else LEAST_SHARED), kernel
     assert found == CALLS
 
 

@@ -49,6 +49,7 @@ class _Chosen:
     has_triton: ClassVar[bool] = False
     is_interpreted: ClassVar[bool] = False
     gpu: ClassVar["_Gpu | None"] = None
+    failure: ClassVar[str | None] = None
     obstacles: ClassVar[dict[str, str]] = {}
 
 
@@ -79,8 +80,8 @@ class _Gpu:
 def use_kernels(kernels: str) -> None:
     """Choose the implementation of the alignment losses and of sparse attention of this process.
 
-    Where a kernel does not fit (no Triton, no GPU, float64, wider features) PyTorch's operations compute, and one line
-    on standard error says why, once.
+    Where a kernel does not fit (no Triton, no GPU, none that can be launched, float64, wider features) PyTorch's
+    operations compute, and one line on standard error says why, once.
 
     Args:
         kernels: `eager` or `triton`.
@@ -94,6 +95,8 @@ def use_kernels(kernels: str) -> None:
     _Chosen.has_triton = find_spec("triton") is not None
     _Chosen.is_interpreted = os.environ.get(INTERPRETER_VARIABLE) == "1"
     _Chosen.gpu = _Gpu.weakest() if asks_for_kernels() else None
+    is_launched = _Chosen.has_triton and _Chosen.gpu is not None and not _Chosen.is_interpreted
+    _Chosen.failure = _failure_of_one() if is_launched else None
     _Chosen.obstacles = {}
 
 
@@ -182,6 +185,8 @@ def _obstacle(features: Tensor, widths: tuple[tuple[int, int], ...], shared: int
             return (
                 f"a GPU's compute capability is {_dotted(_Chosen.gpu.capability)}, below {_dotted(OLDEST_CAPABILITY)}"
             )
+        if _Chosen.failure is not None:
+            return f"Triton launches none here: {_Chosen.failure}"
         if _Chosen.gpu.shared < shared:
             return (
                 f"a program takes {shared:,} bytes of shared memory, and a GPU has {_Chosen.gpu.shared:,}"
@@ -193,6 +198,18 @@ def _obstacle(features: Tensor, widths: tuple[tuple[int, int], ...], shared: int
         most = WIDEST_INTERPRETED if _Chosen.is_interpreted else widest
         if width > most:
             return f"features of {width} are wider than {most}"
+    return None
+
+
+def _failure_of_one() -> str | None:
+    """Launch a small kernel, and return why that failed: it takes a C compiler, and a driver that Triton knows."""
+    try:
+        from alignattn.attention.kernels.trial import launch
+
+        launch()
+    except Exception as error:  # whatever fails in a library that is not ours: nothing is lost by it but speed
+        lines = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0] if lines else ''}"
     return None
 
 
