@@ -181,7 +181,7 @@ def throughput(arguments: ThroughputOptions) -> list[PairedAttack]:
                 pairs.append(attack_twice(with_ours, with_textattacks, row, settings, textattack_first=is_second))
                 write_csv(folder / THROUGHPUT_FILE, (pair.line() for pair in pairs))
                 bar.update()
-    print(throughput_table(summarise_throughput(pairs), str(target.model.device), arguments.max_length))
+    print(throughput_table(summarise_throughput(pairs), str(target.model.device), target.max_length(arguments)))
     print(f"written to {folder / THROUGHPUT_FILE}")
     return pairs
 
@@ -225,14 +225,14 @@ def _metered(
 ) -> MeteredAttack:
     meter = MeteredWrapper(wrapper)
     attack = build_attack(recipe, meter, resources, arguments.attack_columns, half_precision=arguments.half_precision)
-    return MeteredAttack(attack, meter, target.tokenizer, arguments.max_length)
+    return MeteredAttack(attack, meter, target.tokenizer, target.max_length(arguments))
 
 
 def _textattack_wrapper(target: Target, resources: Resources, arguments: ThroughputOptions) -> Any:
     """TextAttack's own wrapper of the same model; it cuts and pads texts to the length that the tokenizer names."""
     library = load_textattack(resources.nltk_data)
     tokenizer = copy.deepcopy(target.tokenizer)
-    tokenizer.model_max_length = arguments.max_length
+    tokenizer.model_max_length = target.max_length(arguments)
     return library.models.wrappers.HuggingFaceModelWrapper(target.model, tokenizer)
 
 
