@@ -21,6 +21,13 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"
 END = "<!-- Written by benchmarks/gpu.py up to here. -->"
 
+COMMANDS = """```bash
+make gpu                           # goes on where it was ended; a stage takes at most nine minutes
+make gpu GPU_ARGS="--only 32x128"  # some stages alone
+make gpu GPU_ARGS="--minutes 9"    # as much as fits
+make gpu GPU_ARGS="--again"        # anew what failed, was left out or is of earlier code
+```"""
+
 WANTED: Mapping[str, float] = {"aa-gan": 1.05, "aa-ct": 1.10, "aa-ot": 1.25, "qvi": 1.15, "entmax15": 1.3}
 WANTED_IN = ("bfloat16", "compile", ("32x128", "8x512"))
 """Type, mode and shapes of the steps that `WANTED` is of."""
@@ -84,7 +91,7 @@ def section(record: Mapping[str, Any]) -> str:
             for name, stage in record["stages"].items()
             if "result" not in stage
         ),
-        "```bash\nmake gpu\n```",
+        COMMANDS,
     ]
     return "\n\n".join(filter(None, parts))
 

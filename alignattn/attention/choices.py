@@ -16,13 +16,16 @@ where they are asked for alone, until they are measured faster."""
 LOCAL, PREDICTIVE = "local", "predictive"
 """Attention in a window, and that which predicts its centre."""
 
+CSOFTMAX, FERTILITY = "csoftmax", "fertility"
+"""Attention that is bounded, and by what instead of a number: a budget of each key."""
+
 
 def _option(name: str, kind: type[Any], **limits: Any) -> Option:
     return Option(name=name, types=(kind,), positional=True, metavar=name, **limits)
 
 
 _INIT = (_option("init", str, choices=("pretrained", "paper")),)
-_BUDGET = (_option("bound", float, above=0, high=1), _option("fertility", float, above=0))
+_BUDGET = (_option("bound", float, above=0, high=1), _option(FERTILITY, float, above=0))
 _SLOPE = (_option("negative_slope", float, low=0, below=1),)
 _WEIGHT = (_option("weight", float, above=0),)
 _ENTMAX = (_option("alpha", float, above=1), _option("learned", bool))
@@ -72,7 +75,7 @@ NORMALIZERS = _slot(
         "fusedmax": Entry(
             ".normalizers.fusedmax:Fusedmax", "sparse, equal in segments", "niculae2017regularized", options=_WEIGHT
         ),
-        "csoftmax": Entry(
+        CSOFTMAX: Entry(
             ".normalizers.csoftmax:CSoftmax", "softmax, bounded above", "malaviya2018sparse", options=_BUDGET
         ),
         LOCAL: Entry(".normalizers.local:Local", "softmax in a window", "luong2015effective", "section 4.1", _LOCAL),

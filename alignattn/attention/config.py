@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from alignattn.attention.choices import LOCAL, PREDICTIVE, SLOTS, HeadReduction
+from alignattn.attention.choices import CSOFTMAX, FERTILITY, LOCAL, PREDICTIVE, SLOTS, HeadReduction
 from alignattn.support.errors import AlignAttnError, unknown
 from alignattn.support.option import Option
 from alignattn.support.references import Reference
@@ -140,6 +140,11 @@ class AttentionConfig:
     def counts_from_queries(self) -> bool:
         """Whether a query's own place says which keys it reads, as local attention has it that predicts none."""
         return self.normalizer == LOCAL and self.normalizer_options.get("kind") != PREDICTIVE
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a key has a budget of weight over queries that attend one after the other."""
+        return self.normalizer == CSOFTMAX and self.normalizer_options.get(FERTILITY) is not None
 
     def unbalanced_by(self) -> str | None:
         """Return the choice by which attention reads more of queries and keys than their products, or None.

@@ -48,6 +48,7 @@ class Traits:
         slot_options: what a choice of a slot is of where the user does not say, by the slot's name and its own.
         attends_edges: whether it attends along the edges of a graph.
         has_places: whether its queries stand at places among what they attend to, from which a window is counted.
+        counts_weights: whether it attends step by step, and counts the weights that a step gave before.
         reads_texts_alone: whether all that it attends to are tokens of texts.
         calls_a_layer: attention calls that it makes for each of the layers that its config counts.
         reads_embeddings: whether it takes a file of word vectors (`--embeddings`).
@@ -64,6 +65,7 @@ class Traits:
     slot_options: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     attends_edges: bool = False
     has_places: bool = True
+    counts_weights: bool = False
     reads_texts_alone: bool = True
     calls_a_layer: int = 1
     reads_embeddings: bool = False
@@ -156,6 +158,7 @@ def _writing_traits(refused: Mapping[str, str], task: type[Task] = SequenceToSeq
         slot_options={"value": FROM_NOTHING},
         # A word's place in a caption is none among the cells of a picture.
         has_places=task is SequenceToSequence,
+        counts_weights=refused is STEP_BY_STEP,
         texts=(),
         reads_texts_alone=False,
         training=training,

@@ -1,6 +1,7 @@
 """Models that are built for the words of a run's rows, and how transformers learns of them once they are saved."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,9 @@ ODD_FIELDS = ("filter_width",)
 
 FRACTIONS = ("dropout",)
 """Of what is dropped: not all of it."""
+
+OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
+"""Weights of what hard attention learns by, which nothing else reads."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,7 @@ def build_word_model(
         config_fields: as in `Material`.
         of_data: returns further fields of the config, which follow from the rows, given the tokenizer of their words.
     """
-    fields = dict(config_fields or {})
-    check_fields(fields, model_class.config_class)
+    fields = checked_fields(config_fields or {}, model_class.config_class)
     tokenizer = build_tokenizer(texts, reads_pairs=model_class.reads_pairs, whole_words=model_class.whole_words)
     words = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
     read = None if embeddings is None else read_embeddings(embeddings, words, skip_bad_rows=skip_bad_rows)
@@ -168,15 +171,18 @@ def _register(model_class: type[Any]) -> None:
     model_class.auto_class.register(config_class, model_class, exist_ok=True)
 
 
-def check_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> None:
-    """Refuse fields of a model's config that a user gave: of the data, none of it, or of a value that cannot be.
+def checked_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    """Return fields of a model's config that a user gave, as it takes them: whole numbers are numbers, too.
 
     All whole numbers among those of the models here that a user may set count something that there is at least one of:
     units, filters, words, heads, layers, hops.
+
+    Raises:
+        AlignAttnError: if one is of the data, is none of the config, has a value that cannot be, or would do nothing.
     """
     inherited = {one.name for one in dataclasses.fields(PreTrainedConfig)}
     known = [one.name for one in dataclasses.fields(config_class) if one.name not in inherited | {*FIELDS_OF_THE_DATA}]
-    usual = config_class()
+    usual, fields = config_class(), dict(given)
     for name, value in given.items():
         if name in FIELDS_OF_THE_DATA:
             raise AlignAttnError(f"{name} follows from the data: do not set it")
@@ -186,10 +192,16 @@ def check_fields(given: Mapping[str, Any], config_class: type[PreTrainedConfig])
             )
         if wanted := _wanted(name, value, getattr(usual, name)):
             raise AlignAttnError(f"{name} is {shown(value)}, and it is {wanted}: correct it")
+        if isinstance(getattr(usual, name), float):
+            fields[name] = float(value)
     try:
-        config_class(**given)
+        config = config_class(**fields)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise AlignAttnError(f"{config_class.__name__}: {one_line(error)}") from error
+    idle = next((name for name in OF_HARD_ATTENTION if name in fields), None)
+    if idle is not None and not getattr(config, "hard_attention", False):
+        raise AlignAttnError(f"{idle} does nothing without hard_attention=true: give that as well, or leave it out")
+    return fields
 
 
 def _wanted(name: str, value: Any, usual: Any) -> str:
@@ -197,13 +209,23 @@ def _wanted(name: str, value: Any, usual: Any) -> str:
     if isinstance(usual, list | tuple):
         are_counts = isinstance(value, list | tuple) and all(map(_is_count, value))
         return "" if are_counts else "a list of whole numbers from 1"
-    if name in FRACTIONS and not (isinstance(value, int | float) and 0 <= value < 1):
-        return "a number from 0, below 1"
+    if name in FRACTIONS:
+        return "" if _is_finite(value) and 0 <= value < 1 else "a number from 0, below 1"
+    if name in OF_HARD_ATTENTION:
+        return "" if _is_finite(value) and value >= 0 else "a finite number from 0"
+    if isinstance(usual, float):
+        return "" if _is_finite(value) else "a finite number"
     if isinstance(usual, bool) or not isinstance(usual, int):
         return ""
     if name in ODD_FIELDS:
         return "" if _is_count(value) and value % 2 else "an odd number from 1"
     return "" if _is_count(value) else "a whole number from 1"
+
+
+def _is_finite(value: Any) -> bool:
+    # Of a whole number, that there is such a float.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:

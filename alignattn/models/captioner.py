@@ -9,7 +9,7 @@ from transformers import AutoModelForImageTextToText
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, check_fields
+from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
 from alignattn.models.lstm_writer import LstmWriter, LstmWriterConfig, Memory
 from alignattn.models.mcan import NORM_GROUPS, PictureGrid
 from alignattn.models.sequences import build_sequence_tokenizer, longest_of
@@ -58,9 +58,8 @@ class Captioner(LstmWriter):
     @classmethod
     def build(cls, material: Material) -> BuiltModel:
         """Return an untrained model for the words of the captions and the colours of the pictures."""
-        task, fields = material.task, dict(material.config_fields)
+        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, ImageToText)
-        check_fields(fields, cls.config_class)
         targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
         tokenizer, written = build_sequence_tokenizer([], targets, task.target_units)
         mean, deviation = colour_moments(material.rows[task.source_column], task.image_size)

@@ -17,7 +17,7 @@ from alignattn.attention.attend import attend
 from alignattn.attention.edges import Edges
 from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material, build_model, check_fields
+from alignattn.models.build import BuiltModel, Material, build_model, checked_fields
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import graph_of
@@ -134,11 +134,10 @@ class GatForNodeClassification(PreTrainedModel):
     @classmethod
     def build(cls, material: Material) -> BuiltModel:
         """Return an untrained model for the features of the graph that the rows are of."""
-        task = material.task
+        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, NodeClassification)
-        check_fields(material.config_fields, cls.config_class)
         of_data = {"num_features": graph_of(material.rows).num_features, "num_labels": task.num_labels}
-        return BuiltModel(build_model(cls, {**material.config_fields, **of_data}, material.seed), None)
+        return BuiltModel(build_model(cls, fields | of_data, material.seed), None)
 
     # No **kwargs: with them, Trainer takes the loss for one that it need not divide by the accumulation steps.
     def forward(

@@ -25,21 +25,30 @@ def model_folder(label: str, value: str) -> None:
 
 
 def model_name(label: str, value: str, *others: str) -> None:
-    """Refuse a name that no model can have: a folder that is not there, or a slip of a name that alignattn has.
+    """Refuse a name that no trained model can have: one of `MODELS`, a folder that is not there, a slip of a name.
 
     Args:
         label: the option, for the message.
         value: what it is given.
         *others: further names that it may be given.
     """
-    known = (*PACKAGED, *MODELS, *others)
+    known = (*PACKAGED, *others)
     path = Path(value)
     if value in known or path.is_dir():
         return
+    if value in MODELS:
+        raise AlignAttnError(
+            f"{label} {value} starts from nothing, and `alignattn finetune` trains it: give the folder of a run of it"
+        )
     if path.is_file():
         raise AlignAttnError(f"{label} {value} is a file: give the folder of the model")
     if not HUB_ID.fullmatch(value):
         raise AlignAttnError(f"cannot load the model {value!r}: there is no such folder (give {CHOICES})")
-    slip = did_you_mean(value, known, least_alike=LEAST_ALIKE)
+    slip = did_you_mean(value, (*known, *MODELS), least_alike=LEAST_ALIKE)
     if slip and "/" not in value:
         raise AlignAttnError(f"{label} {value}: there is no such folder, and no model of that name{slip}")
+
+
+def model_to_train(label: str, value: str) -> None:
+    """Refuse what cannot be trained, as `model_name` does; one of `MODELS` can."""
+    model_name(label, value, *MODELS)

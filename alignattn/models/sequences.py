@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, check_fields
+from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
 from alignattn.models.decoding import Limits, State, beam_search, greedy
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
@@ -63,9 +63,8 @@ class SequenceModel(WordModel):
     @classmethod
     def build(cls, material: Material) -> BuiltModel:
         """Return an untrained model for the words of both sides of the rows."""
-        task, fields = material.task, dict(material.config_fields)
+        task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, SequenceToSequence)
-        check_fields(fields, cls.config_class)
         sources = [units_of(text, task.source_units) for text in material.rows[task.source_column]]
         targets = [units_of(texts[0], task.target_units) for texts in material.rows[task.target_column]]
         tokenizer, written = build_sequence_tokenizer(sources, targets, task.source_units)

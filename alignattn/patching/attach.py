@@ -65,9 +65,13 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     """
     config = AttentionConfig.resolve(attention, **overrides)
     check_model(model)
-    for slot, reason in traits_of_config(getattr(model, "config", None)).refused.items():
+    traits = traits_of_config(getattr(model, "config", None))
+    for slot, reason in traits.refused.items():
         if slot in config.filled_slots:
             raise AlignAttnError(f"{slot} {getattr(config, slot)!r}: this {type(model).__name__} {reason}")
+    # A model of one's own says only by its mask whether it counts weights.
+    if not traits.is_pretrained and not traits.counts_weights:
+        check_budget(config, type(model).__name__)
     layers = declared_layers(model)
     _check_declared(model, layers)
     if config.layers is not None and config.layers[-1] >= len(layers):
@@ -77,6 +81,15 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
         _check_pooling(config, type(model).__name__)
     fill_slots(model, layers, config)
     return model
+
+
+def check_budget(config: AttentionConfig, name: str) -> None:
+    """Refuse a budget over steps for a model, by its name, that attends in one."""
+    if config.has_budget:
+        raise AlignAttnError(
+            f"normalizer {config.normalizer!r}: fertility is a budget over the steps of a decoder that attends a query "
+            f"at a time, and {name} attends in one: give bound"
+        )
 
 
 def _check_pooling(config: AttentionConfig, name: str) -> None:
@@ -91,6 +104,7 @@ def _check_pooling(config: AttentionConfig, name: str) -> None:
             f"normalizer {config.normalizer!r} opens a window around a query's own place, and {name} pools by a "
             f"learned query, which has none: give kind={PREDICTIVE!r}"
         )
+    check_budget(config, name)
 
 
 def unpatch(model: M) -> M:

@@ -19,7 +19,7 @@ from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.packing import Packing, packing_of
 from alignattn.attention.variant import attention_with_weights
-from alignattn.patching.attach import attach, check_model, declared_layers, fill_slots, unpatch
+from alignattn.patching.attach import attach, check_budget, check_model, declared_layers, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
 from alignattn.patching.probe import check_bidirectional, check_calls
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
@@ -69,6 +69,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         return attach(model, config)
     layers = _layers_to_patch(model, config)
     check_model(model)
+    check_budget(config, type(model).__name__)
     base = _checked_base(model, config, layers)
     fill_slots(model, layers, config, base)
     if base is None:

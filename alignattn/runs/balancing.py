@@ -13,6 +13,7 @@ from alignattn.runs.training_options import RANDOM_BASIS, TrainingOptions
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.kinds import kind_of
 
 MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
 """Of the training rows: the first give the moments, on the next the distances and the change are measured."""
@@ -75,11 +76,13 @@ def balance_at(
         )
     moments, measured = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
 
+    is_told = kind_of(task).writes
+
     def run(model: nn.Module, state: TrainerState) -> None:
         report = balance(
             model,
-            input_batches(task, train, processor, moments, BATCH_ROWS),
-            held_back=input_batches(task, train, processor, measured, BATCH_ROWS),
+            input_batches(task, train, processor, moments, BATCH_ROWS, is_told=is_told),
+            held_back=input_batches(task, train, processor, measured, BATCH_ROWS, is_told=is_told),
             centre=options.balance_centre,
             random_seed=trainer.args.seed if options.balance_basis == RANDOM_BASIS else None,
         )

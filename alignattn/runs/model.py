@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
-from alignattn.models.build import BuiltModel, Material, check_fields, saved_class
+from alignattn.models.build import BuiltModel, Material, checked_fields, saved_class
 from alignattn.models.crf import CRF_FIELD
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
@@ -76,7 +76,7 @@ def check_before_rows(options: RunOptions) -> None:
         raise AlignAttnError(problem)
     if not traits_of(arguments.model).is_pretrained:
         given = arguments.model_config_fields
-        check_fields(given, MODELS.load(arguments.model).config_class)
+        checked_fields(given, MODELS.load(arguments.model).config_class)
         check_counts(arguments.model, given)
         return
     config = _pretrained_config(arguments)

@@ -9,10 +9,20 @@ from typing import Any
 
 import yaml
 
-from alignattn.attention.choices import ALIGNMENTS, LOCAL, NORMALIZERS, OF_EDGES, PREDICTIVE, SCORES, SLOTS, VALUES
+from alignattn.attention.choices import (
+    ALIGNMENTS,
+    FERTILITY,
+    LOCAL,
+    NORMALIZERS,
+    OF_EDGES,
+    PREDICTIVE,
+    SCORES,
+    SLOTS,
+    VALUES,
+)
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models import MODELS, Traits, traits_of
-from alignattn.models.names import model_name
+from alignattn.models.names import model_to_train
 from alignattn.runs.training_options import ALIGNMENT_GROUP
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import NAMED_VALUES, REQUIRED, option
@@ -42,7 +52,9 @@ ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {
 class ModelOptions(Options):
     """The model and its attention."""
 
-    model: str = option(REQUIRED, "Folder, id, or one of `alignattn list models`.", group=MODEL_GROUP, place=model_name)
+    model: str = option(
+        REQUIRED, "Folder, id, or one of `alignattn list models`.", group=MODEL_GROUP, place=model_to_train
+    )
     model_config: tuple[str, ...] | None = option(
         None, "Config fields, as hidden_dropout_prob=0.1.", group=MODEL_GROUP, metavar=NAMED_VALUES
     )
@@ -213,4 +225,10 @@ def _check_attention(name: str, traits: Traits, attention: AttentionConfig) -> N
         raise AlignAttnError(
             f"--normalizer {LOCAL} opens a window around a query's own place, and those of --model {name} have none "
             f"among what they attend to: take --normalizer_options kind={PREDICTIVE}, or another normalizer"
+        )
+    if attention.has_budget and not traits.counts_weights:
+        takers = ", ".join(model for model in MODELS if traits_of(model).counts_weights)
+        raise AlignAttnError(
+            f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} is a budget over the steps of "
+            f"{takers}, and --model {name} attends in one: give bound, as --normalizer_options bound=0.5"
         )

@@ -55,6 +55,8 @@ class RunOptions(Options):
             self._check_balance()
         if self.model.has_crf:
             self._check_crf()
+        if not traits_of(self.model.model).is_pretrained:
+            self._check_from_nothing()
         if self.attention.gradient_scope == BASIS and self._own_score is not None:
             raise AlignAttnError(
                 f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
@@ -93,6 +95,14 @@ class RunOptions(Options):
                 f"{given}: adapters lie around the projections: balance the base with `alignattn balance` and adapt "
                 "that, or leave --lora_r out"
             )
+
+    def _check_from_nothing(self) -> None:
+        """Refuse what transformers asks of its own models alone."""
+        for name in ("activation_checkpointing", "gradient_checkpointing"):
+            if getattr(self.training, name):
+                raise AlignAttnError(
+                    f"--{name} is for pretrained encoders: {self.model.model} keeps what its layers gave: leave it out"
+                )
 
     def _check_crf(self) -> None:
         """Refuse what reads the scores of each word in training as probabilities of its tags."""

@@ -119,9 +119,9 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
 
 
 def input_batches(
-    task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int
+    task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int, *, is_told: bool = False
 ) -> Iterator[dict[str, Tensor]]:
-    """Give rows of a split as padded batches of what a model reads, without their labels.
+    """Give rows of a split as padded batches of what a model reads.
 
     Args:
         task: that they are of.
@@ -129,6 +129,7 @@ def input_batches(
         processor: of the model.
         rows: numbers of encoded rows, in order.
         size: rows of a batch.
+        is_told: whether with their labels, which a model that writes reads in its forward; otherwise without.
     """
     columns = split.encoded.column_names
     of_texts = kind_of(task).reads_texts_alone
@@ -138,7 +139,7 @@ def input_batches(
     collate = kind_of(task).batches(processor, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
-        yield {name: values for name, values in batch.items() if name not in LABEL_COLUMNS}
+        yield {name: values for name, values in batch.items() if is_told or name not in LABEL_COLUMNS}
 
 
 def count_cut_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, CutRows]:

@@ -213,6 +213,9 @@ def around_forward(args: Any, model: nn.Module) -> AroundForward:
     Raises:
         AlignAttnError: if it cannot be done with the rest of the arguments, or with the model.
     """
+    if getattr(args, "neftune_noise_alpha", None) is not None:
+        # Trainer's own, which would fail at the first step.
+        embeddings_of(model, "neftune_noise_alpha")
     weight, steps = getattr(args, "r_drop_weight", 0.0), getattr(args, "freelb_steps", None)
     if weight:
         refuse_data_parallel(args, "R-Drop")
@@ -274,13 +277,15 @@ def _norms(perturbations: Tensor) -> Tensor:
 
 
 def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:
-    """Return the word embeddings of a model, which an option perturbs; raises `AlignAttnError` if it has none."""
+    """Return the word embeddings of a model, which an option perturbs; raises `AlignAttnError` if they are not one."""
     try:
         found: Any = model.get_input_embeddings()  # type: ignore[operator]
     except (AttributeError, NotImplementedError):
         found = None
     if not isinstance(found, nn.Embedding):
-        raise AlignAttnError(f"{option} perturbs word embeddings, and {type(model).__name__} has none: leave it out")
+        raise AlignAttnError(
+            f"{option} perturbs word embeddings, and {type(model).__name__} has no single table of them: leave it out"
+        )
     return found
 
 

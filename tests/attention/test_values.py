@@ -131,5 +131,7 @@ class TestPooling:
         with pytest.raises(AlignAttnError, match=r"'local' opens a window .* own place, and ModuleDict pools"):
             pooling(normalizer="local")
         pooling(normalizer="local", normalizer_options={"kind": "predictive"})
+        with pytest.raises(AlignAttnError, match=r"fertility is a budget over the steps .* ModuleDict attends in one"):
+            pooling(normalizer="csoftmax", normalizer_options={"fertility": 1.5})
         with pytest.raises(AlignAttnError, match=r"pooling pools by a learned query, .* cannot be balanced"):
             alignattn.balance(pooling(), [{"tokens": torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)}])

@@ -6,14 +6,16 @@ import pytest
 from transformers import PreTrainedConfig
 
 from alignattn.models import MODELS
-from alignattn.models.build import FIELDS_OF_THE_DATA, check_fields
+from alignattn.models.build import FIELDS_OF_THE_DATA, OF_HARD_ATTENTION, checked_fields
 from alignattn.models.transformer import TransformerConfig, TransformerForSequenceClassification
 from alignattn.support.errors import AlignAttnError
+
+INHERITED = {one.name for one in dataclasses.fields(PreTrainedConfig)}
 
 
 def refusal(name, **fields):
     with pytest.raises(AlignAttnError) as caught:
-        check_fields(fields, MODELS.load(name).config_class)
+        checked_fields(fields, MODELS.load(name).config_class)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -21,13 +23,13 @@ def refusal(name, **fields):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_count_of_a_config_is_at_least_one(name):
     config = MODELS.load(name).config_class()
-    own = {one.name for one in dataclasses.fields(config)} - {one.name for one in dataclasses.fields(PreTrainedConfig)}
+    own = {one.name for one in dataclasses.fields(config)} - INHERITED
     counts = [field for field in own - {*FIELDS_OF_THE_DATA} if type(getattr(config, field)) is int]
     assert "hidden_dim" in counts or name == "memn2n"
     for field in counts:
         for value in (0, -1, None, True, 1.5, "many"):
             assert refusal(name, **{field: value}).startswith(f"{field} is {value!r}, and it is a")
-        check_fields({field: getattr(config, field)}, type(config))
+        checked_fields({field: getattr(config, field)}, type(config))
     for field in own & {*FIELDS_OF_THE_DATA}:
         assert refusal(name, **{field: getattr(config, field)}) == f"{field} follows from the data: do not set it"
 
@@ -40,6 +42,9 @@ def test_every_count_of_a_config_is_at_least_one(name):
         ("captioner", {"conv_channels": [8, 0]}, "conv_channels is [8, 0], and it is a list of whole numbers from 1"),
         ("gat", {"dropout": 1}, "dropout is 1, and it is a number from 0, below 1"),
         ("lstm", {"dropout": float("nan")}, "dropout is nan, and it is a number from 0, below 1"),
+        ("lstm", {"dropout": False}, "dropout is False, and it is a number from 0, below 1"),
+        ("gat", {"negative_slope": float("inf")}, "negative_slope is inf, and it is a finite number: correct it"),
+        ("gat", {"negative_slope": "steep"}, "negative_slope is 'steep', and it is a finite number: correct it"),
         ("han", {"sentence_ends": [1, 2]}, "sentence_ends follows from the data: do not set it"),
         ("transformer-crf", {"crf_tags": "BIO"}, "crf_tags follows from the data: do not set it"),
         ("memn2n", {"memroy_size": 3}, "MemN2NConfig has no field 'memroy_size' (did you mean 'memory_size'?)"),
@@ -52,6 +57,39 @@ def test_every_count_of_a_config_is_at_least_one(name):
 )
 def test_a_value_that_cannot_be_is_refused_by_name(name, fields, message):
     assert message in refusal(name, **fields)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_number_is_a_number(name):
+    config = MODELS.load(name).config_class()
+    own = {one.name for one in dataclasses.fields(config)} - {*INHERITED, *OF_HARD_ATTENTION}
+    numbers = [field for field in own if type(getattr(config, field)) is float]
+    assert numbers or name == "memn2n"
+    fields = checked_fields(dict.fromkeys(numbers, 0), type(config))
+    assert fields == dict.fromkeys(numbers, 0.0)
+    assert all(type(value) is float for value in fields.values())
+
+
+def test_the_fields_that_are_given_stay_as_they_are():
+    given = {"dropout": 0}
+    checked_fields(given, TransformerConfig)
+    assert type(given["dropout"]) is int
+
+
+@pytest.mark.parametrize("name", ["seq2seq-lstm", "captioner"])
+@pytest.mark.parametrize("field", OF_HARD_ATTENTION)
+def test_weights_of_hard_attention_are_finite_and_of_hard_attention(name, field):
+    config_class = MODELS.load(name).config_class
+    for value in (float("nan"), float("inf"), -float("inf"), -0.5, -1, 10**400, None, True, "much"):
+        said = refusal(name, **{field: value}, hard_attention=True)
+        assert said.startswith(f"{field} is ")
+        assert said.endswith(", and it is a finite number from 0: correct it")
+    for value in (0, 2, 0.5):
+        assert checked_fields({field: value, "hard_attention": True}, config_class)[field] == value
+    for beside in ({}, {"hard_attention": False}):
+        assert refusal(name, **{field: 1.0}, **beside) == (
+            f"{field} does nothing without hard_attention=true: give that as well, or leave it out"
+        )
 
 
 def test_states_are_heads_of_one_size():

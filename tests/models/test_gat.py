@@ -107,6 +107,33 @@ def test_dropout_drops_features_by_rows_at_its_rate():
     assert model.eval()._dropped(features) is features
 
 
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_every_parameter_gets_a_gradient(name, inputs):
+    model = make_model(name, dropout=0.0, num_output_heads=2).train()
+    model(**inputs, labels=torch.arange(NODES) % CLASSES).loss.backward()
+    for path, parameter in model.named_parameters():
+        assert parameter.grad.abs().max() > 0, path
+
+
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_learns_32_nodes_by_heart(name):
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(32, WIDTH, generator=generator)
+    # Each node has four neighbours, and sees itself.
+    edges = torch.stack(
+        [torch.arange(32).repeat(5), (torch.arange(32) + torch.tensor([[0], [1], [3], [7], [12]])).flatten() % 32]
+    )
+    labels = torch.randint(CLASSES, (32,), generator=generator)
+    model = make_model(name, dropout=0.0, hidden_dim=16).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    given = {"node": torch.arange(32), "features": features, "edges": edges}
+    for _ in range(150):
+        optimizer.zero_grad()
+        model(**given, labels=labels).loss.backward()
+        optimizer.step()
+    assert torch.equal(model(**given).logits.argmax(1), labels)
+
+
 def queries_and_keys(model, inputs):
     """Each layer's a_l ⊙ W h_i and a_r ⊙ W h_j, node by node and head by head."""
     states, found = inputs["features"].to_dense(), []

@@ -230,6 +230,21 @@ def test_it_answers_more_than_95_percent_of_task_1():
     assert (model.answered(memories, questions).argmax(1) == answers).float().mean() > 0.95
 
 
+@pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
+def test_learns_32_stories_by_heart(tying):
+    rows = made_stories(1, 32, seed=2)
+    built = MemN2NForSequenceClassification.build(
+        Material(get_task("babi1"), rows, seed=0, config_fields={"tying": tying})
+    )
+    model, (memories, questions, answers) = built.model, tensors(built, rows)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model.answered(memories, questions), answers).backward()
+        optimizer.step()
+    assert torch.equal(model.answered(memories, questions).argmax(1), answers)
+
+
 def tensors(built, rows):
     batch = batch_of(built.processor, rows["story"], rows["question"])
     story, question = split_pair(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], 0)

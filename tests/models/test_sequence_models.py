@@ -330,3 +330,22 @@ def test_beam_search_finds_the_likeliest_of_all_and_greedy_is_a_beam_of_one():
         best = max(every, key=lambda words: log_probability(row, words))
         assert tuple(word for word in written[row].tolist() if word) == best
         assert probability[row].item() == pytest.approx(log_probability(row, best))
+
+
+def test_a_budget_is_refused_where_all_words_are_attended_at_once():
+    model, batch = small_model("seq2seq-transformer")
+    with pytest.raises(AlignAttnError, match=r"fertility is a budget .* Seq2SeqTransformer attends in one: give bound"):
+        alignattn.patch(model, "soft", normalizer="csoftmax", normalizer_options={"fertility": 1.5})
+    assert not alignattn.is_patched(model)
+    model(**batch)
+
+
+def test_balance_leaves_what_it_writes_as_it_is():
+    model, batch = small_model("seq2seq-transformer")
+    before, written = model(**batch).logits, model.write(**without_labels(batch))
+    report = alignattn.balance(model, [batch] * 2)
+    # The encoder's, and the decoder's two of each layer.
+    assert len(report.layers) == 6
+    assert report.means()["after"] < report.means()["before"]
+    torch.testing.assert_close(model(**batch).logits, before)
+    torch.testing.assert_close(model.write(**without_labels(batch)), written)

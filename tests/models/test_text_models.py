@@ -164,6 +164,22 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     torch.testing.assert_close(loaded(**batch_of(built.processor)).logits, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_saved_plain_gives_the_same_logits(name, tmp_path):
+    built = built_of(name)
+    batch = batch_of(built.processor)
+    # Not those that a model begins with.
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in built.model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    expected = built.model.eval()(**batch).logits
+    built.model.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert not alignattn.is_patched(loaded)
+    assert type(loaded) is type(built.model)
+    torch.testing.assert_close(loaded(**batch).logits, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("model_name", POOLING)
 def test_weights_of_a_recording_are_of_the_real_words(model_name):
     model, tokenizer = small_model(model_name)

@@ -409,6 +409,12 @@ class TestRefusals:
         with pytest.raises(AlignAttnError, match="Linear is no model of transformers"):
             alignattn.patch(nn.Linear(2, 2), "aa-ct")
 
+    def test_an_encoder_has_no_steps_to_spend_a_budget_over(self):
+        model = tiny_model("bert")
+        with pytest.raises(AlignAttnError, match=r"over the steps .* BertForSequenceClassification attends in one"):
+            alignattn.patch(model, "csoftmax", normalizer_options={"fertility": 1.5})
+        assert not alignattn.is_patched(model)
+
     def test_a_refused_patch_leaves_the_model_plain(self):
         model = tiny_model("bert")
         keys = list(model.state_dict())

@@ -3,6 +3,7 @@
 import pytest
 
 from alignattn import AlignAttnError
+from alignattn.commands import get_command
 from alignattn.models import MODELS, traits_of
 from alignattn.runs.model_options import ModelOptions, check_fits
 
@@ -25,3 +26,31 @@ def test_a_window_is_counted_from_queries_that_have_a_place(name):
         return
     with pytest.raises(AlignAttnError, match=rf"--normalizer local .* of --model {name} have none .* kind=predictive"):
         check_fits(options, None)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "bert-base-uncased"])
+def test_a_budget_is_of_steps(name):
+    check_fits(ModelOptions(model=name, attention="soft"), None)
+    options = ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("fertility=1.5",))
+    if name in ("seq2seq-lstm", "captioner"):
+        check_fits(options, None)
+        return
+    with pytest.raises(AlignAttnError) as caught:
+        check_fits(options, None)
+    assert "\n" not in str(caught.value)
+    if traits_of(name).has_attention and not traits_of(name).attends_edges:
+        assert f"fertility=1.5 is a budget over the steps of seq2seq-lstm, captioner, and --model {name}" in str(
+            caught.value
+        )
+        check_fits(ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("bound=0.5",)), None)
+
+
+@pytest.mark.parametrize("option", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_kept_by_models_from_nothing(name, option):
+    words = ["--task", "mrpc", "--output_dir", "runs/x", f"--{option}", "true"]
+    with pytest.raises(
+        AlignAttnError, match=rf"^--{option} is for pretrained encoders: {name} keeps .*: leave it out$"
+    ):
+        get_command("finetune").parse(["--model", name, *words])
+    assert getattr(get_command("finetune").parse(["--model", "any", *words]).training, option)

@@ -53,7 +53,8 @@ def vectors(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("model", WORD_MODELS)
 def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
     reads_pairs = traits_of(model).texts == (2,)
-    words = ["--model", model, "--embeddings", str(vectors), "--skip_bad_rows", "--model_config", "hidden_dim=8"]
+    words = ["--model", model, "--embeddings", str(vectors), "--skip_bad_rows"]
+    words += ["--model_config", "hidden_dim=8", "dropout=0"]
     assert run(*words, columns="a b" if reads_pairs else "a") == 0
     result = json.loads((tmp_path / "run" / "results.json").read_text())
     attention = "aa-ct" if traits_of(model).has_heads else "soft"

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import ModelOutput
 
 import alignattn
+from alignattn.models import MODELS
+from alignattn.models.build import build_model
 from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainingArguments
 from alignattn.training.around_forward import FreeLB, RDrop
@@ -243,8 +245,24 @@ def test_freelb_refuses_a_compiled_model_and_one_without_words(tmp_path):
         train(tiny_model("bert"), tmp_path, freelb_steps=2, torch_compile=True)
     model = tiny_model("bert")
     model.set_input_embeddings(torch.nn.Linear(1, 1))
-    with pytest.raises(AlignAttnError, match="has none"):
+    with pytest.raises(AlignAttnError, match="BertForSequenceClassification has no single table of them: leave it out"):
         train(model, tmp_path, freelb_steps=2)
+
+
+@pytest.mark.parametrize("option", [{"neftune_noise_alpha": 5.0}, {"neftune_noise_alpha": 0.0}, {"freelb_steps": 2}])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_without_one_table_of_embeddings_is_refused_before_it_trains(name, option, tmp_path):
+    args = AlignmentTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **option)
+    model_class = MODELS.load(name)
+    small = {"hidden_dim": 8} if hasattr(model_class.config_class, "hidden_dim") else {}
+    model = build_model(model_class, {"vocab_size": 4} | small, seed=0)
+    if name not in ("gat", "gatv2", "memn2n"):
+        assert isinstance(model.get_input_embeddings(), nn.Embedding)
+        alignattn.AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(ROWS))
+        return
+    said = f"{next(iter(option))} perturbs word embeddings, and {model_class.__name__} has no single table of them"
+    with pytest.raises(AlignAttnError, match=f"^{said}: leave it out$"):
+        alignattn.AlignmentTrainer(model=model, args=args, train_dataset=TinyRows(ROWS))
 
 
 def test_labels_are_smoothed_in_both_forwards(tmp_path):

@@ -10,6 +10,7 @@ from transformers import AutoModel, PreTrainedConfig
 
 import alignattn
 from alignattn.commands.balance import BalanceOptions
+from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
 from alignattn.models.packaged import model_source
@@ -94,7 +95,12 @@ def _class_of(name: str) -> type:
     with loading(name):
         fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
     if saved_class(fields) is not None:
-        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+        traits = traits_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
+        instead = ", or train it with `alignattn finetune --balance end`" if traits.has_heads else ""
+        raise AlignAttnError(
+            f"{name!r} is a trained model of {fields['model_type']}, and only pretrained encoders can be balanced "
+            f"here: give such a one{instead}"
+        )
     architectures = fields.get("architectures") or [""]
     own: type = getattr(transformers, architectures[0], AutoModel)
     return own

@@ -69,7 +69,8 @@ def balance(
 
     Args:
         model: one that `alignattn.patch` or `alignattn.attach` takes, patched or not.
-        batches: what the model takes by name, `[B, n]` and so on; labels are left out. Read once.
+        batches: what the model takes by name, `[B, n]` and so on; labels are left out where it can do without. Read
+            once.
         held_back: batches on which distances and the change of the outputs are measured. None: the first of `batches`,
             which does not enter the moments then, unless it is the only one.
         centre: c alone, A = I: the means.

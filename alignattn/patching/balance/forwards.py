@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ Batch = Mapping[str, Any]
 """What a model takes by name."""
 
 LABELS = ("label", "labels", "start_positions", "end_positions", "next_sentence_label")
-"""What of a batch is left out: no loss is wanted."""
+"""What of a batch is left out: no loss is wanted. A model that writes reads them, and must be given them."""
 LOGITS = "logits"
 DISTANCE_TOKENS = 4096
 """Most tokens of a layer whose distances are taken."""
@@ -116,11 +117,13 @@ def outputs_of(model: nn.Module, batch: Batch, dtype: torch.dtype | None = None)
 
     Args:
         model: that takes the batch by name.
-        batch: its labels are left out.
+        batch: its labels are left out, where the model can do without.
         dtype: to which its floating point tensors are cast, if to any.
     """
     device = next(model.parameters()).device
-    given = {name: _moved(value, device, dtype) for name, value in batch.items() if name not in LABELS}
+    read = signature(model.forward).parameters
+    left_out = {name for name in LABELS if name not in read or read[name].default is not Parameter.empty}
+    given = {name: _moved(value, device, dtype) for name, value in batch.items() if name not in left_out}
     # A compiled model would not see the hooks that watch it.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), _in_own_precision(model, device):
         result = model(**given)

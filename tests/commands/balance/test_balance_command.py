@@ -13,6 +13,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 import alignattn
 from alignattn.cli import main
+from alignattn.models import MODELS
+from alignattn.models.build import Material
+from alignattn.tasks import TextClassification
 
 
 def texts(count=40):
@@ -132,6 +135,22 @@ def test_what_cannot_be_balanced_is_one_line(tiny_checkpoint, texts_file, tmp_pa
     assert run(damaged, tmp_path / "out", "--train_file", texts_file) == 2
     assert "not finite" in refusal(capsys)
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["transformer", "han"])
+def test_of_a_model_from_nothing_it_says_what_is_true(name, texts_file, tmp_path, capsys):
+    rows, folder = {"text": texts()}, tmp_path / "run"
+    task = TextClassification(
+        name="own", text_columns=("text",), label_column="label", labels=("a", "b"), metrics=("accuracy",)
+    )
+    built = MODELS.load(name).build(Material(task, rows, seed=0, config_fields={"hidden_dim": 8}))
+    built.model.save_pretrained(folder)
+    built.processor.save_pretrained(folder)
+    assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
+    told = refusal(capsys)
+    assert f"is a trained model of alignattn-{name}, and only pretrained encoders can be balanced here" in told
+    assert ("or train it with `alignattn finetune --balance end`" in told) == (name == "transformer")
+    assert not (tmp_path / "out").exists()
 
 
 def test_on_real_rows_of_mrpc(minilm, shared_data, tmp_path):

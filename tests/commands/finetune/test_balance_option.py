@@ -162,3 +162,25 @@ def test_a_run_in_a_basis_of_its_own_is_the_plain_run(tmp_path, tiny_checkpoint,
     with torch.no_grad():
         expected, found = (model(**batch).logits for model in models)
     torch.testing.assert_close(found, expected)
+
+
+PAIRS = "word\tspoken\n" + "".join(f"{word}\t{' '.join(word.upper())}\n" for word in ("aa", "ab", "ba", "bb")) * 4
+WRITTEN = """kind: text2text-generation
+source_column: word
+target_column: spoken
+source_units: characters
+sources: {files: {train: pairs.tsv, validation: pairs.tsv}}
+"""
+
+
+@pytest.mark.parametrize(("words", "steps"), [("start", [0]), ("epoch --bf16 true", [0, 2, 4]), ("end", [4])])
+def test_a_model_that_writes_is_balanced_with_what_it_is_told(tmp_path, words, steps):
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    (tmp_path / "own.yaml").write_text(WRITTEN)
+    options = f"--model seq2seq-transformer --task {tmp_path / 'own.yaml'} --output_dir {tmp_path / 'run'}"
+    options += f" --model_config hidden_dim=8 dropout=0 --num_train_epochs {EPOCHS} --per_device_train_batch_size 8"
+    options += f" --use_cpu true --disable_tqdm true --balance {words}"
+    assert main(["finetune", *options.split()]) == 0
+    logged = balances(tmp_path / "run")
+    assert [entry["step"] for entry in logged] == steps
+    assert all(entry["balance_largest_change"] <= 1e-3 * entry["balance_spread"] for entry in logged)

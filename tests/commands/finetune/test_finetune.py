@@ -20,6 +20,8 @@ from transformers import AutoModelForSequenceClassification
 import alignattn
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
+from alignattn.models import MODELS
+from alignattn.models.build import build_model, checked_fields
 
 
 @pytest.fixture(scope="session")
@@ -200,6 +202,42 @@ def test_shipped_configs_hold_alberts_published_settings(path):
         assert (training.max_steps, training.warmup_steps) == (row["steps"], row["warmup_steps"])
         assert parsed.data.max_length == row["max_length"]
         assert parsed.model.model_config_fields["hidden_dropout_prob"] == row["albert_dropout"]
+
+
+OF_TEXTS = ("cnn", "cnn-att", "lstm", "lstm-att", "han", "transformer")
+OF_CHARACTERS = ("transformer-crf", "cnn-transformer-crf")
+
+
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [
+        *(("texts-agnews", name) for name in OF_TEXTS),
+        *(("texts-amazonelectronics", name) for name in OF_TEXTS),
+        *(("tags-msra", name) for name in OF_CHARACTERS),
+    ],
+)
+def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config, model):
+    if model in OF_CHARACTERS:
+        pytest.importorskip("torchcrf", reason="needs the extra [crf], pytorch-crf")
+    parsed = COMMAND.parse(
+        ["--config", str(ROOT / "configs" / f"{config}.yaml"), "--model", model, "--output_dir", "x"]
+    )
+    assert parsed.data.task == config.partition("-")[2]
+    model_class, training = MODELS.load(model), parsed.training
+    fields = checked_fields(parsed.model.model_config_fields, model_class.config_class)
+    built = build_model(model_class, fields | {"vocab_size": 5, "num_labels": 3}, seed=0)
+    # Wu et al. 2020, section 4.1; what a direction has 256 of, a sentence has twice.
+    assert (built.embedding.embedding_dim, built.config.hidden_dim) == (300, 256)
+    filters = [part for part in built.modules() if isinstance(part, torch.nn.Conv1d)]
+    assert [tuple(part.weight.shape) for part in filters] == ([(256, 300, 3)] if model.startswith("cnn") else [])
+    units = [part for part in built.modules() if isinstance(part, torch.nn.RNNBase)]
+    assert all(part.bidirectional for part in units)
+    expected = {"lstm": [(300, 256)], "lstm-att": [(300, 256)], "han": [(300, 256), (512, 256)]}
+    assert [(part.input_size, part.hidden_size) for part in units] == expected.get(model, [])
+    # Adam at 1e-3: AdamW without decay.
+    assert (training.optim, training.weight_decay, training.learning_rate) == ("adamw_torch", 0.0, 1e-3)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-8)
+    assert (training.lr_scheduler_type, training.per_device_train_batch_size) == ("constant", 64)
 
 
 def test_a_finished_run_is_read_and_not_run_again(options, capsys):

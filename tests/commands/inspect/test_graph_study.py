@@ -18,7 +18,8 @@ HEADS = [(0, 0), (0, 1), (1, 0)]
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graphs")
     graph = write_graph(folder / "mine.npz")
-    sizes = "--model_config hidden_dim=4 num_attention_heads=2 --num_train_epochs 2 --disable_tqdm true --use_cpu true"
+    sizes = "--model_config hidden_dim=4 num_attention_heads=2 dropout=0 --num_train_epochs 2"
+    sizes += " --disable_tqdm true --use_cpu true"
     words = f"--model gat --task {graph} {sizes}"
     for name, attention in (("soft", "soft"), ("sparse", "sparsemax")):
         run = f"finetune {words} --attention {attention} --output_dir {folder / name}"

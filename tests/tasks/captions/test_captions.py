@@ -58,7 +58,7 @@ def finetune(task_file, folder):
     return main(
         f"finetune --task {task_file} --model captioner --output_dir {folder} --use_cpu true --disable_tqdm true "
         f"--num_train_epochs 50 --per_device_train_batch_size 12 --learning_rate 0.02 --lr_scheduler_type constant "
-        "--model_config embedding_dim=16 hidden_dim=16 conv_channels=[16] dropout=0.0".split()
+        "--model_config embedding_dim=16 hidden_dim=16 conv_channels=[16] dropout=0".split()
     )
 
 
@@ -106,6 +106,18 @@ def test_every_parameter_gets_a_gradient_and_what_is_saved_writes_the_same(field
         torch.testing.assert_close(one, other)
     alone = model.write(batch["image"][1:2])
     assert alone[1].item() == pytest.approx(model.write(batch["image"])[1][1].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("hard_attention", [False, True])
+def test_the_loss_of_captions_of_unequal_length_is_the_mean_of_that_of_each(hard_attention):
+    model = make_model(hard_attention=hard_attention).double().eval()
+    images = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    captions = [[4, 5, 6, 3], [6, 3], [7, 7, 3]]
+    labels = torch.tensor([caption + [-100] * (4 - len(caption)) for caption in captions])
+    alone = [
+        model(image[None], labels=torch.tensor([caption])).loss for image, caption in zip(images, captions, strict=True)
+    ]
+    torch.testing.assert_close(model(images, labels=labels).loss, torch.stack(alone).mean())
 
 
 @pytest.mark.parametrize("choices", [{}, *SLOTS_TAKEN], ids=str)
