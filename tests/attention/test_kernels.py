@@ -236,6 +236,19 @@ def test_on_a_gpu_code_is_made_of_what_is_around_the_kernels(name):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", [*CASES, *ATTENTIONS])
+@pytest.mark.usefixtures("asked_for")
+def test_on_a_gpu_a_step_is_the_same_each_time_to_the_last_bit(name):
+    case, measure = (CASES[name], results) if name in CASES else (ATTENTIONS[name], attended)
+    expected = measure(case, device="cuda")
+    if reasons := choice.obstacles():
+        pytest.skip(str(reasons))
+    for key, value in measure(case, device="cuda").items():
+        assert torch.equal(value, expected[key]), key
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("normalizer", ["sparsemax", "entmax15", "entmax"])
 @pytest.mark.usefixtures("asked_for")
 def test_on_a_gpu_a_query_that_is_no_number_attends_to_none(normalizer):

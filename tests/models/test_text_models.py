@@ -53,6 +53,15 @@ def test_autocast_trains_near_full_precision(model_name, filling):
 
 
 @pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
+def test_a_vocabulary_of_one_word_is_read(model_name, filling):
+    built = built_of(model_name, ["a"] * 4)
+    model, texts = fill(built.model.double(), filling), ["a", "a a", "b", ""]
+    logits = model(**batch_of(built.processor, texts)).logits
+    assert logits.isfinite().all()
+    assert not torch.equal(logits[0], logits[2])
+
+
+@pytest.mark.parametrize(("model_name", "filling"), with_fillings(TEXT_MODELS))
 def test_padding_changes_nothing_wherever_it_stands(model_name, filling):
     model, tokenizer = small_model(model_name, filling)
     logits = model(**batch_of(tokenizer)).logits
