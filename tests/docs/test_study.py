@@ -1,0 +1,42 @@
+"""What is kept of the study's runs, with which a session goes on where another ended."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
+from alignattn.commands.reproduce.table import load_table
+from alignattn.runs.results import RESULTS_FILE
+from alignattn.runs.run_files import CONFIG_FILE
+
+KEPT = ROOT / "docs" / "study" / "runs.tar.gz"
+SEEDS = range(1, 31)
+OF_THE_MACHINE = {"data_dir", "use_cpu"}
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """The files that are kept, by their path below the results."""
+    with tarfile.open(KEPT) as archive:
+        return {Path(one.name): archive.extractfile(one).read() for one in archive if one.isfile()}
+
+
+def of_the_table(options):
+    return json.dumps({name: value for name, value in options.items() if name not in OF_THE_MACHINE}, sort_keys=True)
+
+
+def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
+    """A change of the table's options makes other runs of them: those that are kept would be lost unseen."""
+    folders = folders_of(Path("results"), list(load_table("study-small").cells(SEEDS))).values()
+    asked = {of_the_table(folder.experiment.options) for folder in folders}
+    runs = {path.parents[1 if path.parent.name == OUTPUT_FOLDER else 0] for path in kept}
+    assert runs
+    for run in runs:
+        assert run.parent == Path(RUNS_FOLDER)
+        assert of_the_table(json.loads(kept[run / EXPERIMENT_FILE])["options"]) in asked
+        assert run / OUTPUT_FOLDER / CONFIG_FILE in kept
+        results = json.loads(kept[run / OUTPUT_FOLDER / RESULTS_FILE])
+        assert all(0 < score < 1 for scores in results["metrics"].values() for score in scores.values())
