@@ -138,13 +138,13 @@ def measure_missing(
         write_json(path, record)
         left = STAGE_MINUTES if minutes is None else min(STAGE_MINUTES, minutes - seconds / SECONDS_A_MINUTE)
         result = _measured(stage, plan, left)
-        if result is None and left < STAGE_MINUTES and attempts < MOST_ATTEMPTS:
-            continue  # the command's time was short, not the stage's
-        known[stage.name] |= result or {"failed": f"did not end within {left:.1f} minutes"}
-        del known[stage.name]["attempts"]
-        write_json(path, record)
-        print(f"gpu: {stage.name}: {known[stage.name].get('failed', 'done')}", flush=True)
-        _check_device(plan)
+        # Where the command's time was short, and not the stage's, it is tried again.
+        if result is not None or left == STAGE_MINUTES or attempts == MOST_ATTEMPTS:
+            known[stage.name] |= result or {"failed": f"did not end within {left:.1f} minutes"}
+            del known[stage.name]["attempts"]
+            write_json(path, record)
+            print(f"gpu: {stage.name}: {known[stage.name].get('failed', 'done')}", flush=True)
+        _leave(plan)
     return record
 
 
@@ -157,12 +157,16 @@ def _is_missing(stage: Stage, found: Mapping[str, Any] | None, code: str, again:
     return (again and ("result" not in found or is_stale)) or (stage.kind == "tests" and is_stale)
 
 
-def _check_device(plan: Plan) -> None:
-    if plan.device == "cuda":
-        try:
+def _leave(plan: Plan) -> None:
+    """Let go of what a stage has left; a GPU that is lost shows here, when the stage is written down."""
+    try:
+        torch.compiler.reset()
+        use_kernels("eager")
+        if plan.device == "cuda":
             torch.cuda.synchronize()
-        except RuntimeError as error:
-            raise DeviceLostError(f"the GPU is lost to this process: {str(error).splitlines()[0]}") from error
+            torch.cuda.empty_cache()
+    except RuntimeError as error:
+        raise DeviceLostError(f"the GPU is lost to this process: {str(error).splitlines()[0]}") from error
 
 
 def digest_of_code() -> str:
@@ -200,11 +204,6 @@ def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None
     except Exception as error:  # a stage's failure is a line of the report, and the others go on
         lines = str(error).strip().splitlines()
         return {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"}
-    finally:
-        torch.compiler.reset()
-        use_kernels("eager")
-        if plan.device == "cuda":
-            torch.cuda.empty_cache()
     return {**result, "seconds": time.monotonic() - start}
 
 
