@@ -16,7 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-TIMEOUT_SECONDS = 900
+TIMEOUT_SECONDS = 500
+"""Less than what a test may take (pyproject.toml): it says what it waited for."""
 
 TWO_PROCESSES = [
     *("torch.distributed.run", "--nproc_per_node", "2"),
