@@ -1,13 +1,25 @@
 """Pretrained encoders that PyPI packages bring along, by the name that `--model` takes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from alignattn.models.zip_parts import unpacked
-from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.support.errors import AlignAttnError, install_extra, listing
 from alignattn.support.files import cache_folder
+from alignattn.support.publishing import short_path
+from alignattn.tasks import plain_name
+
+SENTENCE_PAIRS: Mapping[str, str] = {
+    "snli": "SNLI",
+    "mnli": "MultiNLI",
+    "qqp": "QQP",
+    "squad": "SQuAD",
+    "squadv2": "SQuAD",
+    "qnli": "SQuAD, whose questions and paragraphs QNLI's rows are",
+}
+"""What the cards of all-MiniLM-L6-v2 and all-mpnet-base-v2 list of the tasks here among their training pairs."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class PackagedModel:
         folder: of the model, the last two parts of its path.
         extra: of this package, which installs it.
         hub_id: of the same model on the Hub.
-        seen: tasks whose rows were among the pairs that it was trained on, as its card says.
+        seen: what its card lists of the pairs that it was trained on, by the task whose rows these are.
         sha256: of the zip file that the pieces are parts of; None where the one piece is the model's folder.
     """
 
@@ -48,7 +60,7 @@ class PackagedModel:
     extra: str
     hub_id: str
     sha256: str | None = None
-    seen: tuple[str, ...] = ("snli", "mnli", "qqp", "squad", "squadv2")
+    seen: Mapping[str, str] = field(default_factory=lambda: SENTENCE_PAIRS)
 
     @property
     def package(self) -> str:
@@ -114,11 +126,20 @@ def model_source(model: str) -> str:
     return str(unpacked(paths, packaged.sha256, cache_folder() / Path(packaged.folder).name))
 
 
-def seen_before(model: str) -> tuple[str, ...]:
-    """Return the tasks whose rows a model has seen in its pretraining, as its card says; nothing where none is known.
+def seen_before(model: str, tasks: Iterable[str]) -> str:
+    """Return, in a sentence, which tasks' rows a model has seen in its pretraining, as its card says; empty if none.
 
     Args:
         model: as `--model` takes it: a name, an id of the Hub or a folder.
+        tasks: by name.
     """
     found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
-    return next((one.seen for one in found), ())
+    listed = next((one.seen for one in found), {})
+    plain = {plain_name(task) for task in tasks}
+    seen = dict.fromkeys(name for task, name in listed.items() if task in plain)
+    if not seen:
+        return ""
+    return (
+        f"The card of {short_path(model)} lists {listing(list(seen))} among the pairs that it was trained on: its "
+        "figures there are of data that it has partly seen before."
+    )

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, set_seed
 from alignattn.attention.kernels.choice import use_kernels
 from alignattn.models import SAMPLING_OPTION, traits_of
 from alignattn.models.build import BuiltModel
+from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.runs.balancing import balance_at
 from alignattn.runs.best_model import best_model, choose_metric, stopped_at, stopping
@@ -244,6 +245,8 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_mod
         yield f"attention {options.attention.name}{weight}"
     if of_model is not None:
         yield of_model
+    if seen := seen_before(options.model.model, [task.name]):
+        yield seen
     yield from (f"{split}: {rows}" for split, rows in cut.items())
 
 

@@ -91,7 +91,8 @@ def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
     was_training = model.training
     try:
         with torch.no_grad():
-            logits = model.eval()(**batch)["logits"]
+            # The instance's `forward` may be accelerate's, which gives a copy in another precision.
+            logits = type(model).forward(model.eval(), **batch)["logits"]
         return next((module for output, module in given if output is logits), None) if logits.dim() == 2 else None
     finally:
         model.train(was_training)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from alignattn.commands.compare.entries import Entry, Run, differing_options
+from alignattn.models.packaged import seen_before
 from alignattn.runs.examples import metric_examples, read_split
 from alignattn.statistics.comparison import (
     SIGNIFICANCE_LEVEL,
@@ -166,6 +167,9 @@ class ComparedRuns:
             for entry in self.entries
             if entry.unfinished
         ]
+        runs = [run.result for entry in self.entries for run in entry.runs.values()]
+        tasks = {run.task for run in runs}
+        lines += filter(None, (seen_before(model, tasks) for model in dict.fromkeys(run.model for run in runs)))
         return lines + _unlike(self.entries)
 
 

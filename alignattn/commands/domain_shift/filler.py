@@ -68,12 +68,17 @@ class DomainShiftFiller(Filler):
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the held-out rows of the side that `path` leads to, before or after temperature scaling."""
-        _, side, _, state, figure, _ = path
-        result = read_domain_shift(folder)
-        assert result is not None
-        rows = read_split(folder, f"{side}-{HELD_OUT}")
-        return _scores(rows, figure, result.temperature if state == AFTER else None)
+        """Return the held-out rows of the side that `path` leads to, before or after temperature scaling.
+
+        A number of both sides, as `shift_auroc`, is made of none.
+        """
+        match path:
+            case ["sides", side, "figures", state, figure, "value"]:
+                result = read_domain_shift(folder)
+                assert result is not None
+                rows = read_split(folder, f"{side}-{HELD_OUT}")
+                return _scores(rows, figure, result.temperature if state == AFTER else None)
+        return None
 
     def no_ensemble(self, path: Sequence[str]) -> str:
         """Return that there is none after temperature scaling."""
@@ -81,8 +86,11 @@ class DomainShiftFiller(Filler):
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
         """Return the same of the mean of what the runs predicted, before temperature scaling."""
-        _, side, _, _, figure, _ = path
-        return _scores(mean_predictions([read_split(folder, f"{side}-{HELD_OUT}") for folder in folders]), figure)
+        match path:
+            case ["sides", side, "figures", _, figure, "value"]:
+                splits = [read_split(folder, f"{side}-{HELD_OUT}") for folder in folders]
+                return _scores(mean_predictions(splits), figure)
+        return None
 
 
 def _scores(rows: Any, figure: str, temperature: float | None = None) -> ExampleScores | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.calibration import FIGURES, Estimate, EstimatesByState
+from alignattn.models.packaged import seen_before
 from alignattn.runs.results import RESULTS_FILE
 from alignattn.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.statistics.seeds import over_seeds, with_deviation
@@ -117,6 +118,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
+        *filter(None, [seen_before(result.model, [side.task for side in result.sides.values()])]),
     ]
     header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     return "\n".join([render_table(header, lines), "", *caption])
@@ -166,6 +168,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     caption = [
         f"mean ± standard deviation over {len(results)} seed(s)",
         *(f"{_auroc_words(state)} {with_deviation(spread, '{:.2f}', 100)} %" for state, spread in aurocs.items()),
+        *filter(None, [seen_before(first.model, [side.task for side in first.sides.values()])]),
     ]
     return "\n".join([render_table(header, lines), "", *caption])
 

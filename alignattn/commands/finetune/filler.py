@@ -52,9 +52,11 @@ class FinetuneFiller(Filler):
         )
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
-        """Return the rows of the split that `path` leads to."""
-        _, split, metric = path
-        return metric_examples(metric, read_split(folder, split))
+        """Return the rows of the split that `path` leads to; what is no score, as a time, is made of none."""
+        match path:
+            case ["metrics", split, metric]:
+                return metric_examples(metric, read_split(folder, split))
+        return None
 
     def no_ensemble(self, path: Sequence[str]) -> str:
         """Return that there is one."""
@@ -62,8 +64,10 @@ class FinetuneFiller(Filler):
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> ExampleScores | None:
         """Return the rows of the split that `path` leads to, by the mean of what the runs predicted."""
-        _, split, metric = path
-        return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
+        match path:
+            case ["metrics", split, metric]:
+                return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
+        return None
 
 
 FILLER = FinetuneFiller()

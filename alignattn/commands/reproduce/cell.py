@@ -121,6 +121,7 @@ class Cell:
         column: the column.
         measure: the number.
         experiments: the runs that measure it, one a seed; one alone where the command has no seeds.
+        planned: how many of them there are by the table's own number of seeds, or those that are asked for if more.
         published: as the paper prints it, in the unit of the measure; None where it is not published.
         baseline: label of the row of plain attention that it is compared with, or None.
         state: done when all its runs are, failed when one of them is, unfit where its model is not for its task.
@@ -136,6 +137,7 @@ class Cell:
     column: Column
     measure: Measure
     experiments: Sequence[Experiment]
+    planned: int = 0
     published: str | None = None
     baseline: str | None = None
     state: State = "missing"

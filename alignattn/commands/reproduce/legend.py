@@ -78,15 +78,10 @@ def _of_families(table: "TableResult") -> list[str]:
 
 def contamination(table: Table) -> list[str]:
     """Return what is to be known of models that saw rows of the table's tasks before."""
-    words = {word for column in table.columns for word in column.name.lower().split("-")}
-    notes = []
-    for model in dict.fromkeys(map(table.model_of, table.rows)):
-        if seen := [task for task in seen_before(model) if task in words]:
-            notes.append(
-                f"The card of {short_path(model)} lists {listing(seen)} among the pairs that it was trained on: its "
-                "figures there are of data that it has partly seen before."
-            )
-    return notes
+    # Of a task, or of a pair of them.
+    tasks = [task for column in table.columns for task in (column.name, *column.name.split("-"))]
+    said = (seen_before(model, tasks) for model in dict.fromkeys(map(table.model_of, table.rows)))
+    return [note for note in said if note]
 
 
 def measured_source(table: Table, cells: Sequence[Cell], done: Set[str]) -> str:

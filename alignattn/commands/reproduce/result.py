@@ -278,7 +278,7 @@ def _compare(
     What is early is not tested, and of an ensemble nothing is told then.
     """
     if cell.row.ensemble:
-        return None if is_early else _compare_ensemble(cell, plain, folders)
+        return None if is_early else _compare_ensemble(cell, _of_members(plain, cell), folders)
     values = _common_values(cell, plain)
     if not values or cell.experiments == plain.experiments:
         return None
@@ -305,13 +305,19 @@ def _common_values(cell: Cell, plain: Cell) -> dict[int, tuple[float, float]]:
 def _is_whole(cell: Cell, plain: Cell) -> bool:
     """Whether all runs of a comparison are there."""
     if cell.row.ensemble:
-        return cell.members == len(cell.experiments) and None not in plain.values
+        return cell.members == cell.planned and None not in _of_members(plain, cell).values
     return len(_common_values(cell, plain)) == _planned(cell, plain)
 
 
 def _planned(cell: Cell, plain: Cell) -> int:
     """How many seeds pair both cells once all runs are there."""
-    return min(len(cell.experiments), len(plain.experiments))
+    return min(cell.planned, plain.planned)
+
+
+def _of_members(plain: Cell, ensemble: Cell) -> Cell:
+    """What an ensemble is compared with, of the seeds of its members alone: others are no part of its gain."""
+    count = len(ensemble.experiments)
+    return replace(plain, experiments=plain.experiments[:count], values=plain.values[:count])
 
 
 def _compare_ensemble(cell: Cell, plain: Cell, folders: Mapping[str, RunFolder]) -> Comparison | None:

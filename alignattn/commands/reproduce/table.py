@@ -205,13 +205,14 @@ class Table(Definition):
                     options[MODEL_DIGEST_OPTION] = model_digest(start)
                 if not self.traits(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
-                experiments = experiments_of(
-                    self.command_of(column), options, seeds[: _fewest(row.seeds, column.seeds)]
-                )
+                most = _fewest(row.seeds, column.seeds)
+                experiments = experiments_of(self.command_of(column), options, seeds[:most])
+                has_seeds = SEED_OPTION in experiments[0].all_options
+                planned = max(len(experiments), (_fewest(most, self.seeds) or 0) if has_seeds else 0)
                 published = row.published[index] if row.published else [None]
                 for place, measure in enumerate(column.measures):
                     number = None if published == [None] else published[place]
-                    yield Cell(labelled, column, measure, experiments, number, baseline)
+                    yield Cell(labelled, column, measure, experiments, planned, number, baseline)
 
     def label(self, row: Row) -> str:
         """Return what a row is called: its options, without those that all rows share."""

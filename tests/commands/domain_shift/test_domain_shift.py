@@ -321,7 +321,9 @@ def test_the_shifts_beside_the_papers(pair: str, settings: Options, tmp_path: Pa
     write_splits(tmp_path / "glue" / "qqp", questions, ("train", "validation"))
     write_splits(tmp_path / "twitter_ppdb", sentences, ("test",))
     lengths = [1 + row % 30 for row in range(3 * TRAIN_ROWS)]
-    rows = pd.DataFrame({"text": [" ".join(["cat"] * length) for length in lengths], "label": [n % 5 for n in lengths]})
+    # The shortest third has stars that the longest has not.
+    stars = [n % 2 if n <= 10 else 2 if n < 20 else 3 + n % 2 for n in lengths]
+    rows = pd.DataFrame({"text": [" ".join(["cat"] * length) for length in lengths], "label": stars})
     (tmp_path / "amazon_electronics").mkdir()
     for split in ("train", "validation", "test"):
         rows.to_parquet(tmp_path / "amazon_electronics" / f"{split}.parquet")
@@ -331,8 +333,9 @@ def test_the_shifts_beside_the_papers(pair: str, settings: Options, tmp_path: Pa
     assert "-".join(sides[side]["task"] for side in SIDES) == pair
     assert set(read(folder)["shift_auroc"]) == {"before", "after"}
     if pair.startswith("amazon"):
-        # Thirds: none of the shortest has as many words as any of the longest.
         assert [sides[side]["development_rows"] + sides[side]["held_out_rows"] for side in SIDES] == [TRAIN_ROWS] * 2
+        predicted = pd.read_parquet(folder / "predictions.parquet").groupby("side")["label"].unique()
+        assert [set(predicted[side]) for side in SIDES] == [{0, 1}, {3, 4}]
 
 
 class TestPublishedTraining:

@@ -92,9 +92,12 @@ def test_passes_with_dropout_are_a_mean_of_others(tmp_path, tiny_checkpoint, row
     assert np.abs(second - first).max() > 1e-3
 
 
-def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes(tmp_path, tiny_checkpoint, rows_file):
-    plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file)
-    laplace = finetune(tmp_path / "laplace", tiny_checkpoint, rows_file, "--laplace", "true")
+@pytest.mark.parametrize("words", ["", "--bf16 true"], ids=["float32", "bf16"])
+def test_laplace_changes_the_confidence_and_neither_the_training_nor_the_classes(
+    words, tmp_path, tiny_checkpoint, rows_file
+):
+    plain = finetune(tmp_path / "plain", tiny_checkpoint, rows_file, *words.split())
+    laplace = finetune(tmp_path / "laplace", tiny_checkpoint, rows_file, "--laplace", "true", *words.split())
     weights = [load_file(run / "model.safetensors") for run in (plain, laplace)]
     assert all(np.array_equal(one, weights[1][name]) for name, one in weights[0].items())
     assert results(laplace)["metrics"] == results(plain)["metrics"]

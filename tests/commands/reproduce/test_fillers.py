@@ -1,7 +1,7 @@
 """What the fillers of tables read of finished runs: attacks, domain shifts and benchmarks."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,13 @@ import pytest
 
 from alignattn.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.cli import main
-from alignattn.commands.domain_shift.report import DomainShiftResult, SideResult
+from alignattn.commands.domain_shift.report import (
+    DomainShiftResult,
+    SideResult,
+    read_domain_shift,
+    render_domain_shift,
+    write_seed_table,
+)
 from alignattn.commands.reproduce.fillers import filler_of, read_given
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
 from alignattn.commands.reproduce.formats import to_text
@@ -168,6 +174,34 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
         assert filler.examples(folder, path).value == pytest.approx(expected)
     assert report.facts["seed"] == "1"
     assert len(report.probabilities[0]) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("domain-shift", ["shift_auroc", "before", "value"]),
+        ("domain-shift", ["temperature"]),
+        ("domain-shift", ["sides", "in-domain", "figures", "before", "area_under_risk_coverage", "value"]),
+        ("finetune", ["train_runtime"]),
+        ("finetune", ["parameters", "total"]),
+    ],
+)
+def test_a_number_that_no_rows_make_up_has_none(command, path, tmp_path):
+    filler, folders = filler_of(command), [tmp_path / "run", tmp_path / "another"]
+    write_domain_shift(folders[0])
+    write_domain_shift(folders[1])
+    assert filler.examples(folders[0], path) is None
+    assert filler.ensemble(folders[:1], path) is None
+
+
+@pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI among the pairs"), ("bert", "")])
+def test_a_domain_shift_says_what_its_model_has_seen_before(model, said, tmp_path):
+    write_domain_shift(tmp_path / "run")
+    result = replace(read_domain_shift(tmp_path / "run"), model=model)
+    tables = [render_domain_shift(result), write_seed_table(tmp_path, [result])]
+    for text in tables:
+        assert said in text
+        assert ("lists" in text) == bool(said)
 
 
 def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):

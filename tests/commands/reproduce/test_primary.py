@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from scipy.stats import permutation_test, t
@@ -12,12 +14,13 @@ from scipy.stats import permutation_test, t
 from alignattn.cli import main
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.results import RESULTS_FILE, RunResult
+from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
 from alignattn.runs.run_files import CONFIG_FILE
 from alignattn.statistics.comparison import holm
 from alignattn.support.files import write_json, write_text
 
 SEEDS, FEW = 9, 7
+ROWS = 2000
 PRIMARY = {"ct": 0.02, "moments": 0.005, "balanced": 0.001}
 OTHERS = {"smoothed": 0.004, "random": 0.0005}
 MEASURES = [
@@ -169,6 +172,51 @@ def test_what_is_unfinished_is_paired_by_seed_and_not_tested(mine, tmp_path, cap
     assert table["p_value"].isna().all()
     assert "none before all 9 are there" in ct["test"]
     assert "Where not all runs are there yet nothing is tested" in out
+
+
+def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, tmp_path, capsys):
+    """Or each seed that is added would be another look."""
+    write_small_files(mine, tmp_path / "results")
+    words = ["reproduce", str(mine), "--output_dir", str(tmp_path / "results"), "--num_seeds"]
+    assert main([*words, str(FEW)]) == 2
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    for row in PRIMARY:
+        assert table.loc[(row, "accuracy"), "seeds"] == FEW
+        assert np.isnan(table.loc[(row, "accuracy"), "p_value"])
+        assert f"none before all {SEEDS} are there" in table.loc[(row, "accuracy"), "test"]
+    # Those of which it plans no more are whole.
+    assert "none before" not in table.loc[("smoothed", "accuracy"), "test"]
+    assert main([*words, str(SEEDS)]) == 2
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    assert not any(np.isnan(table.loc[(row, "accuracy"), "p_value"]) for row in PRIMARY)
+
+
+def test_an_ensemble_is_compared_with_its_members_alone(mine, tmp_path):
+    """And not with all seeds of the row whose first it is of."""
+    values = write_small_files(mine, tmp_path / "results")
+    rng, labels = np.random.default_rng(1), np.arange(ROWS) % 2
+    for cell in load_table(str(mine)).cells(range(1, SEEDS + 1)):
+        if cell.row.label != "soft":
+            continue
+        for folder in folders_of(tmp_path / "results", [cell]).values():
+            is_wrong = rng.permutation(ROWS) >= round(values["soft", folder.experiment.options["seed"]] * ROWS)
+            likely = np.where(is_wrong, 0.4, 0.9)
+            shares = np.where(labels[:, None] == [0, 1], likely[:, None], 1 - likely[:, None])
+            columns = {
+                "split": ["validation"] * ROWS,
+                "row": range(ROWS),
+                "label": labels,
+                "prediction": shares.argmax(axis=1),
+                "probabilities": list(shares),
+            }
+            pq.write_table(pa.table(columns), folder.output / PREDICTIONS_FILE)
+    main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")])
+    table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
+    ensemble = table.loc[("ensemble", "accuracy")]
+    members = 100 * np.mean([values["soft", seed] for seed in range(1, FEW + 1)])
+    assert members != pytest.approx(table.loc[("soft", "accuracy"), "mean"], abs=0.5)
+    assert ensemble["difference"] == pytest.approx(ensemble["mean"] - members)
+    assert f"for these 1 and {FEW} runs" in ensemble["test"]
 
 
 def test_a_named_family_stays_as_large_where_rows_are_left_out(mine, tmp_path, capsys):

@@ -240,16 +240,19 @@ def test_every_row_of_a_study_is_compared_with_soft(name):
 
 
 @pytest.mark.parametrize(
-    ("model", "tasks", "said"),
+    ("name", "model", "tasks", "said"),
     [
-        ("minilm", ["qqp-twitterppdb"], ["qqp"]),
-        ("sentence-transformers/all-mpnet-base-v2", ["snli-mnli"], ["snli, mnli"]),
-        ("minilm", ["swag-hellaswag"], []),
-        ("bert-base-uncased", ["snli-mnli"], []),
+        ("table2", "minilm", ["qqp-twitterppdb"], ["QQP"]),
+        ("table2", "sentence-transformers/all-mpnet-base-v2", ["snli-mnli"], ["SNLI, MultiNLI"]),
+        ("table2", "minilm", ["swag-hellaswag"], []),
+        ("table2", "bert-base-uncased", ["snli-mnli"], []),
+        ("table1", "minilm", ["squad_v2", "squad"], ["SQuAD"]),
+        ("table1", "minilm", ["qnli"], ["SQuAD, whose questions and paragraphs QNLI's rows are"]),
+        ("table1", "minilm", ["rte", "mrpc"], []),
     ],
 )
-def test_rows_that_a_model_has_seen_before_are_told_below_its_table(model, tasks, said, tmp_path):
-    table = load_table("table2").with_given({"model": model})
+def test_rows_that_a_model_has_seen_before_are_told_below_its_table(name, model, tasks, said, tmp_path):
+    table = load_table(name).with_given({"model": model})
     table = table.narrowed(tasks=tasks, attentions=["soft"])
     cells = list(table.cells([1]))
     told = [note for note in read_table(table, cells, folders_of(tmp_path, cells)).notes if "trained on: its" in note]
