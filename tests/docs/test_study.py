@@ -4,6 +4,8 @@ import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from conftest import ROOT
 
@@ -12,7 +14,9 @@ from alignattn.commands.reproduce.table import load_table
 from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE
 from alignattn.runs.run_files import CONFIG_FILE
 
-KEPT = ROOT / "docs" / "study" / "runs.tar.gz"
+RESULTS = ROOT / "docs" / "results.md"
+STUDY = ROOT / "docs" / "study"
+KEPT = STUDY / "runs.tar.gz"
 SEEDS = range(1, 31)
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
@@ -44,3 +48,28 @@ def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
         assert run / OUTPUT_FOLDER / CONFIG_FILE in kept
         results = json.loads(kept[run / OUTPUT_FOLDER / RESULTS_FILE])
         assert all(0 < score < 1 for scores in results["metrics"].values() for score in scores.values())
+
+
+def test_the_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(kept):
+    scores = {}
+    for path in kept:
+        if path.name == RESULTS_FILE:
+            options = of_the_table(json.loads(kept[path.parents[1] / EXPERIMENT_FILE])["options"])
+            scores[options] = json.loads(kept[path])["metrics"]
+    table = pd.read_csv(STUDY / "study-small.csv").set_index(["row", "column"])
+    cells = {cell.row.label: cell for cell in load_table("study-small").cells(SEEDS) if cell.is_primary}
+    measured = {
+        label: np.array([100 * scores[of_the_table(one.options)]["test"]["accuracy"] for one in cell.experiments])
+        for label, cell in cells.items()
+    }
+    text = RESULTS.read_text(encoding="utf-8").replace("−", "-")
+    for label, own in measured.items():
+        told = table.loc[(label, "MRPC")]
+        assert told["mean"] == pytest.approx(own.mean())
+        assert f"{own.mean():.2f} ± {own.std(ddof=1):.2f} |" in text
+        if label != "soft":
+            difference = (own - measured["soft"]).mean()
+            assert told["difference"] == pytest.approx(difference)
+            assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in text
+            assert f"{difference:+.2f}" in text
+            assert f"| {told['detectable_difference']:.2f} |" in text
