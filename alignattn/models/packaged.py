@@ -126,20 +126,26 @@ def model_source(model: str) -> str:
     return str(unpacked(paths, packaged.sha256, cache_folder() / Path(packaged.folder).name))
 
 
-def seen_before(model: str, tasks: Iterable[str]) -> str:
-    """Return, in a sentence, which tasks' rows a model has seen in its pretraining, as its card says; empty if none.
+def seen_before(models: Iterable[str], tasks: Iterable[str]) -> list[str]:
+    """Return a sentence of each model that has seen rows of some tasks in its pretraining, as its card says.
 
     Args:
-        model: as `--model` takes it: a name, an id of the Hub or a folder.
+        models: as `--model` takes them: names, ids of the Hub or folders; each is told of once.
         tasks: by name.
     """
-    found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
-    listed = next((one.seen for one in found), {})
     plain = {plain_name(task) for task in tasks}
-    seen = dict.fromkeys(name for task, name in listed.items() if task in plain)
-    if not seen:
-        return ""
-    return (
-        f"The card of {short_path(model)} lists {listing(list(seen))} among the pairs that it was trained on: its "
+    seen = {
+        model: dict.fromkeys(name for task, name in _listed(model).items() if task in plain)
+        for model in dict.fromkeys(models)
+    }
+    return [
+        f"The card of {short_path(model)} lists {listing(list(names))} among the pairs that it was trained on: its "
         "figures there are of data that it has partly seen before."
-    )
+        for model, names in seen.items()
+        if names
+    ]
+
+
+def _listed(model: str) -> Mapping[str, str]:
+    found = (one for name, one in PACKAGED.items() if model in (name, one.hub_id) or model.endswith(one.folder))
+    return next((one.seen for one in found), {})

@@ -245,8 +245,7 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_mod
         yield f"attention {options.attention.name}{weight}"
     if of_model is not None:
         yield of_model
-    if seen := seen_before(options.model.model, [task.name]):
-        yield seen
+    yield from seen_before([options.model.model], [task.name])
     yield from (f"{split}: {rows}" for split, rows in cut.items())
 
 

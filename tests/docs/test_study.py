@@ -55,21 +55,26 @@ def test_the_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(ke
     for path in kept:
         if path.name == RESULTS_FILE:
             options = of_the_table(json.loads(kept[path.parents[1] / EXPERIMENT_FILE])["options"])
-            scores[options] = json.loads(kept[path])["metrics"]
+            scores[options] = json.loads(kept[path])
     table = pd.read_csv(STUDY / "study-small.csv").set_index(["row", "column"])
     cells = {cell.row.label: cell for cell in load_table("study-small").cells(SEEDS) if cell.is_primary}
+    found = {label: [scores[of_the_table(one.options)] for one in cell.experiments] for label, cell in cells.items()}
     measured = {
-        label: np.array([100 * scores[of_the_table(one.options)]["test"]["accuracy"] for one in cell.experiments])
-        for label, cell in cells.items()
+        label: np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs]) for label, runs in found.items()
     }
+    f1 = {label: np.mean([100 * run["metrics"]["test"]["f1"] for run in runs]) for label, runs in found.items()}
     text = RESULTS.read_text(encoding="utf-8").replace("−", "-")
+    assert f"and {f1['aa-moments'] - f1['soft']:.1f} of F1" in text
     for label, own in measured.items():
         told = table.loc[(label, "MRPC")]
         assert told["mean"] == pytest.approx(own.mean())
-        assert f"{own.mean():.2f} ± {own.std(ddof=1):.2f} |" in text
+        (line,) = [line for line in text.splitlines() if f"| {own.mean():.2f} ± {own.std(ddof=1):.2f} |" in line]
+        assert line.endswith(f"| {np.median([run['train_runtime'] for run in found[label]]):.0f} |")
         if label != "soft":
-            difference = (own - measured["soft"]).mean()
+            differences = own - measured["soft"]
+            difference = differences.mean()
+            assert f"| {(differences > 0).sum()}, {(differences < 0).sum()} |" in line
             assert told["difference"] == pytest.approx(difference)
-            assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in text
-            assert f"{difference:+.2f}" in text
-            assert f"| {told['detectable_difference']:.2f} |" in text
+            assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in line
+            assert f"{difference:+.2f}" in line
+            assert f"| {told['detectable_difference']:.2f} |" in line

@@ -168,8 +168,7 @@ class ComparedRuns:
             if entry.unfinished
         ]
         runs = [run.result for entry in self.entries for run in entry.runs.values()]
-        tasks = {run.task for run in runs}
-        lines += filter(None, (seen_before(model, tasks) for model in dict.fromkeys(run.model for run in runs)))
+        lines += seen_before((run.model for run in runs), (run.task for run in runs))
         return lines + _unlike(self.entries)
 
 

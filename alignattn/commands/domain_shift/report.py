@@ -118,7 +118,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         ),
         f"temperature {result.temperature:.3f}: fitted on the development half of the in-domain task (NLL there "
         f"{before:.3f} before, {after:.3f} after)",
-        *filter(None, [seen_before(result.model, [side.task for side in result.sides.values()])]),
+        *seen_before([result.model], (side.task for side in result.sides.values())),
     ]
     header = ["side", "task", "rows", "temperature", *(FIGURES[figure].heading for figure in TABLE_FIGURES)]
     return "\n".join([render_table(header, lines), "", *caption])
@@ -168,7 +168,7 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
     caption = [
         f"mean ± standard deviation over {len(results)} seed(s)",
         *(f"{_auroc_words(state)} {with_deviation(spread, '{:.2f}', 100)} %" for state, spread in aurocs.items()),
-        *filter(None, [seen_before(first.model, [side.task for side in first.sides.values()])]),
+        *seen_before([first.model], (side.task for side in first.sides.values())),
     ]
     return "\n".join([render_table(header, lines), "", *caption])
 

@@ -80,8 +80,7 @@ def contamination(table: Table) -> list[str]:
     """Return what is to be known of models that saw rows of the table's tasks before."""
     # Of a task, or of a pair of them.
     tasks = [task for column in table.columns for task in (column.name, *column.name.split("-"))]
-    said = (seen_before(model, tasks) for model in dict.fromkeys(map(table.model_of, table.rows)))
-    return [note for note in said if note]
+    return seen_before(map(table.model_of, table.rows), tasks)
 
 
 def measured_source(table: Table, cells: Sequence[Cell], done: Set[str]) -> str:
