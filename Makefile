@@ -13,8 +13,11 @@ ADASPLASH := adasplash==0.2.2
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
+# A test that hangs has failed, with what each thread was at, and the others go on in a new process. Those that take
+# minutes by right are run by the targets below.
 test: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
+	  -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 # Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
 faults: $(VENV)/installed

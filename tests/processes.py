@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 TIMEOUT_SECONDS = 500
-"""Less than what a test may take (pyproject.toml): it says what it waited for."""
+"""Less than what `make test` gives a test: it says what it waited for."""
 
 TWO_PROCESSES = [
     *("torch.distributed.run", "--nproc_per_node", "2"),

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, WORDS
-from processes import run_python
+from processes import TIMEOUT_SECONDS, run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
@@ -27,7 +27,6 @@ from alignattn.support.files import check_free, entries, replacing, unfinished, 
 from alignattn.support.folder_lock import LOCK_FILE, sole_writer
 from alignattn.training.saving import check_finite_weights, remove_torn_weights
 
-TIMEOUT_SECONDS = 600
 ROWS = 8
 FEW_BYTES = 4096
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
