@@ -51,6 +51,8 @@ class SequenceModel(WordModel):
     config: SequenceModelConfig
     reads_words: ClassVar[bool] = True
     """Whether it reads words; one that does not has a single table of vectors, of those that are written."""
+    loss_is_of_rows: ClassVar[bool] = True
+    """What a Trainer asks that puts a step together of several batches."""
 
     def __init__(self, config: SequenceModelConfig) -> None:
         super().__init__(config)

@@ -158,7 +158,7 @@ RULES = (
         "give --max_train_samples",
     ),
     Rule(
-        ("max_eval_samples",),
+        ("max_eval_samples", "laplace", "mc_dropout_passes"),
         lambda options: not options.data.has_evaluation_rows,
         "without evaluation rows",
         "give --validation_file or --validation_share",

@@ -65,6 +65,7 @@ from alignattn.training import (
     remove_checkpoints,
     remove_torn_weights,
 )
+from alignattn.training.arguments import refuse_data_parallel
 
 OPTIONS_THAT_MAY_DIFFER = frozenset(
     {
@@ -151,6 +152,8 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     checkpoint = _checkpoint_to_resume(options, args, trained)
     if checkpoint is None and trainer.is_world_process_zero():
         check_disk_room(trainer)
+    # What an option has looked at before may have drawn random numbers: a seed trains as it does without it.
+    set_seed(args.seed)
     output = trainer.train(resume_from_checkpoint=checkpoint)
     finish()
     keep_merged(trainer, options.model, options.output_dir)
@@ -169,8 +172,12 @@ def _check_suits(task: Task, args: RunArguments) -> None:
     """Refuse what of the arguments the predictions of a task have no place for."""
     if reason := unsuited(args, task):
         raise AlignAttnError(f"{reason}: leave it out")
-    if args.laplace and args.world_size > 1:
-        raise AlignAttnError("--laplace: each process sees a part of the rows, and the posterior is of all: use one")
+    if args.laplace:
+        refuse_data_parallel(args, "--laplace")
+        if args.world_size > 1:
+            raise AlignAttnError(
+                "--laplace: each process sees a part of the rows, and the posterior is of all: use one"
+            )
 
 
 def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:

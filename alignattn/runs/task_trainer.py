@@ -149,13 +149,13 @@ class TaskTrainer(AlignmentTrainer):
     def drops(self, rows: Any) -> bool:
         """Return whether two passes with dropout over a batch of rows, which are encoded, differ."""
         model: Any = self.model
-        batch = self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
+        batch = self._first_batch(rows)
         with torch.no_grad(), dropping(model, self.args.seed, self.args.device):
             first, second = model(**batch).to_tuple(), model(**batch).to_tuple()
         return not all(map(torch.equal, first, second))
 
     def head_for(self, rows: Any) -> nn.Linear:
-        """Return the linear layer that gives the model's logits; random numbers of others stay as they are.
+        """Return the linear layer that gives the model's logits.
 
         Args:
             rows: encoded.
@@ -164,15 +164,16 @@ class TaskTrainer(AlignmentTrainer):
             AlignAttnError: if there is none.
         """
         model: Any = self.model
-        with torch.random.fork_rng([]):
-            batch = self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
-        head = linear_head(model, batch)
+        head = linear_head(model, self._first_batch(rows))
         if head is None:
             raise AlignAttnError(
                 f"--laplace: the logits of {type(model).__name__} for task {self.task.name!r} come from no linear "
                 "layer, one a row: leave it out"
             )
         return head
+
+    def _first_batch(self, rows: Any) -> dict[str, Any]:
+        return self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
 
     def _predict_by_posterior(self, split: EncodedSplit) -> PredictionOutput:
         """Predict by last-layer Laplace; the posterior is of the rows that the model was trained on."""

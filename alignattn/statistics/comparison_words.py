@@ -26,7 +26,7 @@ DIFFERENCE_HEADINGS = (
 )
 """`detectable`: the difference that such a study finds at 0.05 with a power of 80 %."""
 
-DETECTABLE = "Detectable: the difference that a study as noisy as this one finds at 0.05 with a power of 80 %."
+DETECTABLE = "Detectable: what a study as noisy as this one finds at 0.05, before correction, with a power of 80 %."
 DIFFERENCE_WORDS = ("row", "column", "test")
 """Those of them that hold words, which are set to the left."""
 

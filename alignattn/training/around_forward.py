@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.dropping import can_drop
-from alignattn.training.weights import IGNORED_LABEL, PACKED_BOUNDS
+from alignattn.training.weights import IGNORED_LABEL, PACKED_BOUNDS, loss_is_of_rows
 
 Inputs = Mapping[str, Any]
 Forward = Callable[[Inputs], tuple[Tensor, Any]]
@@ -82,20 +82,23 @@ class RDrop(AroundForward):
         1/2 [ -log P1(y|x) - log P2(y|x) + α · 1/2 (KL(P1 || P2) + KL(P2 || P1)) ]
 
     so that the task's loss stays a mean, and α is the paper's. What stands for the symmetric divergence where a row is
-    not one class: of tags, its mean over labelled tokens; of several labels at once, the mean of that of each; of a
-    span, the mean of those of its start and its end; of a score, the squared difference of the two predictions (the
-    divergence of two Gaussians of variance 1/2, whose negative log-likelihood is the squared error).
+    not one class: of tags, its mean over labelled tokens; of a sequence that is written, its sum over the words; of
+    several labels at once, the mean of that of each; of a span, the mean of those of its start and its end; of a score,
+    the squared difference of the two predictions (the divergence of two Gaussians of variance 1/2, whose negative
+    log-likelihood is the squared error).
 
     Args:
         weight: α.
         problem_type: of the model's config, which tells several scores from several labels; None if it says nothing.
+        is_of_rows: whether the task's loss is a mean over rows that have a label a word.
     """
 
     reads_outputs = True
 
-    def __init__(self, weight: float, problem_type: str | None = None) -> None:
+    def __init__(self, weight: float, problem_type: str | None = None, *, is_of_rows: bool = False) -> None:
         self.weight = weight
         self.problem_type = problem_type
+        self.is_of_rows = is_of_rows
         self._has_differed = False
 
     def loss(self, forward: Forward, inputs: Inputs, model: nn.Module) -> ForwardLoss:
@@ -107,13 +110,14 @@ class RDrop(AroundForward):
         # A loss that reads the labels may take them out of what it is given.
         labels = inputs.get(LABELS)
         (first_loss, first), (second_loss, second) = forward(dict(inputs)), forward(dict(inputs))
-        divergence = symmetric_divergence(first, second, labels, self.problem_type)
-        if not self._has_differed and not divergence.detach().any():
+        divergence = symmetric_divergence(first, second, labels, self.problem_type, is_of_rows=self.is_of_rows)
+        # Of a batch without a label the divergence is 0 as well.
+        self._has_differed = self._has_differed or not all(map(torch.equal, *compared(first, second)))
+        if not self._has_differed:
             remedy = ", or give the model's config a dropout" if can_drop(model) else ": no model of its kind ever does"
             raise AlignAttnError(
                 f"r_drop_weight compares two dropout masks, and this model drops nothing: leave it out{remedy}"
             )
-        self._has_differed = True
         return ForwardLoss((first_loss + second_loss) / 2, first, divergence / 2, self.weight, "r_drop_loss")
 
 
@@ -219,7 +223,8 @@ def around_forward(args: Any, model: nn.Module) -> AroundForward:
     weight, steps = getattr(args, "r_drop_weight", 0.0), getattr(args, "freelb_steps", None)
     if weight:
         refuse_data_parallel(args, "R-Drop")
-        return RDrop(weight, getattr(getattr(model, "config", None), "problem_type", None))
+        problem_type = getattr(getattr(model, "config", None), "problem_type", None)
+        return RDrop(weight, problem_type, is_of_rows=loss_is_of_rows(model))
     if steps is None:
         return OneForward()
     refuse_data_parallel(args, "FreeLB")
@@ -229,7 +234,9 @@ def around_forward(args: Any, model: nn.Module) -> AroundForward:
     return FreeLB(steps, args.freelb_step_size, args.freelb_max_norm)
 
 
-def symmetric_divergence(first: Any, second: Any, labels: Tensor | None, problem_type: str | None = None) -> Tensor:
+def symmetric_divergence(
+    first: Any, second: Any, labels: Tensor | None, problem_type: str | None = None, *, is_of_rows: bool = False
+) -> Tensor:
     """Return how far two predictions of a batch lie apart, a scalar, as `RDrop` says for each kind of labels.
 
     Args:
@@ -237,22 +244,30 @@ def symmetric_divergence(first: Any, second: Any, labels: Tensor | None, problem
         second: likewise, of the same rows.
         labels: as the model takes them; None where the outputs are spans.
         problem_type: as for `RDrop`.
+        is_of_rows: likewise.
 
     Raises:
         AlignAttnError: if there are no such outputs.
     """
+    pairs = zip(*compared(first, second), strict=True)
+    return torch.stack([_divergence(*pair, labels, problem_type, is_of_rows=is_of_rows) for pair in pairs]).mean()
+
+
+def compared(first: Any, second: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the logits of two outputs of a model, in float32; arguments and error as of `symmetric_divergence`."""
     names = [name for name in OF_SPANS if _has(first, name)] or ["logits"]
     if not all(_has(outputs, name) for outputs in (first, second) for name in names):
         raise AlignAttnError("r_drop_weight compares logits, and this model returns none: leave it out")
-    parts = [_divergence(first[name].float(), second[name].float(), labels, problem_type) for name in names]
-    return torch.stack(parts).mean()
+    return [first[name].float() for name in names], [second[name].float() for name in names]
 
 
 def _has(outputs: Any, name: str) -> bool:
     return isinstance(outputs, Mapping) and isinstance(outputs.get(name), Tensor)
 
 
-def _divergence(first: Tensor, second: Tensor, labels: Tensor | None, problem_type: str | None) -> Tensor:
+def _divergence(
+    first: Tensor, second: Tensor, labels: Tensor | None, problem_type: str | None, *, is_of_rows: bool
+) -> Tensor:
     is_number = labels is not None and labels.is_floating_point()
     if is_number and (first.shape[-1] == 1 or problem_type == REGRESSION):
         return (first - second).square().mean()
@@ -264,7 +279,7 @@ def _divergence(first: Tensor, second: Tensor, labels: Tensor | None, problem_ty
     if labels is None or labels.shape != by_item.shape:
         return by_item.mean()
     is_labelled = labels.ne(IGNORED_LABEL)
-    return (by_item * is_labelled).sum() / is_labelled.sum().clamp(min=1)
+    return (by_item * is_labelled).sum() / (len(labels) if is_of_rows else is_labelled.sum().clamp(min=1))
 
 
 SMALLEST_NORM = 1e-20

@@ -1,5 +1,6 @@
 """Weights averaged over the steps of a training, which the trained model has in place of its last ones."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,12 @@ class WeightAverage(TrainerCallback):
 
     @torch.no_grad()
     def give(self, model: nn.Module) -> None:
-        """Give a model the average in place of its weights; one of no step leaves them as they are."""
-        for name, weight in _trained(model).items() if self.count else ():
+        """Give a model the average in place of its weights; one of no step warns, and leaves them as they are."""
+        if not self.count:
+            unmet = f"weight_averaging {self.kind}: the training ended before the first step that counts"
+            warnings.warn(f"{unmet}, and the weights are those of its last one", stacklevel=2)
+            return
+        for name, weight in _trained(model).items():
             weight.copy_(self.averages[name])
 
     def save(self, checkpoint: Path) -> None:

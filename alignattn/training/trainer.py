@@ -28,7 +28,7 @@ from alignattn.training.parameter_groups import (
 )
 from alignattn.training.saving import SavingMixin
 from alignattn.training.unused import reach_alignment_from_output
-from alignattn.training.weights import BatchSize, StepSize, weighted
+from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
 
 
 class AlignmentMixin(SavingMixin):
@@ -167,12 +167,15 @@ class AlignmentMixin(SavingMixin):
         return batches, num_items
 
     def _size_of(self, batch: Any) -> BatchSize:
-        return BatchSize.of(batch, is_shifted=getattr(self, "_loss_shifts_labels", False))
+        is_shifted = getattr(self, "_loss_shifts_labels", False)
+        return BatchSize.of(batch, is_shifted=is_shifted, is_of_rows=loss_is_of_rows(self._model))
 
     def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Take a batch's gradient as the Trainer does, of the task loss and the alignment."""
         if self.args.n_gpu > 1:  # which no alignment gets here with
-            return super().training_step(model, inputs, *args, **kwargs)
+            loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
+            self.meter.add(loss, {})
+            return loss
         size = next((size for batch, size in self._batch_sizes if batch is inputs), None) or self._size_of(inputs)
         whole_loss = partial(self._whole_loss, self.compute_loss, size, bool(self.loss_is_scaled_for_ga))
         with _attributes(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):

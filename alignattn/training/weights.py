@@ -20,7 +20,8 @@ class BatchSize:
 
     Attributes:
         samples: rows; of the alignment loss.
-        labels: that are not ignored, as of tokens; of the task's loss. None where a batch names none.
+        labels: that are not ignored, as of tokens; of the task's loss. None where a batch names none, or the loss is a
+            mean over rows.
     """
 
     samples: int
@@ -32,12 +33,13 @@ class BatchSize:
         return self.samples if self.labels is None else self.labels
 
     @classmethod
-    def of(cls, batch: Any, *, is_shifted: bool = False) -> "BatchSize":
+    def of(cls, batch: Any, *, is_shifted: bool = False, is_of_rows: bool = False) -> "BatchSize":
         """Measure a batch.
 
         Args:
             batch: as a data loader gives it. One whose rows cannot be counted counts as one.
             is_shifted: whether the loss predicts each token's successor, and the first token's label is never used.
+            is_of_rows: whether the loss is a mean over rows, however many labels each has: `loss_is_of_rows`.
         """
         if not isinstance(batch, Mapping):
             return cls(1, None)
@@ -46,10 +48,15 @@ class BatchSize:
             return replace(cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted), samples=len(bounds) - 1)
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
         labels = batch.get("labels")
-        if not _is_column(labels):
+        if is_of_rows or not _is_column(labels):
             return cls(len(columns[0]) if columns else 1, None)
         counted = labels[..., 1:] if is_shifted else labels
         return cls(len(labels), counted.ne(IGNORED_LABEL).sum())
+
+
+def loss_is_of_rows(model: Any) -> bool:
+    """Return whether a model says, by an attribute of this name, that its loss is a mean over rows, not over labels."""
+    return bool(getattr(model, "loss_is_of_rows", False))
 
 
 def _is_column(value: Any) -> TypeGuard[Tensor]:

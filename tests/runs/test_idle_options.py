@@ -127,6 +127,8 @@ def test_what_does_something_is_taken(words: list[str]) -> None:
     [
         ("--train_file rows.parquet --encoding cp1252", "--encoding does nothing with Parquet"),
         ("--max_eval_samples 5", "--max_eval_samples does nothing without evaluation rows"),
+        ("--laplace true", "--laplace does nothing without evaluation rows"),
+        ("--mc_dropout_passes 5", "--mc_dropout_passes does nothing without evaluation rows"),
         ("--validation_file more.csv --validation_share 0.1", "--validation_share"),
     ],
 )

@@ -314,6 +314,13 @@ def test_label_smoothing_needs_classes(rows_file, finetune, capsys) -> None:
     assert "task 'squad' has no classes to smooth" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["label_smoothing_factor", "laplace"])
+def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_answers(option: str) -> None:
+    training = resolve(TrainingOptions, {"output_dir": "run", option: "0.1" if "label" in option else "true"})
+    assert f"--{option}: task 'vqav2' has no class" in unsuited(training, TASKS["vqav2"])
+    assert not unsuited(training, TASKS["easyvqa"])
+
+
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
 def test_rows_without_a_length_have_no_order_by_it(task: str) -> None:
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})

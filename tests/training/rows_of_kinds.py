@@ -6,6 +6,7 @@ from conftest import TINY, VOCABULARY, tiny_model
 from torch.utils.data import Dataset
 
 import alignattn
+from alignattn.models.seq2seq_lstm import Seq2SeqLstm, Seq2SeqLstmConfig
 
 LENGTH = 9
 CHOICES = 2
@@ -41,6 +42,9 @@ class KindRows(Dataset):
             batch["start_positions"], batch["end_positions"] = integers(3, count), integers(3, count)
         elif kind == "texts":
             batch["labels"] = integers(3, count)
+        elif kind == "sequences":
+            written = torch.arange(LENGTH) < integers(LENGTH + 1, count, low=1)[:, None]
+            batch["labels"] = integers(VOCABULARY, count, LENGTH, low=4).masked_fill(~written, IGNORED)
         else:
             labels = integers(3, count, LENGTH)
             labels[(mask == 0) | (integers(2, count, LENGTH) == 0)] = IGNORED
@@ -58,12 +62,19 @@ class KindRows(Dataset):
 def kind_model(kind, variant="aa-ct", **overrides):
     """In double precision, without dropout, with a λ that is seen."""
     torch.manual_seed(0)
-    if kind == "masked words":
-        config = tiny_model("modernbert").config
-    else:
-        config = transformers.BertConfig(**TINY, num_labels=CHOICES if kind == "answers" else 3)
-    model = MODELS[kind](config)
+    model = _untrained(kind)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return alignattn.patch(model, variant, **({"alignment_weight": 0.3} | overrides)).double()
+
+
+def _untrained(kind):
+    if kind == "sequences":
+        sizes = {"embedding_dim": 4, "hidden_dim": 4, "dropout": 0.0}
+        return Seq2SeqLstm(Seq2SeqLstmConfig(vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **sizes))
+    if kind == "masked words":
+        config = tiny_model("modernbert").config
+    else:
+        config = transformers.BertConfig(**TINY, num_labels=CHOICES if kind == "answers" else 3)
+    return MODELS[kind](config)

@@ -53,6 +53,11 @@ def of_tags(first, second, labels):
     )
 
 
+def of_sequences(first, second, labels):
+    """Each word counts whole: the task's loss is a mean over rows."""
+    return of_tags(first, second, labels) * sum(label != -100 for row in labels for label in row) / len(labels)
+
+
 def of_labels(first, second, labels):
     pairs = [pair for row in zip(first, second, strict=True) for pair in zip(*row, strict=True)]
     return mean(
@@ -67,6 +72,7 @@ def of_scores(first, second, labels):
 KINDS = {
     "classes": ((4, 3), torch.tensor([0, 2, 1, 1]), of_classes),
     "tags": ((2, 3, 4), torch.tensor([[0, 3, -100], [2, -100, -100]]), of_tags),
+    "sequences": ((2, 3, 4), torch.tensor([[0, 3, -100], [2, 1, 1]]), of_sequences),
     "labels": ((4, 3), torch.tensor([[0.0, 1, 1]] * 4), of_labels),
     "scores": ((4, 1), torch.tensor([0.5, 1.0, 2.0, 3.0]), of_scores),
     "spans": ((4, 6), None, of_classes),
@@ -85,7 +91,7 @@ def test_r_drop_is_the_papers_loss(kind):
         names = ("start_logits", "end_logits") if labels is None else ("logits",)
         return loss, ModelOutput(dict.fromkeys(names, numbers))
 
-    found = RDrop(0.6).loss(forward, {} if labels is None else {"labels": labels}, None)
+    found = RDrop(0.6, is_of_rows=kind == "sequences").loss(forward, {} if labels is None else {"labels": labels}, None)
     divergence = expected(*logits.tolist(), None if labels is None else labels.tolist())
     whole = (0.75 + 0.25 + 0.6 * divergence) / 2
     assert float(found.task + found.weight * found.extra) == pytest.approx(whole, rel=1e-5)
@@ -100,6 +106,19 @@ def test_r_drop_trains_and_logs_its_parts(attention, tmp_path):
     for loss, task, divergence, alignment in zip(*parts, aligned, strict=True):
         assert divergence > 0
         assert loss == pytest.approx(task + 0.8 * divergence + 0.01 * alignment, rel=1e-5)
+
+
+def test_r_drop_tells_a_model_that_drops_nothing_by_its_logits_and_not_by_a_batch_without_labels():
+    outputs = [ModelOutput(logits=torch.randn(2, 3, 4)) for _ in range(2)]
+    none = {"labels": torch.full((2, 3), -100)}
+    forwards = iter([*outputs, outputs[0], outputs[0]])
+
+    def forward(inputs):
+        return torch.zeros(()), next(forwards)
+
+    assert float(RDrop(1.0).loss(forward, none, None).extra) == 0
+    with pytest.raises(AlignAttnError, match="drops nothing"):
+        RDrop(1.0).loss(forward, none, None)
 
 
 def test_r_drop_without_dropout_is_refused(tmp_path):

@@ -364,12 +364,27 @@ def test_a_model_whose_layers_do_not_report_is_refused(tmp_path):
         train(model, tmp_path)
 
 
-def test_data_parallel_is_refused(tmp_path):
-    class TwoGpus(AlignmentTrainingArguments):
-        @property
-        def n_gpu(self):
-            return 2
+class TwoGpus(AlignmentTrainingArguments):
+    """Without a GPU, DataParallel hands everything to the one model."""
 
+    @property
+    def n_gpu(self):
+        return 2
+
+
+def test_data_parallel_without_an_alignment_counts_its_loss_as_one_device_does(tmp_path):
+    losses = []
+    for kind in (TwoGpus, AlignmentTrainingArguments):
+        settings = {"use_cpu": True, "max_steps": 4, "logging_steps": 1, "report_to": "none"}
+        args = kind(str(tmp_path), gradient_accumulation_steps=2, **settings)
+        trainer = AlignmentTrainer(model=without_dropout(tiny_model("bert")), args=args, train_dataset=TinyRows())
+        result = trainer.train().training_loss
+        assert result == pytest.approx(sum(logged(trainer, "loss")) / 4, rel=1e-3)
+        losses.append(result)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_data_parallel_is_refused(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     args = TwoGpus(output_dir=str(tmp_path), use_cpu=True)
     with pytest.raises(AlignAttnError, match="torchrun"):

@@ -74,6 +74,17 @@ def test_a_resumed_average_is_bitwise_that_of_a_run_in_one_piece(kind, tmp_path)
             assert torch.equal(parameter, resumed.model.get_parameter(name)), name
 
 
+def test_a_training_that_ends_before_any_step_counts_says_that_it_averaged_nothing(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    args = arguments(tmp_path, weight_averaging="swa", swa_start=0.5, max_steps=4)
+    trainer = AlignmentTrainer(model=tiny_model("bert"), args=args, train_dataset=TinyRows(), callbacks=[Stop()])
+    with pytest.warns(UserWarning, match="ended before the first step that counts"):
+        trainer.train()
+
+
 def test_a_checkpoint_without_the_average_or_with_another_models_is_refused(tmp_path):
     options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     train(tiny_model("bert"), tmp_path, weight_averaging="ema", **options)

@@ -27,6 +27,7 @@ ROWS = 12
 CASES = [(kind, "aa-ct") for kind in MODELS] + [
     ("texts", variant) for variant in ("soft", *BY_SAMPLE) if variant != "aa-ct"
 ]
+CASES.append(("sequences", "soft"))
 
 FSDP2_VARIANTS = ("aa-gan", "aa-ct+qvi")
 """With networks of their own; an alignment without any adds nothing to what is sharded."""

@@ -21,6 +21,7 @@ from alignattn.statistics.comparison_words import (
     verdict_of,
 )
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.tasks.task import BY_SEED
 
 if TYPE_CHECKING:
     from alignattn.statistics.comparison import Comparison
@@ -151,6 +152,11 @@ class Cell:
     def is_primary(self) -> bool:
         """Whether its comparison was named before the runs were made."""
         return self.row.primary and self.measure.primary
+
+    @property
+    def draws_own_rows(self) -> bool:
+        """Whether each of its runs was trained on rows that its seed drew: examples say nothing of other draws."""
+        return self.experiments[0].options.get("take") == BY_SEED
 
     @property
     def path(self) -> list[str]:

@@ -249,6 +249,7 @@ def _frame_line(cell: Cell, named: int) -> dict[str, Any]:
         "standard_deviation": scaled(spread.get("standard_deviation")),
         "seeds": len(cell.numbers),
         "values": " ".join(str(factor * value) for value in cell.numbers),
+        "compared_with": comparison and cell.baseline,
         "difference": comparison and scaled(comparison.difference),
         "difference_low": interval and scaled(interval.low),
         "difference_high": interval and scaled(interval.high),

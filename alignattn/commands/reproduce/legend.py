@@ -38,12 +38,13 @@ def legend_of(table: "TableResult", better: str, published: str) -> list[str]:
     survives = f"the paired difference survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
     if table.primary:
         lines += _of_families(table)
+    or_other = ", or than the row that its difference is to" if any(cell.row.against for cell in table.compared) else ""
     if "better" in verdicts:
-        lines.append(f"{better}: better than soft, and {survives}.")
+        lines.append(f"{better}: better than soft{or_other}, and {survives}.")
     elif table.compared:
-        lines.append(f"No number is better than that of soft such that {survives}.")
+        lines.append(f"No number is better than that of soft{or_other} such that {survives}.")
     if "worse" in verdicts:
-        lines.append(f"{WORSE_MARK}: worse than soft, and {survives}.")
+        lines.append(f"{WORSE_MARK}: worse than soft{or_other}, and {survives}.")
     if any(cell.is_one_answer for cell in table.cells):
         lines.append(f"{ONE_ANSWER_MARK}: of a model that predicts the same for every row, and tells nothing apart.")
     if any(cell.comparison is not None and cell.comparison.detectable for cell in table.cells):

@@ -285,12 +285,8 @@ def _compare(
     measured, baseline = zip(*values.values(), strict=True)
     if is_early:
         return compare_early(measured, baseline, planned=_planned(cell, plain))
-    return compare(
-        measured,
-        baseline,
-        partial(_paired_scores, cell, plain, folders, list(values)),
-        family_size=family_size,
-    )
+    scores = None if cell.draws_own_rows else partial(_paired_scores, cell, plain, folders, list(values))
+    return compare(measured, baseline, scores, family_size=family_size)
 
 
 def _common_values(cell: Cell, plain: Cell) -> dict[int, tuple[float, float]]:

@@ -28,6 +28,7 @@ A cell is where a row and a measure of a column meet: its runs have the options 
 the row, each over those before it, and last those that a user gives. To add a table is to add a file.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -96,9 +97,15 @@ class Table(Definition):
             for options in (*shared, column.options):
                 for name, value in _without(options, {ATTENTION_OPTION}).items():
                     option_for(self.command_of(column), name).checked(value)
-        labels = {row.label for row in self.rows}
-        if strange := next((row.against for row in self.rows if row.against not in labels | {""}), None):
-            raise ValueError(f"a row is compared with {strange!r}, and no row has that label")
+        labels = Counter(map(self.label, self.rows))
+        if twice := next((label for label, count in labels.items() if count > 1), None):
+            raise ValueError(f"two rows are called {twice!r}: give each a label of its own")
+        for row in self.rows:
+            other = next((one for one in self.rows if row.against and one.label == row.against), None)
+            if row.against and other is None:
+                raise ValueError(f"a row is compared with {row.against!r}, and no row has that label")
+            if other is not None and other.ensemble:
+                raise ValueError(f"a row is compared with {row.against!r}, and an ensemble has no seeds to pair with")
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.

@@ -103,6 +103,10 @@ class VqaKind(LabelledKind[VisualQuestionAnswering]):
         """Return the rows with the label 0, which stands for none."""
         return super().unlabelled(replace(task, answers_column=""), dataset)
 
+    def smooths_labels(self, task: VisualQuestionAnswering) -> bool:
+        """Return whether a question has one right answer: where people were asked, each answer has a score."""
+        return not task.answers_column
+
     def configure(self, task: VisualQuestionAnswering, config: PreTrainedConfig) -> None:
         """Set the names of the answers."""
         name_classes(config, task.labels)

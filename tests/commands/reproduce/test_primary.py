@@ -83,6 +83,26 @@ def write_small_files(path, results):
     return values
 
 
+def write_predictions(path, results, values, row):
+    """What the runs of a row predicted, as accurate as their results say."""
+    rng, labels = np.random.default_rng(1), np.arange(ROWS) % 2
+    for cell in load_table(str(path)).cells(range(1, SEEDS + 1)):
+        if cell.row.label != row:
+            continue
+        for folder in folders_of(results, [cell]).values():
+            is_wrong = rng.permutation(ROWS) >= round(values[row, folder.experiment.options["seed"]] * ROWS)
+            likely = np.where(is_wrong, 0.4, 0.9)
+            shares = np.where(labels[:, None] == [0, 1], likely[:, None], 1 - likely[:, None])
+            columns = {
+                "split": ["validation"] * ROWS,
+                "row": range(ROWS),
+                "label": labels,
+                "prediction": shares.argmax(axis=1),
+                "probabilities": list(shares),
+            }
+            pq.write_table(pa.table(columns), folder.output / PREDICTIONS_FILE)
+
+
 def test_small_files_of_finished_runs_fill_the_table_and_families_are_corrected_apart(mine, tmp_path, capsys):
     values = write_small_files(mine, tmp_path / "results")
     before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.*")}
@@ -194,22 +214,7 @@ def test_with_fewer_seeds_than_the_table_plans_nothing_of_them_is_tested(mine, t
 def test_an_ensemble_is_compared_with_its_members_alone(mine, tmp_path):
     """And not with all seeds of the row whose first it is of."""
     values = write_small_files(mine, tmp_path / "results")
-    rng, labels = np.random.default_rng(1), np.arange(ROWS) % 2
-    for cell in load_table(str(mine)).cells(range(1, SEEDS + 1)):
-        if cell.row.label != "soft":
-            continue
-        for folder in folders_of(tmp_path / "results", [cell]).values():
-            is_wrong = rng.permutation(ROWS) >= round(values["soft", folder.experiment.options["seed"]] * ROWS)
-            likely = np.where(is_wrong, 0.4, 0.9)
-            shares = np.where(labels[:, None] == [0, 1], likely[:, None], 1 - likely[:, None])
-            columns = {
-                "split": ["validation"] * ROWS,
-                "row": range(ROWS),
-                "label": labels,
-                "prediction": shares.argmax(axis=1),
-                "probabilities": list(shares),
-            }
-            pq.write_table(pa.table(columns), folder.output / PREDICTIONS_FILE)
+    write_predictions(mine, tmp_path / "results", values, "soft")
     main(["reproduce", str(mine), "--output_dir", str(tmp_path / "results")])
     table = pd.read_csv(tmp_path / "results/mine/mine.csv").set_index(["row", "measure"])
     ensemble = table.loc[("ensemble", "accuracy")]
@@ -217,6 +222,27 @@ def test_an_ensemble_is_compared_with_its_members_alone(mine, tmp_path):
     assert members != pytest.approx(table.loc[("soft", "accuracy"), "mean"], abs=0.5)
     assert ensemble["difference"] == pytest.approx(ensemble["mean"] - members)
     assert f"for these 1 and {FEW} runs" in ensemble["test"]
+
+
+@pytest.mark.parametrize("drawn", [{}, {"max_train_samples": 100, "take": "seed"}], ids=["equal rows", "own rows"])
+def test_examples_tell_nothing_of_a_few_models_that_drew_rows_of_their_own(drawn, tmp_path):
+    path, results = tmp_path / "few.yaml", tmp_path / "results"
+    rows = [{"label": row["label"], "options": row["options"]} for row in TABLE["rows"][:2]]
+    measures = [{"label": "accuracy", "path": "metrics.validation.accuracy"}]
+    columns = [{"label": "MRPC", "options": {"task": "mrpc"}, "measures": measures}]
+    options = TABLE["options"] | drawn
+    path.write_text(yaml.safe_dump(TABLE | {"rows": rows, "columns": columns, "options": options, "seeds": 3}))
+    values = write_small_files(path, results)
+    for row in ("soft", "smoothed"):
+        write_predictions(path, results, values, row)
+    assert main(["reproduce", str(path), "--output_dir", str(results)]) == 0
+    found = pd.read_csv(results / "few/few.csv").set_index("row").loc["smoothed"]
+    if drawn:
+        assert found["test"] == "no test; t-interval over 3 paired seeds"
+        assert np.isnan(found["p_value"])
+    else:
+        assert f"over {ROWS} examples, for these 3 seeds" in found["test"]
+        assert 0 < found["p_value"] <= 1
 
 
 def test_a_named_family_stays_as_large_where_rows_are_left_out(mine, tmp_path, capsys):

@@ -141,6 +141,18 @@ def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[Tab
         assert words in text
 
 
+def test_a_row_that_is_compared_with_another_than_soft_says_so() -> None:
+    (own,) = (one for one in CELLS if one.row.label == "aa-gan" and one.heading == "MRPC accuracy (%)")
+    row = own.row.model_copy(update={"against": "other"})
+    cells = [replace(one, row=row, baseline="other") if one is own else one for one in CELLS]
+    table = replace(measured_table(), cells=cells)
+    text = to_text(table)
+    assert "better than soft, or than the row that its difference is to, and" in text
+    assert "worse than soft, or than the row that its difference is to, and" in text
+    assert "aa-gan, to other" in text
+    assert "other" in set(to_frame(table)["compared_with"])
+
+
 def test_only_marks_that_occur_are_explained() -> None:
     plain = [replace(one, comparison=None, state="done", values=(0.7,), published=None) for one in CELLS]
     text = to_text(replace(measured_table(), cells=plain, published_source=None, notes=[]))

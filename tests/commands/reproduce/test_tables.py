@@ -490,6 +490,12 @@ def changed(part, **values):
     return lambda content: content | {part: [content[part][0] | values, *content[part][1:]]}
 
 
+def compared_with_an_ensemble(content):
+    plain, mine = content["rows"]
+    everything = {"options": plain["options"], "label": "all", "ensemble": True}
+    return content | {"rows": [plain, mine | {"against": "all"}, everything]}
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -503,6 +509,8 @@ def changed(part, **values):
         ),
         (changed("rows", published=[1.0, 2.0]), "published numbers"),
         (changed("rows", against="softly"), "compared with 'softly', and no row has that label"),
+        (changed("rows", label="mine"), "two rows are called 'mine': give each a label of its own"),
+        (compared_with_an_ensemble, "compared with 'all', and an ensemble has no seeds to pair with"),
         (changed("columns", config="albert-rt"), "albert-rt"),
         (changed("columns", command="inspect"), "alignattn inspect fills no tables"),
         (changed("columns", command="benchmark"), "--task is no option of benchmark"),
