@@ -18,6 +18,9 @@ RESULTS = ROOT / "docs" / "results.md"
 STUDY = ROOT / "docs" / "study"
 KEPT = STUDY / "runs.tar.gz"
 SEEDS = range(1, 31)
+TEN = 10
+"""Seeds of the exploratory rows."""
+
 OF_THE_MACHINE = {"data_dir", "use_cpu"}
 
 
@@ -50,20 +53,35 @@ def test_the_table_knows_every_run_that_is_kept_and_each_is_whole(kept):
         assert all(0 < score < 1 for scores in results["metrics"].values() for score in scores.values())
 
 
-def test_the_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(kept):
-    scores = {}
-    for path in kept:
-        if path.name == RESULTS_FILE:
-            options = of_the_table(json.loads(kept[path.parents[1] / EXPERIMENT_FILE])["options"])
-            scores[options] = json.loads(kept[path])
-    table = pd.read_csv(STUDY / "study-small.csv").set_index(["row", "column"])
+@pytest.fixture(scope="module")
+def scores(kept):
+    """What each kept run came to, by its options."""
+    results = [path for path in kept if path.name == RESULTS_FILE]
+    return {
+        of_the_table(json.loads(kept[path.parents[1] / EXPERIMENT_FILE])["options"]): json.loads(kept[path])
+        for path in results
+    }
+
+
+@pytest.fixture(scope="module")
+def table():
+    return pd.read_csv(STUDY / "study-small.csv").set_index(["row", "column"])
+
+
+@pytest.fixture(scope="module")
+def text():
+    """What the documentation says of the study."""
+    section = RESULTS.read_text(encoding="utf-8").split("## Compared with what?\n")[1].split("\n## ")[0]
+    return section.replace("−", "-")
+
+
+def test_the_primary_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(scores, table, text):
     cells = {cell.row.label: cell for cell in load_table("study-small").cells(SEEDS) if cell.is_primary}
     found = {label: [scores[of_the_table(one.options)] for one in cell.experiments] for label, cell in cells.items()}
     measured = {
         label: np.array([100 * run["metrics"]["test"]["accuracy"] for run in runs]) for label, runs in found.items()
     }
     f1 = {label: np.mean([100 * run["metrics"]["test"]["f1"] for run in runs]) for label, runs in found.items()}
-    text = RESULTS.read_text(encoding="utf-8").replace("−", "-")
     assert f"and {f1['aa-moments'] - f1['soft']:.1f} of F1" in text
     for label, own in measured.items():
         told = table.loc[(label, "MRPC")]
@@ -78,3 +96,29 @@ def test_the_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(ke
             assert f"| {told['difference_low']:+.2f} to {told['difference_high']:+.2f} |" in line
             assert f"{difference:+.2f}" in line
             assert f"| {told['detectable_difference']:.2f} |" in line
+
+
+def test_the_exploratory_figures_of_the_documentation_are_those_of_the_runs_that_are_kept(scores, table, text):
+    cells = {(cell.row.label, cell.column.label): cell for cell in load_table("study-small").cells(SEEDS)}
+
+    def values(row, column):
+        experiments = cells[row, column].experiments[:TEN]
+        metrics = [scores[of_the_table(one.options)]["metrics"] for one in experiments]
+        return np.array([100 * score["accuracy"] for by_split in metrics for score in by_split.values()])
+
+    told = 0
+    for (row, column), cell in cells.items():
+        if cell.row.ensemble or (cell.is_primary and row != "soft"):
+            continue
+        own = values(row, column)
+        assert len(own) == TEN
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {row} | ")]
+        assert f"| {own.mean():.2f} ± {own.std(ddof=1):.2f} |" in line
+        if cell.baseline is not None:
+            difference = (own - values(cell.baseline, column)).mean()
+            at = table.loc[(row, column)]
+            assert at["difference"] == pytest.approx(difference)
+            ends = f"({at['difference_low']:+.2f} to {at['difference_high']:+.2f})"
+            assert f"| {difference:+.2f} {ends} |" in line
+        told += 1
+    assert told == 25
