@@ -45,7 +45,8 @@ class BatchSize:
             return cls(1, None)
         bounds = batch.get(PACKED_BOUNDS)
         if _is_column(bounds):
-            return replace(cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted), samples=len(bounds) - 1)
+            size = cls.of({"labels": batch.get("labels")}, is_shifted=is_shifted, is_of_rows=is_of_rows)
+            return replace(size, samples=len(bounds) - 1)
         columns = [value for value in batch.values() if isinstance(value, list) or _is_column(value)]
         labels = batch.get("labels")
         if is_of_rows or not _is_column(labels):

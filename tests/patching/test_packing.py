@@ -108,6 +108,8 @@ def test_a_packed_batch_counts_by_its_samples():
     labels = torch.tensor([[1] * 10 + [-100] * 12])
     size = BatchSize.of(packed_batch() | {"labels": labels})
     assert (size.samples, size.labels) == (len(LENGTHS), 10)
+    size = BatchSize.of(packed_batch() | {"labels": labels}, is_of_rows=True)
+    assert size.items == size.samples
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ from alignattn.training import AlignmentTrainer
 ROWS = 12
 """Two steps of 8: the last is but half as large."""
 
-CASES = [(kind, "aa-ct") for kind in MODELS] + [
-    ("texts", variant) for variant in ("soft", *BY_SAMPLE) if variant != "aa-ct"
+CASES = [
+    *((kind, "aa-ct") for kind in MODELS),
+    *(("texts", variant) for variant in ("soft", *BY_SAMPLE) if variant != "aa-ct"),
+    ("sequences", "soft"),
 ]
-CASES.append(("sequences", "soft"))
 
 FSDP2_VARIANTS = ("aa-gan", "aa-ct+qvi")
 """With networks of their own; an alignment without any adds nothing to what is sharded."""

@@ -100,12 +100,12 @@ class Table(Definition):
         labels = Counter(map(self.label, self.rows))
         if twice := next((label for label, count in labels.items() if count > 1), None):
             raise ValueError(f"two rows are called {twice!r}: give each a label of its own")
-        for row in self.rows:
-            other = next((one for one in self.rows if row.against and one.label == row.against), None)
-            if row.against and other is None:
-                raise ValueError(f"a row is compared with {row.against!r}, and no row has that label")
-            if other is not None and other.ensemble:
-                raise ValueError(f"a row is compared with {row.against!r}, and an ensemble has no seeds to pair with")
+        is_ensemble = {row.label: row.ensemble for row in self.rows}
+        for against in filter(None, (row.against for row in self.rows)):
+            if against not in is_ensemble:
+                raise ValueError(f"a row is compared with {against!r}, and no row has that label")
+            if is_ensemble[against]:
+                raise ValueError(f"a row is compared with {against!r}, and an ensemble has no seeds to pair with")
         measures = [len(column.measures) for column in self.columns]
         for row in self.rows:
             # A single null stands for all measures of its column.
