@@ -199,6 +199,10 @@ def unsuited(training: Any, task: Task) -> str:
         return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
     if training.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
+    if training.r_drop_weight and not kind_of(task).has_divergence(task):
+        return (
+            f"--r_drop_weight: the loss of task {task.name!r} is of each answer by itself, and has no class to compare"
+        )
     if training.laplace and not (kind_of(task).averages(task) and kind_of(task).smooths_labels(task)):
         return f"--laplace: task {task.name!r} has no class a row to be confident in"
     if training.mc_dropout_passes is not None and not kind_of(task).averages(task):

@@ -180,6 +180,10 @@ class TaskKind(ABC, Generic[T]):
         """Return whether the labels are classes that the Trainer can smooth (`--label_smoothing_factor`)."""
         return True
 
+    def has_divergence(self, task: T) -> bool:
+        """Return whether R-Drop's divergence (`--r_drop_weight`) is that of what the task's loss takes logits for."""
+        return True
+
     def averages(self, task: T) -> bool:
         """Return whether predictions of the same rows have a mean, which `mean_outputs` gives."""
         return False

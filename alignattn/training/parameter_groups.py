@@ -124,9 +124,12 @@ def add_l2(optimizer: torch.optim.Optimizer, penalty: float, decaying: Collectio
     own = _ids(alignment_parameters(model))
     held = [values for name, values in model.named_parameters() if name in decaying and id(values) not in own]
 
-    def add(*_: Any) -> None:
+    def add(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # A fused optimizer is given gradients that a GradScaler scaled, and divides by the scale itself.
+        scale = getattr(optimizer, "grad_scale", None)
         for weights in held:
             if weights.grad is not None:
-                weights.grad.add_(weights.detach(), alpha=penalty)
+                decay = weights.detach() if scale is None else weights.detach() * scale
+                weights.grad.add_(decay, alpha=penalty)
 
     optimizer.register_step_pre_hook(add)

@@ -107,6 +107,10 @@ class VqaKind(LabelledKind[VisualQuestionAnswering]):
         """Return whether a question has one right answer: where people were asked, each answer has a score."""
         return not task.answers_column
 
+    def has_divergence(self, task: VisualQuestionAnswering) -> bool:
+        """Return whether the loss is of one class a row: where people were asked, it is of each answer by itself."""
+        return not task.answers_column
+
     def configure(self, task: VisualQuestionAnswering, config: PreTrainedConfig) -> None:
         """Set the names of the answers."""
         name_classes(config, task.labels)
