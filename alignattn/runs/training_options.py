@@ -200,9 +200,7 @@ def unsuited(training: Any, task: Task) -> str:
     if training.label_smoothing_factor and not kind_of(task).smooths_labels(task):
         return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
     if training.r_drop_weight and not kind_of(task).has_divergence(task):
-        return (
-            f"--r_drop_weight: the loss of task {task.name!r} is of each answer by itself, and has no class to compare"
-        )
+        return f"--r_drop_weight: task {task.name!r} has no class a row to compare: its loss is of each answer alone"
     if training.laplace and not (kind_of(task).averages(task) and kind_of(task).smooths_labels(task)):
         return f"--laplace: task {task.name!r} has no class a row to be confident in"
     if training.mc_dropout_passes is not None and not kind_of(task).averages(task):
