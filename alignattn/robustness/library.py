@@ -37,7 +37,7 @@ from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.support.errors import AlignAttnError, install_extra
 
 VERSION = "0.3.11"
-INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION} (`make attack` does both)"
+INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION}"
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
 DEFAULT_CACHE = "~/.cache/textattack"

@@ -217,8 +217,6 @@ OF_CHARACTERS = ("transformer-crf", "cnn-transformer-crf")
     ],
 )
 def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config, model):
-    if model in OF_CHARACTERS:
-        pytest.importorskip("torchcrf", reason="needs the extra [crf], pytorch-crf")
     parsed = COMMAND.parse(
         ["--config", str(ROOT / "configs" / f"{config}.yaml"), "--model", model, "--output_dir", "x"]
     )

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from seqeval import metrics
 
 from alignattn.tasks.tags.entities import Entity, entities, entity_scores
 
@@ -112,7 +113,6 @@ TAG_SETS = {
 @pytest.mark.filterwarnings("ignore:.*seems not to be NE tag")
 @pytest.mark.parametrize("name", TAG_SETS)
 def test_entities_and_scores_are_those_of_seqeval(name: str) -> None:
-    metrics = pytest.importorskip("seqeval.metrics", reason="needs seqeval (the extra 'test')")
     draw = random.Random(0)
     gold = [draw.choices(TAG_SETS[name], k=draw.randint(1, 9)) for _ in range(300)]
     predicted = [[tag if draw.random() < 0.7 else draw.choice(TAG_SETS[name]) for tag in tags] for tags in gold]
