@@ -298,6 +298,15 @@ def test_without_a_package_of_textattack_it_is_named() -> None:
     assert "TextAttack needs the package 'nltk'" in done.stderr.splitlines()[-1]
 
 
+def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "editdistance", None)
+    library._add_edit_distance()
+    import editdistance
+
+    pairs = [("kitten", "sitting"), ("", "abc"), ("same", "same"), ("ab", "ba")]
+    assert [editdistance.eval(*pair) for pair in pairs] == [3, 3, 0, 2]
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TA_CACHE_DIR", str(tmp_path / "file" / "below"))
