@@ -1,4 +1,4 @@
-"""The classes of a head that training goes on with: what is learned of a class stays with its name."""
+"""The classes of a saved head: what it learned of a class stays with the name of that class."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str
     if not theirs or len(mine) != len(theirs) or mine == theirs:
         return None
     if len(set(mine)) < len(mine) or set(mine) != set(theirs):
-        return f"{name}: a head it has was trained for the classes {listing(saved)}, and now learns {listing(classes)}"
+        return f"{name}: its head was trained for the classes {listing(saved)}, which now are {listing(classes)}"
     _reorder(model, name, [theirs.index(key) for key in mine])
     return f"{name}: the outputs of its head stood as {listing(saved)}, and now stand as {listing(classes)}"
 

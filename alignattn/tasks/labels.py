@@ -30,6 +30,8 @@ _DECIMAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)")
 _SCIENTIFIC = re.compile(rf"{_DECIMAL.pattern}([eE][+-]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
+_JOINT = re.compile(r"(?<=[^\W_])[-_]+(?=[^\W_])")
+"""What joins words as a blank does."""
 _QUOTES = "\"'`´‘’‚“”„«»‹›"
 _INVISIBLE = "Cf"
 """Unicode's category of characters that take no room, such as U+200B and U+FEFF."""
@@ -37,9 +39,9 @@ _INVISIBLE = "Cf"
 
 def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
     """What is wrong with each row, counted from 0, whose label is neither one of the task's nor -1."""
-    problems = {}
+    problems, by_name = {}, _numbers_by_name(task)
     for index, value in enumerate(map(only_item, values)):
-        number = _number(task, value)
+        number = _number(task, value, by_name)
         if number is None or (number != UNLABELLED and not _is_label(task, number)):
             problems[index] = (
                 form_problem(value) or f"label {shown(value)} is not {_expected_labels(task)}{_hint(task, value)}"
@@ -49,7 +51,8 @@ def label_problems(task: LabelledTask, values: Sequence[Any]) -> dict[int, str]:
 
 def label_numbers(task: LabelledTask, values: Sequence[Any]) -> NDArray[np.float64]:
     """The labels as numbers, [N]; none of them has a problem."""
-    return np.array([_number(task, only_item(value)) for value in values], dtype=np.float64)
+    by_name = _numbers_by_name(task)
+    return np.array([_number(task, only_item(value), by_name) for value in values], dtype=np.float64)
 
 
 def has_label(task: LabelledTask, numbers: NDArray[np.float64], origin: str) -> NDArray[np.bool_]:
@@ -145,12 +148,16 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip()) or value != value
 
 
-def _number(task: LabelledTask, value: Any) -> float | None:
+def _numbers_by_name(task: LabelledTask) -> dict[str, int]:
+    return {label: number for number, label in enumerate(task.labels)}
+
+
+def _number(task: LabelledTask, value: Any, by_name: Mapping[str, int]) -> float | None:
     """A label as a number: the Hub's HellaSwag and every CSV file write numbers as text, a user may write the name."""
     if isinstance(value, Decimal):
         value = str(value)
     if isinstance(value, str):
-        value = task.labels.index(value) if value in task.labels else parse_label(value, is_score=task.is_regression)
+        value = by_name[value] if value in by_name else parse_label(value, is_score=task.is_regression)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value)
@@ -158,7 +165,8 @@ def _number(task: LabelledTask, value: Any) -> float | None:
 
 def _is_label(task: LabelledTask, number: float) -> bool:
     if not task.is_regression:
-        return number in range(task.num_labels)
+        # Not "in range(...)", which looks for a float at one number after the other.
+        return number.is_integer() and 0 <= number < task.num_labels
     low, high = task.label_range or (-math.inf, math.inf)
     return math.isfinite(number) and low <= number <= high
 
@@ -230,7 +238,7 @@ def spelling_key(name: str) -> str:
     """What is the same of names that differ in Unicode form, invisible characters, quotes, blanks or case alone."""
     composed = unicodedata.normalize("NFKC", name)
     visible = "".join(c for c in composed if unicodedata.category(c) != _INVISIBLE and c not in _QUOTES)
-    return " ".join(visible.replace("_", " ").replace("-", " ").split()).casefold()
+    return " ".join(_JOINT.sub(" ", visible).split()).casefold()
 
 
 def exactly(name: str) -> str:

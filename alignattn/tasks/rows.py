@@ -3,7 +3,6 @@
 Rows are counted from 1 in every message; a CSV file's header is not a row.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, s
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.texts.kind import text_problems
-from alignattn.tasks.texts.label_hints import label_hints
+from alignattn.tasks.texts.label_hints import say_label_hints
 from alignattn.tasks.texts.task import TextClassification
 from alignattn.tasks.texts.user_labels import UserLabels, read_user_labels, share_names, user_label_column, user_task
 
@@ -160,8 +159,8 @@ def load_user_rows(
 ) -> Rows[TextClassification]:
     """Loads a user's own texts and labels, which pose the task.
 
-    Integers are classes in their order, names are classes in alphabetical order, real numbers are a regression. The
-    training file decides; the validation file is read by its classes.
+    Integers are classes in their order, names are classes in alphabetical order or in that of a file which numbers
+    them, real numbers are a regression. The training file decides; the validation file is read by its classes.
 
     Args:
         train_file: As `read_file` takes it.
@@ -196,8 +195,7 @@ def load_user_rows(
         dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
         raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
         if name == TRAIN:
-            for hint in label_hints(label for label in column if label in task.labels):
-                print(f"{split.origin}: {hint}", file=sys.stderr)
+            say_label_hints(column, task.labels, split.origin)
     return _checked(task, raw, skip_bad_rows)
 
 

@@ -1,10 +1,10 @@
 """Hints at labels that are read as classes and may be meant otherwise."""
 
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from alignattn.support.errors import listing
-from alignattn.tasks.labels import exactly, has_decimal_comma, spelling_key
+from alignattn.tasks.labels import Label, exactly, has_decimal_comma, spelling_key
 
 NULL_MARKERS = frozenset(
     [
@@ -42,22 +42,31 @@ NULL_MARKERS = frozenset(
 """What files hold, in any case, where a value is missing."""
 
 
-def label_hints(labels: Iterable[str]) -> Iterator[str]:
-    """Yield what is odd about the classes of a training file, as the rest of a line after its name.
+def say_label_hints(labels: Iterable[Label], classes: Sequence[str], origin: str) -> None:
+    """Say what is odd about the classes of a training file.
 
     Args:
-        labels: the names of the classes of its rows.
+        labels: of its rows; what is no class is passed over.
+        classes: of the task.
+        origin: the file.
     """
+    known = frozenset(classes)
+    for hint in _label_hints(label for label in labels if isinstance(label, str) and label in known):
+        print(f"{origin}: {hint}", file=sys.stderr)
+
+
+def _label_hints(labels: Iterable[str]) -> Iterator[str]:
     counts = Counter(labels)
     if counts and all(map(has_decimal_comma, counts)):
         first = next(iter(counts))
         yield (
-            f"its labels look like numbers with a decimal comma and are read as classes ({listing(list(counts))}); "
+            f"its labels look like numbers with a decimal comma and are read as classes; "
             f"for scores, write a decimal point: {first.replace(',', '.')} for {first}"
         )
     for name, count in counts.items():
-        # Plus and minus are classes.
-        if name.casefold() in NULL_MARKERS and not (name == "-" and "+" in counts):
+        # Minus is a class beside plus, and -1 beside 1.
+        is_opposite = name.startswith("-") and not counts.keys().isdisjoint({name[1:] or "+"})
+        if name.casefold() in NULL_MARKERS and not is_opposite:
             yield (
                 f"{exactly(name)} is read as a class ({_of(count, counts)}); if it marks rows without a label, leave "
                 "their label empty and give --skip_bad_rows"
