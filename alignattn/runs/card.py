@@ -199,6 +199,8 @@ class _Card:
         task = self.hub_data
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
+                if value is None:
+                    continue
                 yield EvalResult(
                     task_type=HUB_TASKS.get(self.kind.kind, self.kind.kind),
                     dataset_type=task.sources.hub if task else self.data_name,

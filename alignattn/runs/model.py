@@ -1,5 +1,6 @@
 """The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from alignattn.patching.checkpoints import (
     read_config_fields,
 )
 from alignattn.patching.sizes import check_counts
+from alignattn.runs.head_classes import keep_classes, named_classes
 from alignattn.runs.lora import check_targets
 from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
@@ -129,6 +131,7 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
 def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> BuiltModel:
     kind, name, hub = kind_of(task), arguments.model, _hub_options(arguments)
     config = _pretrained_config(arguments)
+    saved = named_classes(config)
     with loading(name):
         kind.configure(task, config)
     remark = None
@@ -138,6 +141,8 @@ def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> Bu
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
     model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
+    if said := keep_classes(model, name, saved):
+        print(said, file=sys.stderr)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)

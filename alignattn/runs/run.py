@@ -210,7 +210,10 @@ def _result(
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
-        metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
+        metrics={
+            split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
+            for split, evaluation in evaluations.items()
+        },
         thresholds={
             split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
         },

@@ -44,7 +44,7 @@ class Evaluation:
     """What a model's outputs for a split are worth.
 
     Attributes:
-        metrics: fractions, by name.
+        metrics: fractions, by name; NaN where one is undefined.
         predictions: a table of one line a row: its number from 0 among those that are evaluated, its label and what was
             predicted.
         thresholds: limits that some of the metrics were tuned to on the very same rows, by the metric's name.

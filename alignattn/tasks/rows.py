@@ -16,14 +16,15 @@ from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.drawing import DRAWING_SEED, draw_rows
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.labels import Label
+from alignattn.tasks.labels import say_numbers_read
 from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
 from alignattn.tasks.tags.task import TokenClassification
-from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, Task
+from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.texts.kind import text_problems
+from alignattn.tasks.texts.label_hints import say_label_hints
 from alignattn.tasks.texts.task import TextClassification
-from alignattn.tasks.texts.user_labels import parse_user_labels, user_label_numbers, user_task
+from alignattn.tasks.texts.user_labels import UserLabels, read_user_labels, share_names, user_label_column, user_task
 
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
@@ -158,8 +159,8 @@ def load_user_rows(
 ) -> Rows[TextClassification]:
     """Loads a user's own texts and labels, which pose the task.
 
-    Integers are classes in their order, names are classes in alphabetical order, real numbers are a regression. The
-    training file decides; the validation file is read by its classes.
+    Integers are classes in their order, names are classes in alphabetical order or in that of a file which numbers
+    them, real numbers are a regression. The training file decides; the validation file is read by its classes.
 
     Args:
         train_file: As `read_file` takes it.
@@ -175,24 +176,26 @@ def load_user_rows(
     """
     _check_column_choice(text_columns, label_column)
     raw: dict[str, _RawSplit] = {}
-    labels: dict[str, dict[int, Label]] = {}
+    labels: dict[str, UserLabels] = {}
     for name, file in _files(train_file, validation_file).items():
         origin = str(file)
         whole = read_file(Path(file), cache_dir, encoding=encoding)
         dataset = select_columns(whole, [*text_columns, label_column], origin)
-        labels[name] = parse_user_labels(dataset[label_column][:], origin)
-        problems = {index: "it has no label" for index in range(len(dataset)) if index not in labels[name]}
-        problems |= text_problems(dataset, text_columns)
+        read = read_user_labels(dataset, label_column, origin)
+        problems = dict(read.problems) | text_problems(dataset, text_columns)
         # The good labels of the training file pose the task: there must be some before it is asked for.
         list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
-        labels[name] = {index: label for index, label in labels[name].items() if index not in problems}
+        labels[name] = read.without(problems)
         raw[name] = _RawSplit(dataset, origin, problems=problems)
-    task = user_task(labels[TRAIN], text_columns, label_column, raw[TRAIN].origin)
+    labels = share_names(labels)
+    task = user_task(labels[TRAIN], text_columns, label_column)
     task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
     for name, split in raw.items():
-        column, problems = user_label_numbers(task, labels[name], len(split.dataset))
+        column, problems = user_label_column(task, labels[name], len(split.dataset))
         dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
         raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
+        if name == TRAIN:
+            say_label_hints(column, task.labels, split.origin)
     return _checked(task, raw, skip_bad_rows)
 
 
@@ -314,6 +317,8 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
     selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
+    if isinstance(task, LabelledTask):
+        say_numbers_read(task, {split.origin: selected[name] for name, split in raw.items()})
     first = next(iter(raw))
     task = kind.resolve(task, selected[first], raw[first].origin)
     for name, split in raw.items():

@@ -449,7 +449,7 @@ def test_missing_file_is_named(tmp_path: Path, missing: str) -> None:
         (("a", "b"), "c", ["row 1: label 'c'", "val.csv", "training file (a, b"]),
         (("a", "b"), "0", ["row 1: label 0", "training file (a, b"]),
         (("0", "1"), "2", ["row 1: label 2", "training file (0, 1"]),
-        (("0", "1"), "0.0", ["row 1: label 0.0"]),
+        (("0", "1"), "0.5", ["row 1: label 0.5"]),
         (("0.5", "1.5"), "high", ["row 1: label 'high'", "not a number"]),
         (tuple(f"class{n:02}" for n in range(12)), "x", ["class00", "class09 and 2 more"]),
     ],

@@ -52,6 +52,10 @@ class NodeKind(LabelledKind[NodeClassification]):
             return read_file(path, encoding=encoding)
         return _rows(task, path, np.arange(read_graph(path).num_nodes))
 
+    def normalise(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows as they are: a graph numbers its classes, whatever their names are."""
+        return dataset
+
     def normalise_inputs(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with numbers of nodes as numbers, which a CSV file and a command line give as text."""
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
