@@ -98,15 +98,42 @@ class ForwardPass:
     """One forward of a model, as the calls that belong to it know it.
 
     Attributes:
-        is_spent: whether a backward pass went through it. Its graph is freed then, so no loss can follow it any more.
+        reached: the node of its graph that a backward pass went through last; None before.
     """
 
     def __init__(self) -> None:
-        self.is_spent = False
+        self.reached: Any = None
 
-    def note_backward(self, *_: Any) -> None:
-        """Note that a backward pass goes through this forward: the hook of a node of its graph."""
-        self.is_spent = True
+    def watch(self, node: Any) -> None:
+        """Note when a backward pass goes through a node of a custom function."""
+
+        def note(*_: Any) -> None:
+            self.reached = node
+
+        node.register_hook(note)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a backward pass freed its graph, so that no loss can follow it any more."""
+        if self.reached is None:
+            return False
+        try:
+            _ = self.reached.saved_tensors
+        except RuntimeError:
+            return True
+        return False
+
+
+class _Watched(torch.autograd.Function):
+    """The identity, whose node a `ForwardPass` can watch."""
+
+    @staticmethod
+    def forward(_ctx: Any, output: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(_ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return grad_outputs[0]
 
 
 class RecordedCall:
@@ -195,8 +222,8 @@ class Collector:
             )
         return is_tapped
 
-    def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> None:
-        """Keep the output of a projection until its module attends.
+    def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> Tensor:
+        """Keep the output of a projection until its module attends, and return what the attention reads.
 
         Args:
             role: of the projection.
@@ -206,15 +233,23 @@ class Collector:
                 once more on embeddings of positions.
         """
         if keeps_first and role in self.projected:
-            return
+            return output
         if torch.compiler.is_compiling():
             # What leaves a checkpoint that is being compiled must be an operation's own output.
             projected = projected.view_as(projected)
         elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
-            if self._forward_pass.is_spent:
-                self._begin_pass()
-            output.grad_fn.register_hook(self._forward_pass.note_backward)
+            output = self._watched(output)
         self._set("projected", {**self.projected, role: projected})
+        return output
+
+    def _watched(self, output: Tensor) -> Tensor:
+        """Return an output whose graph tells the forward under way when a backward pass frees it."""
+        if self._forward_pass.is_spent:
+            self._begin_pass()
+        if not hasattr(output.grad_fn, "saved_tensors"):
+            output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
+        self._forward_pass.watch(output.grad_fn)
+        return output
 
     def surround(self, around: Any) -> None:
         """Note the call under way of a module in the place of a projection, or that it is over (None)."""

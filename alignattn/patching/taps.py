@@ -83,8 +83,8 @@ class LinearTap:
             reaches_input = tap.gradient_scope == "all"
             output, aligned = forked(output, args[0], module.weight, module.bias, reaches_input=reaches_input)
         if around is None:
-            collector.keep(tap.role, aligned, output, keeps_first=tap.keeps_first)
-        elif args[0] is around.input:
+            return collector.keep(tap.role, aligned, output, keeps_first=tap.keeps_first)
+        if args[0] is around.input:
             around.projected[id(module)] = aligned
         return output
 
@@ -126,11 +126,11 @@ class OutputTap:
             state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
             collector.surround(AroundProjection(module, args[0], state))
 
-    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """Hand the output to the alignment loss, with the gradient that the scope wants."""
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+        """Return the output to the attention, and hand it to the alignment loss with the gradient of its scope."""
         collector, around = self.tap.collector, self.tap.collector.around
         if around is None or around.module is not module or around.is_repeated:
-            return
+            return output
         if not torch.is_grad_enabled() or self.tap.gradient_scope == "all":
             aligned = output
         elif not any(parameter.requires_grad for parameter in module.parameters()):
@@ -140,7 +140,7 @@ class OutputTap:
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
         collector.surround(None)
-        collector.keep(self.tap.role, aligned, output, keeps_first=self.tap.keeps_first)
+        return collector.keep(self.tap.role, aligned, output, keeps_first=self.tap.keeps_first)
 
 
 def _may_draw(module: nn.Module) -> bool:
