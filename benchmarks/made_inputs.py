@@ -1,0 +1,326 @@
+"""Small random inputs for any model of transformers, from the names of its forward's arguments and its config's sizes.
+
+Nothing here asks alignattn: this is the judge's own way to an input. A model may take its main input in one of several
+shapes (features before time, or after), so each function gives candidates, and the first that the model takes is used.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+Inputs = dict[str, Any]
+
+BATCH = 2
+TOKENS = 8
+REAL_TOKENS = 5
+"""Of the second sequence, where it is padded."""
+GRID = 4
+"""Patches on a side, of a model that takes them flattened."""
+MAX_STEPS = 256
+"""Of features of audio: what three subsamplings leave some steps of."""
+
+
+def arguments_of(model: PreTrainedModel) -> dict[str, inspect.Parameter]:
+    """Return the arguments that a model's forward names."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: own for name, own in inspect.signature(model.forward).parameters.items() if own.kind in kinds}
+
+
+def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
+    """Give inputs that a model may take, without padding, the most likely first."""
+    taken = arguments_of(model)
+    required = [name for name, own in taken.items() if own.default is own.empty]
+    main = model.main_input_name
+    names = [main] if isinstance(main, str) else list(main)
+    wanted = list(dict.fromkeys([*(name for name in names if name in taken), *required]))
+    makers = Makers(model.config, taken)
+    for extra in _extras(taken, wanted):
+        yield from makers.all_of([*wanted, *extra])
+
+
+def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
+    """Return what may be given beside the arguments that a model must have, which it may ask for all the same."""
+    decoder = [name for name in ("decoder_input_ids",) if name in taken and name not in wanted]
+    others = [
+        [name for name in group if name in taken and name not in wanted]
+        for group in (
+            ("input_ids",), ("pixel_values",), ("input_ids", "pixel_values"), ("input_features",), ("input_values",),
+            ("inputs_embeds",), ("input_ids", "bbox"), ("input_ids", "bbox", "pixel_values"), ("encoder_hidden_states",),
+            ("audio_values",), ("input_ids", "input_features"), ("input_ids", "input_values"), ("pixel_values_videos",),
+            ("hidden_states",), ("input_ids", "pixel_values", "decoder_input_ids"), ("decoder_inputs_embeds",),
+            ("input_values", "pixel_values_videos"), ("input_ids", "pixel_values_videos"), ("decoder_input_values",),
+            ("future_values", "past_time_features", "past_observed_mask", "future_time_features"),
+        )
+    ]
+    if not wanted:
+        groups = [group for group in others if group]
+    else:
+        groups = [[], *(group for group in others if group)]
+    unique = [list(group) for group in dict.fromkeys(tuple(dict.fromkeys([*group, *decoder])) for group in groups)]
+    return unique
+
+
+def padded(model: PreTrainedModel, inputs: Inputs) -> Inputs | None:
+    """Return inputs whose second sequence ends in padding, or None if the model has no mask for these."""
+    taken = arguments_of(model)
+    for name, mask_name in MASK_OF.items():
+        given = inputs.get(name)
+        if not isinstance(given, Tensor) or mask_name not in taken:
+            continue
+        length = _length(name, given, model.config)
+        mask = torch.ones(len(given), length, dtype=torch.long)
+        mask[-1, math.ceil(length * REAL_TOKENS / TOKENS) :] = 0
+        return {**inputs, mask_name: mask}
+    return None
+
+
+MASK_OF = {
+    "input_ids": "attention_mask",
+    "inputs_embeds": "attention_mask",
+    "input_values": "attention_mask",
+    "input_features": "attention_mask",
+    "hidden_states": "attention_mask",
+}
+
+
+def _length(name: str, given: Tensor, config: PreTrainedConfig) -> int:
+    if name == "input_values":
+        return given.shape[-1] if given.ndim < 3 else given.shape[1]
+    if name == "input_features" and given.shape[1] == _first(config, FEATURES):
+        return given.shape[-1]
+    return given.shape[1]
+
+
+def _first(config: Any, names: tuple[str, ...], default: Any = None) -> Any:
+    """Return the first field of these names that a config has, or one of its nested configs."""
+    for name in names:
+        value = getattr(config, name, None)
+        if value is not None:
+            return value
+    for key, nested in vars(config).items():
+        if isinstance(nested, PreTrainedConfig):
+            found = _first(nested, names)
+            if found is not None:
+                return found
+    return default
+
+
+def _all(config: Any, names: tuple[str, ...]) -> list[Any]:
+    own = [getattr(config, name) for name in names if getattr(config, name, None) is not None]
+    nested = [_all(child, names) for child in vars(config).values() if isinstance(child, PreTrainedConfig)]
+    return [*own, *(value for values in nested for value in values)]
+
+
+WIDTHS = ("hidden_size", "d_model", "n_embd", "embed_dim", "hidden_dim", "dim", "embedding_size", "encoder_hidden_size")
+FEATURES = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_dim", "input_feat_size", "mel_dim",
+            "input_channels", "n_mel_bins", "feature_projection_input_dim", "input_size")
+CHANNELS = ("num_channels", "in_channels", "in_chans", "image_channels", "input_channels")
+SIDES = ("image_size", "img_size", "input_image_size", "pretrain_image_size", "crop_size", "max_image_size", "resolution")
+
+
+class Makers:
+    """Makes the inputs of one model, in each of the shapes that models have for one of that name."""
+
+    def __init__(self, config: PreTrainedConfig, taken: Any) -> None:
+        self.config = config
+        self.taken = taken
+        self.generator = torch.Generator().manual_seed(0)
+
+    def all_of(self, names: list[str]) -> Iterator[Inputs]:
+        """Give the inputs of these names, once in each shape of the first that has several."""
+        made: list[Inputs] = [{}]
+        for name in names:
+            choices = self.shapes_of(name)
+            if not choices:
+                return
+            made = [{**inputs, name: choice} for choice in choices for inputs in made]
+        for inputs in made[:24]:
+            yield self._completed(inputs)
+
+    def shapes_of(self, name: str) -> list[Any]:
+        """Return the values that an argument may have."""
+        if name in MAKERS:
+            return MAKERS[name](self)
+        for suffix, maker in SUFFIXES.items():
+            if name.endswith(suffix):
+                return maker(self)
+        return []
+
+    def _completed(self, inputs: Inputs) -> Inputs:
+        new = dict(inputs)
+        if "attention_mask" in self.taken and "input_ids" in new and "attention_mask" not in new:
+            new["attention_mask"] = torch.ones_like(new["input_ids"])
+        if "grid_thw" in new and isinstance(new.get("hidden_states", new.get("pixel_values")), Tensor):
+            name = "hidden_states" if "hidden_states" in new else "pixel_values"
+            new[name] = self.flat_patches()
+        if "spatial_shapes" in self.taken and "pixel_values" in new:
+            new["spatial_shapes"] = torch.full((BATCH, 2), GRID)
+            new["pixel_values"] = self.normal(BATCH, GRID * GRID, self.patch_features())
+            for mask in ("pixel_attention_mask", "attention_mask"):
+                if mask in self.taken and "input_ids" not in new:
+                    new[mask] = torch.ones(BATCH, GRID * GRID, dtype=torch.long)
+        return new
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return random numbers."""
+        return torch.randn(*shape, generator=self.generator)
+
+    def ids(self) -> list[Tensor]:
+        """Return tokens that are no special ones."""
+        sizes = [size for size in _all(self.config, ("vocab_size", "text_vocab_size")) if isinstance(size, int) and size > 0]
+        limit = min(sizes, default=32)
+        special = {
+            value for key, value in _flat(self.config) if isinstance(value, int) and ("token" in key or key.endswith("_id"))
+        }
+        words = [word for word in range(limit) if word not in special] or [0]
+        drawn = torch.randint(len(words), (BATCH, TOKENS), generator=self.generator)
+        return [torch.tensor(words)[drawn]]
+
+    def images(self) -> list[Tensor]:
+        """Return pixels, of a video too where the model has frames."""
+        channels = _first(self.config, CHANNELS, 3)
+        channels = channels if isinstance(channels, int) else 3
+        side = _first(self.config, SIDES, 64)
+        height, width = (side, side) if isinstance(side, int) else (tuple(side)[-2:] if len(side) > 1 else (*side, *side))
+        if isinstance(height, list | tuple):
+            height, width = height
+        images = [self.normal(BATCH, channels, height, width)]
+        frames = _first(self.config, ("num_frames", "frames"), 4)
+        videos = [self.normal(BATCH, frames, channels, height, width)]
+        patches = [self.normal(BATCH, GRID * GRID, self.patch_features())]
+        larger = [self.normal(BATCH, channels, max(height, 224), max(width, 224))] if height < 224 else []
+        has_frames = hasattr(self.config, "num_frames") or hasattr(self.config, "tubelet_size")
+        return [*videos, *images] if has_frames else [*images, *videos, *patches, *larger]
+
+    def videos(self) -> list[Tensor]:
+        """Return pixels of videos."""
+        return [image for image in self.images() if image.ndim == 5] + [image for image in self.images() if image.ndim == 3]
+
+    def patch_features(self) -> int:
+        """Return how many numbers a flattened patch has."""
+        patch = _first(self.config, ("patch_size", "spatial_patch_size"), 16)
+        area = patch * patch if isinstance(patch, int) else math.prod(patch)
+        channels = _first(self.config, CHANNELS, 3)
+        return area * (channels if isinstance(channels, int) else 3) * (getattr(self.config, "temporal_patch_size", None) or 1)
+
+    def flat_patches(self) -> Tensor:
+        """Return the patches of two images in a row, as `grid_thw` counts them."""
+        return self.normal(BATCH * GRID * GRID, self.patch_features())
+
+    def grids(self) -> list[Tensor]:
+        """Return the grids of those patches."""
+        return [torch.tensor([[1, GRID, GRID]] * BATCH)]
+
+    def states(self) -> list[Tensor]:
+        """Return vectors, one a token; of images too."""
+        width = _first(self.config, WIDTHS, 32)
+        width = width if isinstance(width, int) else width[0]
+        return [self.normal(BATCH, TOKENS, width), self.normal(TOKENS, width), self.normal(BATCH, width, TOKENS)]
+
+    def features(self) -> list[Tensor]:
+        """Return spectrograms, time last and time first."""
+        bins = _first(self.config, FEATURES, 80)
+        bins = bins if isinstance(bins, int) else bins[0]
+        source = _first(self.config, ("max_source_positions",), None)
+        lengths = [steps for steps in (source and 2 * source, MAX_STEPS, _first(self.config, ("max_length",), None)) if steps]
+        made: list[Tensor] = []
+        for steps in lengths:
+            made += [self.normal(BATCH, bins, steps), self.normal(BATCH, steps, bins), self.normal(BATCH, 1, steps, bins)]
+        return made
+
+    def waveforms(self) -> list[Tensor]:
+        """Return waveforms, with and without a channel, and spectrograms under their name."""
+        strides = _first(self.config, ("conv_stride", "upsampling_ratios", "downsampling_ratios", "encoder_rates"), (320,))
+        hop = math.prod(strides) if isinstance(strides, list | tuple) else 320
+        samples = max(hop, 64) * 12
+        channels = _first(self.config, ("audio_channels",), 1)
+        return [
+            self.normal(BATCH, samples), self.normal(BATCH, channels, samples), *self.features(),
+        ]
+
+    def series(self) -> list[Tensor]:
+        """Return series of numbers: one each, and several."""
+        length = _first(self.config, ("context_length", "prompt_length"), 32)
+        lags = max(getattr(self.config, "lags_sequence", None) or [0])
+        channels = _first(self.config, ("num_input_channels", "input_size"), 1)
+        return [self.normal(BATCH, length + lags, channels), self.normal(BATCH, length + lags)]
+
+    def observed(self) -> list[Tensor]:
+        """Return the mask of those."""
+        return [torch.ones_like(series) for series in self.series()]
+
+    def times(self) -> list[Tensor]:
+        """Return features of their times."""
+        length = self.series()[0].shape[1]
+        return [self.normal(BATCH, length, count) for count in (getattr(self.config, "num_time_features", 0) or 1,)]
+
+    def futures(self) -> list[Tensor]:
+        """Return what comes after."""
+        return [self.normal(BATCH, getattr(self.config, "prediction_length", None) or 8)]
+
+    def boxes(self) -> list[Tensor]:
+        """Return the boxes of tokens on a page."""
+        corners = torch.randint(0, 30, (BATCH, TOKENS, 2), generator=self.generator)
+        return [torch.cat([corners, corners + 5], dim=-1)]
+
+    def ones(self) -> list[Tensor]:
+        """Return a mask of tokens."""
+        return [torch.ones(BATCH, TOKENS, dtype=torch.long)]
+
+
+def _flat(config: Any) -> Iterator[tuple[str, Any]]:
+    for key, value in vars(config).items():
+        if isinstance(value, PreTrainedConfig):
+            yield from _flat(value)
+        else:
+            yield key, value
+
+
+MAKERS: dict[str, Callable[[Makers], list[Any]]] = {
+    "pixel_values_videos": Makers.videos,
+    "pixel_values": Makers.images,
+    "image": Makers.images,
+    "inputs": lambda makers: [*makers.ids(), *makers.states()],
+    "input_features": Makers.features,
+    "input_features_mask": lambda makers: [torch.ones(BATCH, MAX_STEPS, dtype=torch.long)],
+    "audio_mel": Makers.features,
+    "spectrogram": Makers.features,
+    "audio_values": Makers.waveforms,
+    "input_values": Makers.waveforms,
+    "grid_thw": Makers.grids,
+    "image_grid_thw": Makers.grids,
+    "merge_sizes": lambda makers: [torch.ones(BATCH, dtype=torch.long)],
+    "past_values": Makers.series,
+    "past_observed_mask": Makers.observed,
+    "past_time_features": Makers.times,
+    "future_time_features": lambda makers: [makers.normal(BATCH, 8, getattr(makers.config, "num_time_features", 0) or 1)],
+    "future_values": Makers.futures,
+    "past_values_padding": lambda makers: [torch.zeros(BATCH, makers.series()[0].shape[1], dtype=torch.long)],
+    "freq": lambda makers: [torch.zeros(BATCH, 1, dtype=torch.long)],
+    "bbox": Makers.boxes,
+    # Of another length than the encoder's: attention across the two is then known by its shape.
+    "decoder_input_ids": lambda makers: [ids[:, :-2] for ids in makers.ids()],
+    "flattened_patches": lambda makers: [
+        torch.cat([torch.ones(BATCH, TOKENS, 2), makers.normal(BATCH, TOKENS, makers.config.patch_embed_hidden_size)], -1)
+    ],
+    "decoder_input_values": lambda makers: [makers.normal(BATCH, TOKENS, _first(makers.config, ("num_mel_bins",), 80))],
+    "spatial_shapes": lambda makers: [torch.full((BATCH, 2), GRID)],
+    "pixel_attention_mask": lambda makers: [torch.ones(BATCH, GRID * GRID, dtype=torch.long)],
+}
+SUFFIXES: dict[str, Callable[[Makers], list[Any]]] = {
+    "_ids": Makers.ids,
+    "hidden_states": Makers.states,
+    "embeds": Makers.states,
+    "query_embeds": Makers.states,
+    "features": Makers.states,
+    "queries": Makers.states,
+    "states": Makers.states,
+    "latents": Makers.states,
+    "mask": Makers.ones,
+}
+"""By the end of a name, for those that `MAKERS` does not hold."""
