@@ -41,6 +41,10 @@ def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
     makers = Makers(model.config, taken)
     for extra in _extras(taken, wanted):
         yield from makers.all_of([*wanted, *extra])
+    if set(wanted) != set(required):
+        # The main input is pixels, and a text alone will do.
+        for extra in _extras(taken, required):
+            yield from makers.all_of([*required, *extra])
 
 
 def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
@@ -53,6 +57,7 @@ def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
             ("inputs_embeds",), ("input_ids", "bbox"), ("input_ids", "bbox", "pixel_values"), ("encoder_hidden_states",),
             ("audio_values",), ("input_ids", "input_features"), ("input_ids", "input_values"), ("pixel_values_videos",),
             ("hidden_states",), ("input_ids", "pixel_values", "decoder_input_ids"), ("decoder_inputs_embeds",),
+            ("grid_thw",), ("image_grid_thw",), ("input_features_mask",), ("padding_mask",), ("input_ids", "qformer_input_ids"),
             ("input_values", "pixel_values_videos"), ("input_ids", "pixel_values_videos"), ("decoder_input_values",),
             ("future_values", "past_time_features", "past_observed_mask", "future_time_features"),
         )
@@ -123,6 +128,10 @@ CHANNELS = ("num_channels", "in_channels", "in_chans", "image_channels", "input_
 SIDES = ("image_size", "img_size", "input_image_size", "pretrain_image_size", "crop_size", "max_image_size", "resolution")
 
 
+USUAL_BINS = (80, 128)
+"""Of spectrograms, where a config does not say."""
+
+
 class Makers:
     """Makes the inputs of one model, in each of the shapes that models have for one of that name."""
 
@@ -155,9 +164,13 @@ class Makers:
         new = dict(inputs)
         if "attention_mask" in self.taken and "input_ids" in new and "attention_mask" not in new:
             new["attention_mask"] = torch.ones_like(new["input_ids"])
+        for mask in ("input_features_mask", "padding_mask"):
+            if mask in new and "input_features" in new:
+                given = new["input_features"]
+                new[mask] = torch.ones(BATCH, _length("input_features", given, self.config), dtype=torch.bool)
         if "grid_thw" in new and isinstance(new.get("hidden_states", new.get("pixel_values")), Tensor):
             name = "hidden_states" if "hidden_states" in new else "pixel_values"
-            new[name] = self.flat_patches()
+            new[name] = self.flat_patches(new[name])
         if "spatial_shapes" in self.taken and "pixel_values" in new:
             new["spatial_shapes"] = torch.full((BATCH, 2), GRID)
             new["pixel_values"] = self.normal(BATCH, GRID * GRID, self.patch_features())
@@ -179,7 +192,11 @@ class Makers:
         }
         words = [word for word in range(limit) if word not in special] or [0]
         drawn = torch.randint(len(words), (BATCH, TOKENS), generator=self.generator)
-        return [torch.tensor(words)[drawn]]
+        ids = torch.tensor(words)[drawn]
+        books = _first(self.config, ("num_codebooks", "num_channels"), 1)
+        return [ids, ids[..., None].expand(-1, -1, books), ids.repeat_interleave(books, dim=0)] if books and "input_ids" in (
+            self.taken
+        ) and "codebook" in str(type(self.config).__name__ + str(vars(self.config))).lower() else [ids]
 
     def images(self) -> list[Tensor]:
         """Return pixels, of a video too where the model has frames."""
@@ -208,9 +225,17 @@ class Makers:
         channels = _first(self.config, CHANNELS, 3)
         return area * (channels if isinstance(channels, int) else 3) * (getattr(self.config, "temporal_patch_size", None) or 1)
 
-    def flat_patches(self) -> Tensor:
-        """Return the patches of two images in a row, as `grid_thw` counts them."""
-        return self.normal(BATCH * GRID * GRID, self.patch_features())
+    def flat_patches(self, images: Tensor) -> Tensor:
+        """Return the patches of two images in a row, as `grid_thw` counts them: as vectors, or as images of their own."""
+        patch = _first(self.config, ("patch_size", "spatial_patch_size"), 16)
+        count = BATCH * GRID * GRID
+        if not isinstance(patch, int) or images.ndim == 4 and "hidden_states" not in self.taken:
+            return self.normal(count, self.patch_features())
+        channels = self.patch_features() // (patch * patch)
+        shapes = {5: (1, count, channels, patch, patch), 3: (count, channels, patch, patch)}
+        return self.normal(*shapes[images.ndim]) if images.ndim in shapes and "pixel_values" in self.taken else self.normal(
+            count, self.patch_features()
+        )
 
     def grids(self) -> list[Tensor]:
         """Return the grids of those patches."""
@@ -220,17 +245,25 @@ class Makers:
         """Return vectors, one a token; of images too."""
         width = _first(self.config, WIDTHS, 32)
         width = width if isinstance(width, int) else width[0]
-        return [self.normal(BATCH, TOKENS, width), self.normal(TOKENS, width), self.normal(BATCH, width, TOKENS)]
+        bins = [bins for bins in _all(self.config, FEATURES) if isinstance(bins, int)] [:1]
+        return [
+            self.normal(BATCH, TOKENS, width), self.normal(TOKENS, width), self.normal(BATCH, width, TOKENS),
+            *(self.normal(BATCH, TOKENS, own) for own in [*bins, *USUAL_BINS]),
+        ]
 
     def features(self) -> list[Tensor]:
         """Return spectrograms, time last and time first."""
         bins = _first(self.config, FEATURES, 80)
         bins = bins if isinstance(bins, int) else bins[0]
         source = _first(self.config, ("max_source_positions",), None)
+        widths = [bins, *(usual for usual in USUAL_BINS if usual != bins)]
         lengths = [steps for steps in (source and 2 * source, MAX_STEPS, _first(self.config, ("max_length",), None)) if steps]
         made: list[Tensor] = []
         for steps in lengths:
-            made += [self.normal(BATCH, bins, steps), self.normal(BATCH, steps, bins), self.normal(BATCH, 1, steps, bins)]
+            for width in widths:
+                made += [
+                    self.normal(BATCH, width, steps), self.normal(BATCH, steps, width), self.normal(BATCH, 1, steps, width)
+                ]
         return made
 
     def waveforms(self) -> list[Tensor]:
@@ -257,7 +290,7 @@ class Makers:
     def times(self) -> list[Tensor]:
         """Return features of their times."""
         length = self.series()[0].shape[1]
-        return [self.normal(BATCH, length, count) for count in (getattr(self.config, "num_time_features", 0) or 1,)]
+        return [self.normal(BATCH, length, count) for count in (getattr(self.config, "num_time_features", 0) or 0, 1)]
 
     def futures(self) -> list[Tensor]:
         """Return what comes after."""
@@ -287,12 +320,14 @@ MAKERS: dict[str, Callable[[Makers], list[Any]]] = {
     "image": Makers.images,
     "inputs": lambda makers: [*makers.ids(), *makers.states()],
     "input_features": Makers.features,
-    "input_features_mask": lambda makers: [torch.ones(BATCH, MAX_STEPS, dtype=torch.long)],
+    "input_features_mask": Makers.ones,
     "audio_mel": Makers.features,
     "spectrogram": Makers.features,
     "audio_values": Makers.waveforms,
     "input_values": Makers.waveforms,
     "grid_thw": Makers.grids,
+    "padding_mask": Makers.ones,
+    "mask": lambda makers: [torch.ones(BATCH, TOKENS, dtype=torch.bool)],
     "image_grid_thw": Makers.grids,
     "merge_sizes": lambda makers: [torch.ones(BATCH, dtype=torch.long)],
     "past_values": Makers.series,

@@ -25,7 +25,7 @@ from alignattn.support.errors import AlignAttnError
 
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 IMPLEMENTATIONS = ("sdpa", "eager")
-MAX_PARAMETERS = 120_000_000
+MAX_PARAMETERS = 100_000_000
 """Of a model that is built: one that is no smaller by any rule is not."""
 
 MAX_REASONS = 3
@@ -83,6 +83,10 @@ class Target:
 
 class UnbuildableError(Exception):
     """No small model of a class takes any of the inputs."""
+
+
+class TooLargeError(Exception):
+    """A model has more than `MAX_PARAMETERS`."""
 
 
 def check_type(model_type: str, overrides: Mapping[str, Any], attentions: tuple[str, ...] = ATTENTIONS) -> TypeReport:
@@ -187,6 +191,9 @@ def built(
         try:
             config = shrunk(config_class, level, overrides)
             model = _model_of(model_class, config)
+        except TooLargeError as error:
+            errors.append(str(error))
+            break  # The next levels are larger.
         except Exception as error:
             errors.append(f"config or model: {_line(error)}")
             continue
@@ -201,7 +208,7 @@ def _model_of(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> P
     with torch.device("meta"):
         count = sum(own.numel() for own in model_class(copy.deepcopy(config)).parameters())
     if count > MAX_PARAMETERS:
-        raise UnbuildableError(f"{count / 1e6:.0f} million parameters")
+        raise TooLargeError(f"{count / 1e6:.0f} million parameters")
     torch.manual_seed(0)
     return model_class(config).eval()
 

@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 from model_checks import check_type
+from model_overrides import OVERRIDES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
@@ -46,9 +47,9 @@ OUTCOMES = (*WRONG, "refused", "runs", "equal")
 """Worst first: a type's entry in the table is the worst of a class's implementations."""
 STATUSES = ("built", "not buildable", "no model")
 
-Overrides = dict[str, dict[str, Any]]
-OVERRIDES: Overrides = {}
-"""By type and path of a field: what the rules of `tiny_configs` get wrong."""
+
+
+
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,45 +7,60 @@ by the same rules, and as all widths become one number, the parts of a model fit
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-WIDTH = 32
-FEED_FORWARD = 48
 HEADS = 4
-HEAD_DIM = 8
 LAYERS = 2
 VOCABULARY = 128
 POSITIONS = 64
 EXPERTS = 4
-STAGE_WIDTH = 16
-"""Of the narrowest stage, in models whose stages widen."""
 
 
 class Level(IntEnum):
     """How much of a default config is shrunk; each level shrinks what the next one does, and more."""
 
     TINY = 0
-    NARROW_IMAGES = 1
-    SHALLOW = 2
-    DEFAULT = 3
+    NARROW = 1
+    SMALL_IMAGES = 2
+    SHALLOW = 3
+    DEFAULT = 4
 
 
-Rule = tuple[str, Callable[[int], int]]
+@dataclass(frozen=True)
+class Widths:
+    """Numbers of features of a level: of tokens, in their feed-forward layers, of heads, and of a narrowest stage."""
+
+    hidden: int
+    feed_forward: int
+    head: int
+    stage: int
 
 
-def _at_most(limit: int) -> Callable[[int], int]:
-    return lambda value: min(value, limit)
+WIDTHS = {Level.TINY: Widths(32, 48, 8, 16), Level.NARROW: Widths(512, 768, 128, 64)}
+"""Of the levels that shrink widths; in the other, heads are as wide as those that share their features among axes."""
+
+Limit = Callable[[int, Widths], int]
+Rule = tuple[str, Limit]
 
 
-def _always(value: int) -> Callable[[int], int]:
-    return lambda _: value
+def _at_most(limit: int) -> Limit:
+    return lambda value, _: min(value, limit)
+
+
+def _always(value: int) -> Limit:
+    return lambda _, __: value
+
+
+def _kept(value: int, _: Widths) -> int:
+    return value
 
 
 LAYER_RULES: tuple[Rule, ...] = (
-    (r"feat_extract_layers|postnet_layers|layers_per|lqe_layers", lambda value: value),
+    (r"feat_extract_layers|postnet_layers|layers_per|lqe_layers", _kept),
     (r"num_kv_shared_layers", _always(0)),
     (r"first_k_dense_replace|num_(nextn_predict|dense)_layers", _at_most(1)),
     (r"layers?$|^depth$|_depth$|num_blocks$|block_num$|^n_layer", _at_most(LAYERS)),
@@ -72,23 +87,34 @@ SIZE_RULES: tuple[Rule, ...] = (
 )
 """Numbers of positions, experts and queries."""
 
+KEY_HEADS = r"(key_value|kv)_heads$|n_heads_kv|num_kv"
 WIDTH_RULES: tuple[Rule, ...] = (
+    (r"^(mamba_)?n_groups$", _at_most(1)),
+    (r"^coordinate_size$", lambda value, widths: min(value, widths.hidden // 8)),
+    (r"^shape_size$", lambda value, widths: min(value, widths.hidden // 4)),
     (r"kernel|stride|num_channels|in_chans|audio_channels|image_channels|num_(mel_)?bins|mel_dim|_window|size_per_patch",
-     lambda value: value),
+     _kept),
     (r"mlp_ratio|conv_dim$|patch|image|scale|spatial|temporal|time_step|groups|feature_size|input_size|bucket|embeddings",
-     lambda value: value),
-    (r"qk_head_dim$", _always(2 * HEAD_DIM)),
-    (r"head_dim$|d_kv$|^dim_head$|qk_(nope|rope)_head_dim|kv_channels|head_size$|^d_head$|rotary_dim$", _at_most(HEAD_DIM)),
+     _kept),
+    (r"mamba_d_head$|mamba_head_dim$", lambda value, widths: min(value, 2 * widths.head)),
+    (r"qk_head_dim$", lambda _, widths: 2 * widths.head),
+    (r"head_dim$|d_kv$|^dim_head$|qk_(nope|rope)_head_dim|kv_channels|head_size$|^d_head$|rotary_dim$", lambda value, widths: min(value, widths.head)),
     (r"lora_rank$|low_rank", _at_most(8)),
-    (r"intermediate|ffn|feed_?forward|mlp_dim|^d_ff$|^d_inner|linear_units|mlp_hidden|ff_dim", _at_most(FEED_FORWARD)),
-    (r"(num_|n_)?(key_value|kv)_heads$|n_heads_kv|num_kv", lambda value: value if value == 1 else min(value, HEADS)),
+    (r"intermediate|ffn|feed_?forward|mlp_dim|^d_ff$|^d_inner|linear_units|mlp_hidden|ff_dim", lambda value, widths: min(value, widths.feed_forward)),
+    (KEY_HEADS, lambda value, _: min(value, HEADS)),
     (r"attention_heads$|(^|_)n?u?m?_?heads?$|^n_heads?$|attn_heads|value_heads|key_heads|num_heads", _at_most(HEADS)),
     (r"hidden_size|hidden_dim|d_model|embed|_dim$|^dim$|width|n_embd|projection|proj_size|_channels$|output_size|hidden|"
-     r"_size_global|units$|^channels$|conv_dim|num_filters", _at_most(WIDTH)),
+     r"_size_global|units$|^channels$|conv_dim|num_filters", lambda value, widths: min(value, widths.hidden)),
 )
 """Numbers of features and of heads."""
 
-ID = re.compile(r"(token_id|token_index|_index|token|_ids?|_idx|_id_\w+)$")
+ABSENT: dict[str, int] = {
+    "vocab_size": VOCABULARY, "prediction_length": 8, "num_key_value_heads": HEADS, "n_routed_experts": EXPERTS,
+    "pad_token_id": 0, "mask_token_id": 4,
+}
+"""Of fields that are None by default, where a model cannot be made of that."""
+
+ID = re.compile(r"(token_id|token_index|_index|_ids?|_idx|_id_\w+)$")
 LAYER_INDICES = re.compile(r"(index|indices|indexes|idx|idxs|_layers|_ids|return_idx|blocks|layer_id)$")
 NO_CHANCE = re.compile(r"layerdrop|layer_drop|mask_time_prob|mask_feature_prob|drop_path_rate|^jitter|apply_spec_augment")
 """Of training, by which a layer is skipped or a mask is drawn that is longer than a short sequence."""
@@ -140,9 +166,11 @@ def _shrunk_value(
 ) -> Any:
     if isinstance(value, Mapping):
         if key.endswith("rope_parameters") or key == "rope_scaling":
-            return _shrunk_rope(value) if level == Level.TINY else value
+            return _shrunk_rope(value, WIDTHS[level].head) if level in WIDTHS else value
         is_config = "model_type" in value or key.endswith("_config")
         return _shrunk_dict(value, level, ids, vocabulary, is_nested=True) if is_config else value
+    if value is None and level in WIDTHS and (key in ABSENT or key == "head_dim"):
+        return ABSENT.get(key, WIDTHS[level].head)
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return False if NO_CHANCE.search(key) and value is True else value
     if NO_CHANCE.search(key) and isinstance(value, float):
@@ -159,14 +187,17 @@ def _shrunk_value(
 
 
 def _shrunk_int(key: str, value: int, default: Mapping[str, Any], level: Level) -> int:
-    if level <= Level.NARROW_IMAGES and re.search(r"image_size$|^input_image_size$|^img_size$|^pretrain_image_size$", key):
+    if level <= Level.SMALL_IMAGES and re.search(r"image_size$|^input_image_size$|^img_size$|^pretrain_image_size$", key):
         return image_size(value, default.get("patch_size"))
+    heads = default.get(re.sub(KEY_HEADS, "attention_heads", key))
+    if level in WIDTHS and re.search(KEY_HEADS, key) and isinstance(heads, int) and 1 < value < heads:
+        return HEADS // 2
     rules = [*LAYER_RULES]
-    if level <= Level.NARROW_IMAGES:
+    if level <= Level.SMALL_IMAGES:
         rules += SIZE_RULES
-    if level == Level.TINY:
+    if level in WIDTHS:
         rules += WIDTH_RULES
-    return next((rule(value) for pattern, rule in rules if re.search(pattern, key)), value)
+    return next((rule(value, WIDTHS.get(level, WIDTHS[Level.NARROW])) for pattern, rule in rules if re.search(pattern, key)), value)
 
 
 def image_size(size: int, patch: Any) -> int:
@@ -182,17 +213,17 @@ def _shrunk_list(key: str, values: list[Any], default: Mapping[str, Any], level:
         return [values[index] for index in kept]
     if not values or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return values
-    if level <= Level.NARROW_IMAGES and re.search(r"image_size$", key):
+    if level <= Level.SMALL_IMAGES and re.search(r"image_size$", key):
         return [image_size(value, default.get("patch_size")) for value in values]
     if re.search(r"depths$|blocks_per_stage$|num_blocks$", key):
         return [min(value, LAYERS) for value in values]
     if LAYER_INDICES.search(key) and (depth := _new_depth(default, kept)) is not None:
         return sorted({min(value, depth - 1) for value in values})
-    if level == Level.TINY and re.search(r"heads$|num_heads|num_attention_heads", key):
+    if level in WIDTHS and re.search(r"heads$|num_heads|num_attention_heads", key):
         return [max(1, value // values[0]) for value in values]
     is_width = re.search(r"hidden_sizes|embed_dims?$|conv_dim$|embed_dim_per_stage|decoder_hidden_sizes", key)
-    if level == Level.TINY and is_width:
-        return [max(STAGE_WIDTH, value * STAGE_WIDTH // values[0]) for value in values]
+    if level in WIDTHS and is_width and "stage_out_channels" not in default:
+        return [max(WIDTHS[level].stage, value * WIDTHS[level].stage // values[0]) for value in values]
     return values
 
 
@@ -204,17 +235,17 @@ def _shrunk_id(value: int, ids: dict[int, int], vocabulary: int | None) -> int:
     return ids.setdefault(value, limit - 1 - len(ids) % (limit // 2))
 
 
-def _shrunk_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
+def _shrunk_rope(rope: Mapping[str, Any], head: int) -> dict[str, Any]:
     new: dict[str, Any] = {}
     for key, value in rope.items():
         if isinstance(value, Mapping):
-            new[key] = _shrunk_rope(value)
+            new[key] = _shrunk_rope(value, head)
         elif key == "mrope_section":
-            rotated = int(HEAD_DIM * rope.get("partial_rotary_factor", 1.0)) // 2
+            rotated = int(head * rope.get("partial_rotary_factor", 1.0)) // 2
             rest = len(value) - 1
             new[key] = [max(rotated - rest, 0), *[min(1, rotated)] * rest][: len(value)]
         elif key in ("short_factor", "long_factor"):
-            new[key] = list(value)[: HEAD_DIM // 2]
+            new[key] = list(value)[: head // 2]
         else:
             new[key] = value
     return new

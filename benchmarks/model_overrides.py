@@ -1,0 +1,29 @@
+"""Fields of small configs that the rules of `tiny_configs` get wrong, by model type and path of a field."""
+
+from typing import Any
+
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+"""Rotations of heads of 8 features by time, height and width."""
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "bridgetower": {"vision_config.num_attention_heads": 4},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": MROPE, "sliding_attention": MROPE}},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
+    "granite_speech5_ctc": {"encoder_config.context_size": 16},
+    "granite_speech5_encoder": {"context_size": 16},
+    "glm5_next_text": {"index_topk": 16},
+    "glm5_next": {"text_config.index_topk": 16},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2},
+    "granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": [[0, 0]]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "mamba2": {"head_dim": 16, "num_heads": 4},
+    "mistral4": {"head_dim": 8},
+    "ernie4_5_vl_moe_text": {"rope_parameters": {**MROPE, "mrope_section": [1, 1, 2]}},
+}
+for _name in ("glm4v", "glm46v", "glm4v_moe", "glm_image", "glm_ocr", "glmga", "hunyuan_vl", "paddleocr_vl"):
+    OVERRIDES[_name] = {"text_config.rope_parameters": MROPE}
+for _name in ("glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text", "hunyuan_vl_text", "paddleocr_vl_text"):
+    OVERRIDES[_name] = {"rope_parameters": MROPE}
