@@ -19,6 +19,8 @@ BATCH = 2
 TOKENS = 8
 REAL_TOKENS = 5
 """Of the second sequence, where it is padded."""
+LONGER = 64
+"""Of vectors that are steps of audio."""
 GRID = 4
 """Patches on a side, of a model that takes them flattened."""
 MAX_STEPS = 256
@@ -53,12 +55,31 @@ def _extras(taken: Any, wanted: list[str]) -> list[list[str]]:
     others = [
         [name for name in group if name in taken and name not in wanted]
         for group in (
-            ("input_ids",), ("pixel_values",), ("input_ids", "pixel_values"), ("input_features",), ("input_values",),
-            ("inputs_embeds",), ("input_ids", "bbox"), ("input_ids", "bbox", "pixel_values"), ("encoder_hidden_states",),
-            ("audio_values",), ("input_ids", "input_features"), ("input_ids", "input_values"), ("pixel_values_videos",),
-            ("hidden_states",), ("input_ids", "pixel_values", "decoder_input_ids"), ("decoder_inputs_embeds",),
-            ("grid_thw",), ("image_grid_thw",), ("input_features_mask",), ("padding_mask",), ("input_ids", "qformer_input_ids"),
-            ("input_values", "pixel_values_videos"), ("input_ids", "pixel_values_videos"), ("decoder_input_values",),
+            ("input_ids",),
+            ("pixel_values",),
+            ("input_ids", "pixel_values"),
+            ("input_features",),
+            ("input_values",),
+            ("inputs_embeds",),
+            ("input_ids", "bbox"),
+            ("input_ids", "bbox", "pixel_values"),
+            ("encoder_hidden_states",),
+            ("audio_values",),
+            ("input_ids", "input_features"),
+            ("input_ids", "input_values"),
+            ("pixel_values_videos",),
+            ("hidden_states",),
+            ("input_ids", "pixel_values", "decoder_input_ids"),
+            ("decoder_inputs_embeds",),
+            ("target_sizes",),
+            ("grid_thw",),
+            ("image_grid_thw",),
+            ("input_features_mask",),
+            ("padding_mask",),
+            ("input_ids", "qformer_input_ids"),
+            ("input_values", "pixel_values_videos"),
+            ("input_ids", "pixel_values_videos"),
+            ("decoder_input_values",),
             ("future_values", "past_time_features", "past_observed_mask", "future_time_features"),
         )
     ]
@@ -122,10 +143,29 @@ def _all(config: Any, names: tuple[str, ...]) -> list[Any]:
 
 
 WIDTHS = ("hidden_size", "d_model", "n_embd", "embed_dim", "hidden_dim", "dim", "embedding_size", "encoder_hidden_size")
-FEATURES = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_dim", "input_feat_size", "mel_dim",
-            "input_channels", "n_mel_bins", "feature_projection_input_dim", "input_size")
+FEATURES = (
+    "num_mel_bins",
+    "feature_size",
+    "input_feat_per_channel",
+    "n_mels",
+    "input_dim",
+    "input_feat_size",
+    "mel_dim",
+    "input_channels",
+    "n_mel_bins",
+    "feature_projection_input_dim",
+    "input_size",
+)
 CHANNELS = ("num_channels", "in_channels", "in_chans", "image_channels", "input_channels")
-SIDES = ("image_size", "img_size", "input_image_size", "pretrain_image_size", "crop_size", "max_image_size", "resolution")
+SIDES = (
+    "image_size",
+    "img_size",
+    "input_image_size",
+    "pretrain_image_size",
+    "crop_size",
+    "max_image_size",
+    "resolution",
+)
 
 
 USUAL_BINS = (80, 128)
@@ -168,6 +208,11 @@ class Makers:
             if mask in new and "input_features" in new:
                 given = new["input_features"]
                 new[mask] = torch.ones(BATCH, _length("input_features", given, self.config), dtype=torch.bool)
+        if "mask" in new and "hidden_states" in new:
+            new["mask"] = torch.ones(*new["hidden_states"].shape[:2], dtype=torch.bool)
+        if "target_sizes" in new:
+            patch = _first(self.config, ("patch_size",), 16)
+            new["pixel_values"] = self.normal(1, 3, patch, patch * BATCH * GRID * GRID)
         if "grid_thw" in new and isinstance(new.get("hidden_states", new.get("pixel_values")), Tensor):
             name = "hidden_states" if "hidden_states" in new else "pixel_values"
             new[name] = self.flat_patches(new[name])
@@ -185,25 +230,35 @@ class Makers:
 
     def ids(self) -> list[Tensor]:
         """Return tokens that are no special ones."""
-        sizes = [size for size in _all(self.config, ("vocab_size", "text_vocab_size")) if isinstance(size, int) and size > 0]
+        sizes = [
+            size for size in _all(self.config, ("vocab_size", "text_vocab_size")) if isinstance(size, int) and size > 0
+        ]
         limit = min(sizes, default=32)
         special = {
-            value for key, value in _flat(self.config) if isinstance(value, int) and ("token" in key or key.endswith("_id"))
+            value
+            for key, value in _flat(self.config)
+            if isinstance(value, int) and ("token" in key or key.endswith("_id"))
         }
         words = [word for word in range(limit) if word not in special] or [0]
         drawn = torch.randint(len(words), (BATCH, TOKENS), generator=self.generator)
         ids = torch.tensor(words)[drawn]
         books = _first(self.config, ("num_codebooks", "num_channels"), 1)
-        return [ids, ids[..., None].expand(-1, -1, books), ids.repeat_interleave(books, dim=0)] if books and "input_ids" in (
-            self.taken
-        ) and "codebook" in str(type(self.config).__name__ + str(vars(self.config))).lower() else [ids]
+        return (
+            [ids, ids[..., None].expand(-1, -1, books), ids.repeat_interleave(books, dim=0)]
+            if books
+            and "input_ids" in (self.taken)
+            and "codebook" in str(type(self.config).__name__ + str(vars(self.config))).lower()
+            else [ids]
+        )
 
     def images(self) -> list[Tensor]:
         """Return pixels, of a video too where the model has frames."""
         channels = _first(self.config, CHANNELS, 3)
         channels = channels if isinstance(channels, int) else 3
         side = _first(self.config, SIDES, 64)
-        height, width = (side, side) if isinstance(side, int) else (tuple(side)[-2:] if len(side) > 1 else (*side, *side))
+        height, width = (
+            (side, side) if isinstance(side, int) else (tuple(side)[-2:] if len(side) > 1 else (*side, *side))
+        )
         if isinstance(height, list | tuple):
             height, width = height
         images = [self.normal(BATCH, channels, height, width)]
@@ -216,14 +271,20 @@ class Makers:
 
     def videos(self) -> list[Tensor]:
         """Return pixels of videos."""
-        return [image for image in self.images() if image.ndim == 5] + [image for image in self.images() if image.ndim == 3]
+        return [image for image in self.images() if image.ndim == 5] + [
+            image for image in self.images() if image.ndim == 3
+        ]
 
     def patch_features(self) -> int:
         """Return how many numbers a flattened patch has."""
         patch = _first(self.config, ("patch_size", "spatial_patch_size"), 16)
         area = patch * patch if isinstance(patch, int) else math.prod(patch)
         channels = _first(self.config, CHANNELS, 3)
-        return area * (channels if isinstance(channels, int) else 3) * (getattr(self.config, "temporal_patch_size", None) or 1)
+        return (
+            area
+            * (channels if isinstance(channels, int) else 3)
+            * _first(self.config, ("temporal_patch_size", "patch_temporal"), 1)
+        )
 
     def flat_patches(self, images: Tensor) -> Tensor:
         """Return the patches of two images in a row, as `grid_thw` counts them: as vectors, or as images of their own."""
@@ -233,8 +294,10 @@ class Makers:
             return self.normal(count, self.patch_features())
         channels = self.patch_features() // (patch * patch)
         shapes = {5: (1, count, channels, patch, patch), 3: (count, channels, patch, patch)}
-        return self.normal(*shapes[images.ndim]) if images.ndim in shapes and "pixel_values" in self.taken else self.normal(
-            count, self.patch_features()
+        return (
+            self.normal(*shapes[images.ndim])
+            if images.ndim in shapes and "pixel_values" in self.taken
+            else self.normal(count, self.patch_features())
         )
 
     def grids(self) -> list[Tensor]:
@@ -245,10 +308,13 @@ class Makers:
         """Return vectors, one a token; of images too."""
         width = _first(self.config, WIDTHS, 32)
         width = width if isinstance(width, int) else width[0]
-        bins = [bins for bins in _all(self.config, FEATURES) if isinstance(bins, int)] [:1]
+        bins = [bins for bins in _all(self.config, FEATURES) if isinstance(bins, int)][:1]
         return [
-            self.normal(BATCH, TOKENS, width), self.normal(TOKENS, width), self.normal(BATCH, width, TOKENS),
-            *(self.normal(BATCH, TOKENS, own) for own in [*bins, *USUAL_BINS]),
+            self.normal(BATCH, TOKENS, width),
+            self.normal(TOKENS, width),
+            self.normal(BATCH, width, TOKENS),
+            *(self.normal(BATCH, LONGER, own) for own in [*bins, *USUAL_BINS]),
+            *self.images()[:1],
         ]
 
     def features(self) -> list[Tensor]:
@@ -257,23 +323,31 @@ class Makers:
         bins = bins if isinstance(bins, int) else bins[0]
         source = _first(self.config, ("max_source_positions",), None)
         widths = [bins, *(usual for usual in USUAL_BINS if usual != bins)]
-        lengths = [steps for steps in (source and 2 * source, MAX_STEPS, _first(self.config, ("max_length",), None)) if steps]
+        lengths = [
+            steps for steps in (source and 2 * source, MAX_STEPS, _first(self.config, ("max_length",), None)) if steps
+        ]
         made: list[Tensor] = []
         for steps in lengths:
             for width in widths:
                 made += [
-                    self.normal(BATCH, width, steps), self.normal(BATCH, steps, width), self.normal(BATCH, 1, steps, width)
+                    self.normal(BATCH, width, steps),
+                    self.normal(BATCH, steps, width),
+                    self.normal(BATCH, 1, steps, width),
                 ]
         return made
 
     def waveforms(self) -> list[Tensor]:
         """Return waveforms, with and without a channel, and spectrograms under their name."""
-        strides = _first(self.config, ("conv_stride", "upsampling_ratios", "downsampling_ratios", "encoder_rates"), (320,))
+        strides = _first(
+            self.config, ("conv_stride", "upsampling_ratios", "downsampling_ratios", "encoder_rates"), (320,)
+        )
         hop = math.prod(strides) if isinstance(strides, list | tuple) else 320
         samples = max(hop, 64) * 12
         channels = _first(self.config, ("audio_channels",), 1)
         return [
-            self.normal(BATCH, samples), self.normal(BATCH, channels, samples), *self.features(),
+            self.normal(BATCH, samples),
+            self.normal(BATCH, channels, samples),
+            *self.features(),
         ]
 
     def series(self) -> list[Tensor]:
@@ -333,7 +407,9 @@ MAKERS: dict[str, Callable[[Makers], list[Any]]] = {
     "past_values": Makers.series,
     "past_observed_mask": Makers.observed,
     "past_time_features": Makers.times,
-    "future_time_features": lambda makers: [makers.normal(BATCH, 8, getattr(makers.config, "num_time_features", 0) or 1)],
+    "future_time_features": lambda makers: [
+        makers.normal(BATCH, 8, getattr(makers.config, "num_time_features", 0) or 1)
+    ],
     "future_values": Makers.futures,
     "past_values_padding": lambda makers: [torch.zeros(BATCH, makers.series()[0].shape[1], dtype=torch.long)],
     "freq": lambda makers: [torch.zeros(BATCH, 1, dtype=torch.long)],
@@ -341,10 +417,17 @@ MAKERS: dict[str, Callable[[Makers], list[Any]]] = {
     # Of another length than the encoder's: attention across the two is then known by its shape.
     "decoder_input_ids": lambda makers: [ids[:, :-2] for ids in makers.ids()],
     "flattened_patches": lambda makers: [
-        torch.cat([torch.ones(BATCH, TOKENS, 2), makers.normal(BATCH, TOKENS, makers.config.patch_embed_hidden_size)], -1)
+        torch.cat(
+            [torch.ones(BATCH, TOKENS, 2), makers.normal(BATCH, TOKENS, makers.config.patch_embed_hidden_size)], -1
+        )
     ],
     "decoder_input_values": lambda makers: [makers.normal(BATCH, TOKENS, _first(makers.config, ("num_mel_bins",), 80))],
     "spatial_shapes": lambda makers: [torch.full((BATCH, 2), GRID)],
+    "task_inputs": Makers.ids,
+    "target_sizes": lambda makers: [torch.full((BATCH, 2), GRID)],
+    "pixel_position_ids": lambda makers: [
+        torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)
+    ],
     "pixel_attention_mask": lambda makers: [torch.ones(BATCH, GRID * GRID, dtype=torch.long)],
 }
 SUFFIXES: dict[str, Callable[[Makers], list[Any]]] = {

@@ -152,9 +152,13 @@ def _own_classes(config_class: type[PreTrainedConfig]) -> tuple[list[type[PreTra
             why = _line(error)
             continue
         found += [
-            model for model in vars(modeling).values()
-            if inspect.isclass(model) and issubclass(model, PreTrainedModel) and model.__module__ == modeling.__name__
-            and model.config_class is config_class and not model.__name__.endswith("PreTrainedModel")
+            model
+            for model in vars(modeling).values()
+            if inspect.isclass(model)
+            and issubclass(model, PreTrainedModel)
+            and model.__module__ == modeling.__name__
+            and model.config_class is config_class
+            and not model.__name__.endswith("PreTrainedModel")
         ]
     return found, why
 
@@ -366,11 +370,14 @@ def check_target(target: Target, attentions: tuple[str, ...]) -> list[Finding]:
             continue
         plain = Plain(model, target.inputs)
         findings += [
-            Finding(target.name, implementation, attention, *check_attention(plain, attention)) for attention in attentions
+            Finding(target.name, implementation, attention, *check_attention(plain, attention))
+            for attention in attentions
         ]
     if not findings:
         plain = Plain(target.model, target.inputs)
-        findings = [Finding(target.name, "own", attention, *check_attention(plain, attention)) for attention in attentions]
+        findings = [
+            Finding(target.name, "own", attention, *check_attention(plain, attention)) for attention in attentions
+        ]
     return findings
 
 
@@ -391,7 +398,8 @@ def check_attention(plain: Plain, attention: str) -> tuple[str, str]:
         wrong = _first_wrong(_difference if is_alignment else _not_finite, pairs)
         stage = "training"
         wrong = wrong or next(
-            (wrong for inputs in plain.trained_inputs if (wrong := wrong_step(model, inputs, is_aligned=is_alignment))), ""
+            (wrong for inputs in plain.trained_inputs if (wrong := wrong_step(model, inputs, is_aligned=is_alignment))),
+            "",
         )
         stage = "unpatch"
         if not wrong and is_alignment:
@@ -448,8 +456,10 @@ def _difference(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
         other = after[path]
         if own.shape != other.shape or own.dtype != other.dtype:
             return f"{path[1:]} is {other.dtype} {list(other.shape)}, not {own.dtype} {list(own.shape)}"
-        if not torch.equal(own.nan_to_num() if own.is_floating_point() else own,
-                           other.nan_to_num() if other.is_floating_point() else other):
+        if not torch.equal(
+            own.nan_to_num() if own.is_floating_point() else own,
+            other.nan_to_num() if other.is_floating_point() else other,
+        ):
             gap = (own.double() - other.double()).abs().max().item()
             return f"{path[1:]} by {gap:.2g} of {own.double().abs().max().item():.2g}"
     return ""
@@ -458,7 +468,12 @@ def _difference(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
 def _not_finite(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
     """Return an output that was finite and is not."""
     for path, tensor in after.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all() and path in before and before[path].isfinite().all():
+        if (
+            tensor.is_floating_point()
+            and not tensor.isfinite().all()
+            and path in before
+            and before[path].isfinite().all()
+        ):
             return f"{path[1:]} is not finite"
     return ""
 

@@ -48,10 +48,6 @@ OUTCOMES = (*WRONG, "refused", "runs", "equal")
 STATUSES = ("built", "not buildable", "no model")
 
 
-
-
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 1 if anything is wrong."""
     options = _parsed(argv)
@@ -119,7 +115,9 @@ def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dic
             if report is not None or is_late:
                 job.process.kill()
             job.process.join()
-            why = f"no result in {options.seconds:.0f} s" if is_late else f"its process ended with {job.process.exitcode}"
+            why = (
+                f"no result in {options.seconds:.0f} s" if is_late else f"its process ended with {job.process.exitcode}"
+            )
             yield {**(report or _unchecked(job.model_type, why)), "seconds": round(seconds, 1)}
 
 
@@ -135,7 +133,14 @@ def _started(model_type: str, options: argparse.Namespace) -> Job:
 
 
 def _unchecked(model_type: str, why: str) -> dict[str, Any]:
-    return {"model_type": model_type, "status": "not buildable", "reason": why, "level": "", "findings": [], "unbuilt": {}}
+    return {
+        "model_type": model_type,
+        "status": "not buildable",
+        "reason": why,
+        "level": "",
+        "findings": [],
+        "unbuilt": {},
+    }
 
 
 def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], memory: int) -> None:
@@ -218,13 +223,18 @@ def markdown(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) ->
                     key = (finding["target"], f"{finding['outcome']}: {finding['reason']}")
                     reasons.setdefault(key, []).append(f"{finding['attention']} ({finding['implementation']})")
             lines += [
-                f"- {report['model_type']}, {target}, {', '.join(of)}: {reason}" for (target, reason), of in reasons.items()
+                f"- {report['model_type']}, {target}, {', '.join(of)}: {reason}"
+                for (target, reason), of in reasons.items()
             ]
     lines += ["", "## Not built", ""]
-    lines += [f"- {report['model_type']}: {report['reason']}" for report in reports if report["status"] == "not buildable"]
+    lines += [
+        f"- {report['model_type']}: {report['reason']}" for report in reports if report["status"] == "not buildable"
+    ]
     lines += [
         f"- {report['model_type']}, {name}: {why}"
-        for report in reports if report["status"] == "built" for name, why in report["unbuilt"].items()
+        for report in reports
+        if report["status"] == "built"
+        for name, why in report["unbuilt"].items()
     ]
     return "\n".join([*lines, ""])
 

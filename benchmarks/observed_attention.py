@@ -25,7 +25,9 @@ def observing() -> Iterator[Counter[str]]:
 
         def observed(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
             outputs = function(module, query, key, value, *args, **kwargs)
-            counts[_kind(outputs[0], query, value, lambda new: function(module, query, key, new, *args, **kwargs)[0])] += 1
+            counts[
+                _kind(outputs[0], query, value, lambda new: function(module, query, key, new, *args, **kwargs)[0])
+            ] += 1
             counts[GROUPED] += query.shape[1] != key.shape[1]
             return outputs
 

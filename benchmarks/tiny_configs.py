@@ -15,6 +15,8 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 HEADS = 4
 LAYERS = 2
+WINDOW, MIN_WINDOWS = 2, 16
+"""Patches on the side of a window, and of an image of stages that halve it three times."""
 VOCABULARY = 128
 POSITIONS = 64
 EXPERTS = 4
@@ -92,36 +94,59 @@ WIDTH_RULES: tuple[Rule, ...] = (
     (r"^(mamba_)?n_groups$", _at_most(1)),
     (r"^coordinate_size$", lambda value, widths: min(value, widths.hidden // 8)),
     (r"^shape_size$", lambda value, widths: min(value, widths.hidden // 4)),
-    (r"kernel|stride|num_channels|in_chans|audio_channels|image_channels|num_(mel_)?bins|mel_dim|_window|size_per_patch",
-     _kept),
-    (r"mlp_ratio|conv_dim$|patch|image|scale|spatial|temporal|time_step|groups|feature_size|input_size|bucket|embeddings",
-     _kept),
+    (
+        r"kernel|stride|num_channels|in_chans|audio_channels|image_channels|num_(mel_)?bins|mel_dim|_window|size_per_patch",
+        _kept,
+    ),
+    (
+        r"mlp_ratio|conv_dim$|patch|image|scale|spatial|temporal|time_step|groups|feature_size|input_size|bucket|embeddings",
+        _kept,
+    ),
     (r"mamba_d_head$|mamba_head_dim$", lambda value, widths: min(value, 2 * widths.head)),
     (r"qk_head_dim$", lambda _, widths: 2 * widths.head),
-    (r"head_dim$|d_kv$|^dim_head$|qk_(nope|rope)_head_dim|kv_channels|head_size$|^d_head$|rotary_dim$", lambda value, widths: min(value, widths.head)),
+    (
+        r"head_dim$|d_kv$|^dim_head$|qk_(nope|rope)_head_dim|kv_channels|head_size$|^d_head$|rotary_dim$",
+        lambda value, widths: min(value, widths.head),
+    ),
     (r"lora_rank$|low_rank", _at_most(8)),
-    (r"intermediate|ffn|feed_?forward|mlp_dim|^d_ff$|^d_inner|linear_units|mlp_hidden|ff_dim", lambda value, widths: min(value, widths.feed_forward)),
+    (
+        r"intermediate|ffn|feed_?forward|mlp_dim|^d_ff$|^d_inner|linear_units|mlp_hidden|ff_dim",
+        lambda value, widths: min(value, widths.feed_forward),
+    ),
     (KEY_HEADS, lambda value, _: min(value, HEADS)),
     (r"attention_heads$|(^|_)n?u?m?_?heads?$|^n_heads?$|attn_heads|value_heads|key_heads|num_heads", _at_most(HEADS)),
-    (r"hidden_size|hidden_dim|d_model|embed|_dim$|^dim$|width|n_embd|projection|proj_size|_channels$|output_size|hidden|"
-     r"_size_global|units$|^channels$|conv_dim|num_filters", lambda value, widths: min(value, widths.hidden)),
+    (
+        r"hidden_size|hidden_dim|d_model|embed|_dim$|^dim$|width|n_embd|d_latents|projection|proj_size|_channels$|output_size|hidden|"
+        r"_size_global|units$|^channels$|conv_dim|num_filters",
+        lambda value, widths: min(value, widths.hidden),
+    ),
 )
 """Numbers of features and of heads."""
 
 ABSENT: dict[str, int] = {
-    "vocab_size": VOCABULARY, "prediction_length": 8, "num_key_value_heads": HEADS, "n_routed_experts": EXPERTS,
-    "pad_token_id": 0, "mask_token_id": 4,
+    "vocab_size": VOCABULARY,
+    "prediction_length": 8,
+    "num_key_value_heads": HEADS,
+    "n_routed_experts": EXPERTS,
+    "pad_token_id": 0,
+    "mask_token_id": 4,
 }
 """Of fields that are None by default, where a model cannot be made of that."""
 
 ID = re.compile(r"(token_id|token_index|_index|_ids?|_idx|_id_\w+)$")
 LAYER_INDICES = re.compile(r"(index|indices|indexes|idx|idxs|_layers|_ids|return_idx|blocks|layer_id)$")
-NO_CHANCE = re.compile(r"layerdrop|layer_drop|mask_time_prob|mask_feature_prob|drop_path_rate|^jitter|apply_spec_augment")
+NO_CHANCE = re.compile(
+    r"layerdrop|layer_drop|mask_time_prob|mask_feature_prob|drop_path_rate|^jitter|apply_spec_augment"
+)
 """Of training, by which a layer is skipped or a mask is drawn that is longer than a short sequence."""
-DERIVED = frozenset({"per_layer_config", "stage_names", "out_features", "transformers_version", "architectures", "id2label", "label2id"})
+DERIVED = frozenset(
+    {"per_layer_config", "stage_names", "out_features", "transformers_version", "architectures", "id2label", "label2id"}
+)
 
 
-def shrunk(config_class: type[PreTrainedConfig], level: Level, overrides: Mapping[str, Any] | None = None) -> PreTrainedConfig:
+def shrunk(
+    config_class: type[PreTrainedConfig], level: Level, overrides: Mapping[str, Any] | None = None
+) -> PreTrainedConfig:
     """Return a small config of a class.
 
     Args:
@@ -161,7 +186,12 @@ def _shrunk_dict(
 
 
 def _shrunk_value(
-    key: str, value: Any, default: Mapping[str, Any], level: Level, ids: dict[int, int], vocabulary: int | None,
+    key: str,
+    value: Any,
+    default: Mapping[str, Any],
+    level: Level,
+    ids: dict[int, int],
+    vocabulary: int | None,
     kept: list[int] | None,
 ) -> Any:
     if isinstance(value, Mapping):
@@ -181,14 +211,18 @@ def _shrunk_value(
         return value
     if ID.search(key):
         return _shrunk_id(value, ids, vocabulary)
-    if kept is not None and _is_depth(key) and value == _depth(default):
-        return len(kept)
+    if _is_depth(key) and value == _depth(default):
+        return _new_depth(default, kept)
     return _shrunk_int(key, value, default, level)
 
 
 def _shrunk_int(key: str, value: int, default: Mapping[str, Any], level: Level) -> int:
-    if level <= Level.SMALL_IMAGES and re.search(r"image_size$|^input_image_size$|^img_size$|^pretrain_image_size$", key):
-        return image_size(value, default.get("patch_size"))
+    if level <= Level.SMALL_IMAGES and re.search(
+        r"image_size$|^input_image_size$|^img_size$|^pretrain_image_size$", key
+    ):
+        return image_size(value, default.get("patch_size"), MIN_WINDOWS if _is_windowed(default) else 0)
+    if level <= Level.SMALL_IMAGES and key == "window_size" and _is_windowed(default):
+        return WINDOW
     heads = default.get(re.sub(KEY_HEADS, "attention_heads", key))
     if level in WIDTHS and re.search(KEY_HEADS, key) and isinstance(heads, int) and 1 < value < heads:
         return HEADS // 2
@@ -197,16 +231,26 @@ def _shrunk_int(key: str, value: int, default: Mapping[str, Any], level: Level) 
         rules += SIZE_RULES
     if level in WIDTHS:
         rules += WIDTH_RULES
-    return next((rule(value, WIDTHS.get(level, WIDTHS[Level.NARROW])) for pattern, rule in rules if re.search(pattern, key)), value)
+    return next(
+        (rule(value, WIDTHS.get(level, WIDTHS[Level.NARROW])) for pattern, rule in rules if re.search(pattern, key)),
+        value,
+    )
 
 
-def image_size(size: int, patch: Any) -> int:
-    """Return the side of a small image: some patches of `patch` pixels, and no more than `size`."""
+def _is_windowed(default: Mapping[str, Any]) -> bool:
+    """Tell whether stages attend in windows, which get larger than an image of few patches."""
+    return "window_size" in default and "depths" in default
+
+
+def image_size(size: int, patch: Any, least: int = 0) -> int:
+    """Return the side of a small image: some patches of `patch` pixels, `least` or more, and no more than `size`."""
     side = patch if isinstance(patch, int) else patch[0] if isinstance(patch, list | tuple) and patch else 4
-    return min(size, max(32, side * (4 if side <= 16 else 2)))
+    return min(size, max(32, side * max(least, 4 if side <= 16 else 2)))
 
 
-def _shrunk_list(key: str, values: list[Any], default: Mapping[str, Any], level: Level, kept: list[int] | None) -> list[Any]:
+def _shrunk_list(
+    key: str, values: list[Any], default: Mapping[str, Any], level: Level, kept: list[int] | None
+) -> list[Any]:
     if kept is not None and len(values) == _depth(default) and not LAYER_INDICES.search(key):
         return [values[index] for index in kept]
     if kept is not None and len(values) == _depth(default) and all(value in (0, 1) for value in values):
@@ -214,9 +258,13 @@ def _shrunk_list(key: str, values: list[Any], default: Mapping[str, Any], level:
     if not values or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return values
     if level <= Level.SMALL_IMAGES and re.search(r"image_size$", key):
-        return [image_size(value, default.get("patch_size")) for value in values]
+        windows = MIN_WINDOWS if _is_windowed(default) else 0
+        return [image_size(value, default.get("patch_size"), windows) for value in values]
     if re.search(r"depths$|blocks_per_stage$|num_blocks$", key):
         return [min(value, LAYERS) for value in values]
+    if key == "out_indices" and _depth(default) is not None:
+        depth = _new_depth(default, kept) or 0
+        return list(range(depth - len(values) + 1, depth + 1))
     if LAYER_INDICES.search(key) and (depth := _new_depth(default, kept)) is not None:
         return sorted({min(value, depth - 1) for value in values})
     if level in WIDTHS and re.search(r"heads$|num_heads|num_attention_heads", key):
@@ -260,19 +308,24 @@ def _depth(default: Mapping[str, Any]) -> int | None:
 
 
 def _new_depth(default: Mapping[str, Any], kept: list[int] | None) -> int | None:
+    """Return how many layers are kept: as many as the model puts out the states of, at least."""
     if kept is not None:
         return len(kept)
-    depth = _depth(default)
-    return None if depth is None else min(depth, LAYERS)
+    depth, out = _depth(default), default.get("out_indices")
+    return None if depth is None else min(depth, max(LAYERS, len(out) if isinstance(out, list | tuple) else 0))
 
 
 def _kept_layers(default: Mapping[str, Any]) -> list[int] | None:
     """Return the indices of layers to keep, so that each kind of layer is there; None if all layers are of one kind."""
     depth = _depth(default)
     kinds = [
-        value for key, value in default.items()
-        if depth and isinstance(value, list | tuple) and len(value) == depth
-        and (re.search(r"types?$|layer", key)) and all(isinstance(item, str | int) for item in value)
+        value
+        for key, value in default.items()
+        if depth
+        and isinstance(value, list | tuple)
+        and len(value) == depth
+        and (re.search(r"types?$|layer", key))
+        and all(isinstance(item, str | int) for item in value)
     ]
     if not kinds or depth is None:
         return None
