@@ -396,17 +396,17 @@ def check_attention(plain: Plain, attention: str) -> tuple[str, str]:
         after = [run(model, inputs) for inputs in plain.inputs]
         pairs = list(zip(plain.outputs, after, strict=False))
         wrong = _first_wrong(_difference if is_alignment else _not_finite, pairs)
-        stage = "training"
-        wrong = wrong or next(
-            (wrong for inputs in plain.trained_inputs if (wrong := wrong_step(model, inputs, is_aligned=is_alignment))),
-            "",
-        )
         stage = "unpatch"
         if not wrong and is_alignment:
+            # Before the training, in which norms of batches note what they see.
             alignattn.unpatch(model)
-            model.eval()
             again = [run(model, inputs) for inputs in plain.inputs]
             wrong = _first_wrong(_difference, list(zip(plain.outputs, again, strict=False)), "after unpatch: ")
+            alignattn.patch(model, attention)
+        stage = "training"
+        wrong = wrong or next(
+            (wrong for inputs in plain.trained_inputs if (wrong := wrong_step(model, inputs, is_aligned=is_alignment))), ""
+        )
     except AlignAttnError as error:
         return _refusal(plain, str(error)) if stage == "patch" else (LATE, f"in {stage}: {error}")
     except Exception as error:
