@@ -13,6 +13,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "llama4_vision_model": {"intermediate_size": 128},
     "lilt": {"hidden_size": 48, "num_attention_heads": 4},
     "cohere_compass_text": {"rope_parameters": {"full_attention": MROPE, "sliding_attention": MROPE}},
+    "cohere_compass": {"text_config.rope_parameters": {"full_attention": MROPE, "sliding_attention": MROPE}},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
     "granite_speech5_ctc": {"encoder_config.context_size": 16},
@@ -26,6 +29,17 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mamba2": {"head_dim": 16, "num_heads": 4},
     "mistral4": {"head_dim": 8},
     "ernie4_5_vl_moe_text": {"rope_parameters": {**MROPE, "mrope_section": [1, 1, 2]}},
+}
+RESNET: dict[str, Any] = {
+    "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1],
+    "layer_type": "basic",
+}  # fmt: skip
+"""A backbone for those whose own is one of timm."""
+for _name in ("detr", "conditional_detr", "dab-detr", "table-transformer"):
+    OVERRIDES[_name] = {"backbone_config": {**RESNET, "out_features": ["stage4"]}, "use_timm_backbone": False}
+OVERRIDES["deformable_detr"] = {
+    "backbone_config": {**RESNET, "out_features": ["stage2", "stage3", "stage4"]},
+    "use_timm_backbone": False,
 }
 for _name in ("glm4v", "glm46v", "glm4v_moe", "glm_image", "glm_ocr", "glmga", "hunyuan_vl", "paddleocr_vl"):
     OVERRIDES[_name] = {"text_config.rope_parameters": MROPE}

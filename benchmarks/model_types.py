@@ -4,17 +4,18 @@
 
 For each type it builds a small model with random weights, and for each attention it tells one of:
 
-    equal           aa-ct: in evaluation the outputs equal those before the patch, to the bit; the alignment loss and all
-                    gradients of a training step are finite, and `unpatch` gives the model back
+    equal           aa-ct: in evaluation the outputs equal those before the patch, to the bit, and after `unpatch`, too;
+                    the alignment loss and all gradients of a training step are finite
     runs            qvi, entmax15: the patched model runs, its outputs and all gradients are finite
-    refused         `patch` refuses the model; a reason that the judge's own measurement contradicts is told apart
+    refused         `patch` refuses the model
+    contradicted    `patch` refuses the model for a reason that the judge's own measurement contradicts
     refused late    `patch` takes the model, and a forward or a step of training is refused
     differs         an output differs, or something is not finite
     traceback       anything else is raised
 
-Each type runs in a process of its own with limits of memory and time. A line of `model_types.jsonl` in the output folder
-holds what was found of a type; a run that was ended goes on where it was. Types of which no small model can be built are
-listed with the reason. `model_types.md` there is the table. Nothing is loaded but the installed packages.
+Each type runs in a process of its own with limits of memory and time. A line of `model_types.jsonl` in the output
+folder holds what was found of a type; a run that was ended goes on where it was. `model_types.md` there is the table,
+with the reasons, and with the types of which no small model can be built. Nothing is loaded but the installed packages.
 """
 
 import argparse
@@ -99,7 +100,7 @@ class Job:
 
 
 def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Check types, some at a time; give the report of each when it is there, which tells also of a process that died."""
+    """Check types, some at a time; give the report of each, also of one whose process died."""
     waiting, running = list(reversed(types)), []
     while waiting or running:
         while waiting and len(running) < options.jobs:

@@ -1,8 +1,8 @@
-"""Small configs of any model type of transformers, made from its default config by rules about the names of its fields.
+"""Small configs of any model type of transformers, made from its default config by rules about the names of fields.
 
-A config is shrunk at four levels. The first makes everything small; the later ones keep the widths, the images, and in the
-end all of the default, for types whose sizes depend on one another in ways that no name tells. Nested configs are shrunk
-by the same rules, and as all widths become one number, the parts of a model fit together again.
+There are several levels. The first makes everything small; the later ones keep widths, images, and in the end all of
+the default, for types whose sizes depend on one another in ways that no name tells. Nested configs are shrunk by the same
+rules, and as all widths become one number, the parts of a model fit together again.
 """
 
 import re
@@ -125,6 +125,7 @@ WIDTH_RULES: tuple[Rule, ...] = (
 
 ABSENT: dict[str, int] = {
     "vocab_size": VOCABULARY,
+    "num_experts_per_tok": 2,
     "prediction_length": 8,
     "num_key_value_heads": HEADS,
     "n_routed_experts": EXPERTS,

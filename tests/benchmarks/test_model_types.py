@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from made_inputs import candidates, padded
-from model_checks import Plain, check_attention, tensors_of
+from model_checks import Plain, check_attention
 from model_types import RESULTS, TABLE, by_target, main, markdown, read_results, summary, worst
 from observed_attention import BIDIRECTIONAL, CAUSAL, CROSS, GROUPED, contradiction, observing
+from small_models import tensors_of
 from tiny_configs import Level, config_class_of, image_size, shrunk
 from transformers import AutoModel, BertModel, PreTrainedModel
 
