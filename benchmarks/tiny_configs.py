@@ -1,8 +1,8 @@
 """Small configs of any model type of transformers, made from its default config by rules about the names of fields.
 
 There are several levels. The first makes everything small; the later ones keep widths, images, and in the end all of
-the default, for types whose sizes depend on one another in ways that no name tells. Nested configs are shrunk by the same
-rules, and as all widths become one number, the parts of a model fit together again.
+the default, for types whose sizes depend on one another in ways that no name tells. Nested configs are shrunk by the
+same rules, and as all widths become one number, the parts of a model fit together again.
 """
 
 import re
