@@ -14,6 +14,9 @@ BATCH = 2
 TOKENS = 8
 REAL_TOKENS = 5
 """Of the second sequence, where it is padded."""
+SHORTER = 48
+"""Steps of features, of a model that has few positions."""
+
 LONGER = 64
 """Of vectors that are steps of audio."""
 GRID = 4
@@ -228,7 +231,9 @@ class Makers:
         named = [own for own in _all(self.config, FEATURES) if isinstance(own, int)]
         widths = list(dict.fromkeys([bins, *named[:3], *USUAL_BINS]))
         lengths = [
-            steps for steps in (source and 2 * source, MAX_STEPS, first_of(self.config, ("max_length",), None)) if steps
+            steps
+            for steps in (source and 2 * source, MAX_STEPS, SHORTER, first_of(self.config, ("max_length",), None))
+            if steps
         ]
         made: list[Tensor] = []
         for steps in lengths:

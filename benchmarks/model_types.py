@@ -23,6 +23,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 import warnings
@@ -42,6 +43,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 RESULTS, TABLE = "model_types.jsonl", "model_types.md"
 GIB = 2**30
+PATIENCE = 10
+"""Seconds waited for a second of processor time: a busy machine is no finding."""
+LEAST_SECONDS = 6
+"""That are waited for, however low the limit is."""
 WRONG = ("traceback", "differs", "refused late", "contradicted")
 """What must not be, worst first."""
 OUTCOMES = (*WRONG, "refused", "runs", "equal")
@@ -75,7 +80,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--types", nargs="+", help="model types (default: all)")
     parser.add_argument("--attentions", nargs="+", default=list(ATTENTIONS), help="names that alignattn.patch takes")
     parser.add_argument("--jobs", type=int, default=1, help="types at a time")
-    parser.add_argument("--seconds", type=float, default=180, help="limit of time of a type")
+    parser.add_argument("--seconds", type=int, default=120, help="limit of processor time of a type")
     parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory of a type")
     parser.add_argument("--output_dir", type=Path, default=Path("model_types"), help="folder of results")
     parser.add_argument("--again", action="store_true", help="run types that the results hold, too")
@@ -108,7 +113,7 @@ def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dic
         wait([job.receiver for job in running], timeout=1)
         for job in list(running):
             seconds = time.monotonic() - job.started
-            is_late = seconds > options.seconds
+            is_late = seconds > PATIENCE * max(options.seconds, LEAST_SECONDS)
             if not (is_late or job.receiver.poll()):
                 continue
             running.remove(job)
@@ -116,17 +121,21 @@ def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dic
             if report is not None or is_late:
                 job.process.kill()
             job.process.join()
-            why = (
-                f"no result in {options.seconds:.0f} s" if is_late else f"its process ended with {job.process.exitcode}"
-            )
+            why = f"no result in {seconds:.0f} s" if is_late else end_of_process(job.process.exitcode)
             yield {**(report or _unchecked(job.model_type, why)), "seconds": round(seconds, 1)}
+
+
+def end_of_process(code: int | None) -> str:
+    """Return why a process ended that sent no report."""
+    reasons = {-signal.SIGXCPU: "the limit of processor time is reached", -signal.SIGKILL: "its process was killed"}
+    return reasons.get(code, f"its process ended with code {code}") if code is not None else "its process runs on"
 
 
 def _started(model_type: str, options: argparse.Namespace) -> Job:
     # By fork: what this process has loaded need not be loaded by each type; no model is.
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    arguments = (sender, model_type, tuple(options.attentions), options.memory_gib * GIB)
+    arguments = (sender, model_type, tuple(options.attentions), options.memory_gib * GIB, options.seconds)
     process = context.Process(target=_check, args=arguments)
     process.start()
     sender.close()
@@ -144,8 +153,10 @@ def _unchecked(model_type: str, why: str) -> dict[str, Any]:
     }
 
 
-def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], memory: int) -> None:
+def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], memory: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, resource.RLIM_INFINITY))
     # What libraries print is no result: warnings of a type that is built by no checkpoint.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

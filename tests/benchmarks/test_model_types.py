@@ -184,3 +184,9 @@ def test_a_run_goes_on_where_it_was_and_tells_of_a_process_that_died(tmp_path: P
     assert reports["bert"]["status"] == "built"
     assert reports["t5"]["status"] == "not buildable"
     assert f"{BertModel.__name__} | equal" in (tmp_path / TABLE).read_text(encoding="utf-8")
+
+
+def test_a_type_ends_at_its_limit_of_processor_time(tmp_path: Path) -> None:
+    main(["--output_dir", str(tmp_path), "--types", "bert", "--seconds", "0"])
+
+    assert "processor time" in read_results(tmp_path / RESULTS)["bert"]["reason"]
