@@ -240,12 +240,14 @@ def _captured(model: PreTrainedModel, path: str, inputs: Inputs) -> Inputs | Non
         return None
     finally:
         hook.remove()
-    named = {} if not caught else {name: value for name, value in caught[0].items() if _is_plain(value)}
+    if not caught or any(isinstance(value, dict) for value in caught[0].values()):
+        return None  # Masks by kind of layer, which are made for one attention implementation.
+    named = {name: value for name, value in caught[0].items() if _is_plain(value)}
     return named if any(isinstance(value, Tensor) for value in named.values()) else None
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, Tensor | bool | int | float | str | list | tuple | dict)
+    return value is None or isinstance(value, Tensor | bool | int | float | str | list | tuple)
 
 
 def line(error: BaseException) -> str:
