@@ -199,10 +199,11 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(
             f"a part of {name} uses transformers' attention interface and another does not: patch one of the parts"
         )
-    if not all(EAGER in own_functions(layer.module) for layer in layers):
+    without = [layer.module for layer in layers if EAGER not in own_functions(layer.module)]
+    if without:
         raise AlignAttnError(
-            f"{slots} needs transformers' attention interface, and {type(layers[0].module).__name__} of {name} does "
-            "not use it: choose an alignment alone"
+            f"{slots} is reached by transformers' attention interface, which {type(without[0]).__name__} of {name} does "
+            "not call: choose an alignment alone"
         )
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:

@@ -429,7 +429,7 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
         mask: the mask that the attention receives. None: all tokens are real. `[B, n]`: nonzero at real tokens (flash
             attention). `[B, n, n]` or `[B, 1 or H, n or 1, n]`, bool or added to the scores (SDPA and eager
             attention). A `BlockMask` (flex attention). A `CrossMask`. The edges of a graph, whose nodes are all real.
-        batch: B, where the mask is the same for all samples.
+        batch: B, where the mask is the same for all samples, or for the windows of all images (Swin).
 
     Raises:
         AlignAttnError: if the mask has another shape.
@@ -439,8 +439,8 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
     if isinstance(mask, CrossMask):
         return mask.query, mask.key
     real = _diagonal_of_blocks(mask) if isinstance(mask, BlockMask) else _diagonal(mask)
-    if batch is not None and len(real) == 1 < batch:
-        real = real.expand(batch, -1)
+    if batch is not None and len(real) != batch:
+        real = real.repeat(batch // len(real), 1)
     return real, real
 
 
