@@ -27,6 +27,7 @@ from alignattn.patching.sizes import check_counts
 from alignattn.runs.lora import check_targets
 from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
+from alignattn.runs.precision import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.tasks import Task, TokenClassification
@@ -83,6 +84,8 @@ def check_before_rows(options: RunOptions) -> None:
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+    weights = type_of_weights(arguments, config)
+    check_precision(options, weights)
     auto_class = AutoModel if options.task is None else kind_of(options.task).auto_class
     try:
         with torch.device("meta"):
@@ -90,6 +93,7 @@ def check_before_rows(options: RunOptions) -> None:
     except Exception:
         # What it says of a config is said of the checkpoint, which is loaded otherwise.
         return
+    check_memory(options, model, weights)
     patch(model, arguments.attention_config)
     check_targets(model, arguments)
 
@@ -137,7 +141,8 @@ def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> Bu
         assert rows.train is not None
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
-    model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
+    kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
+    model = load_checkpoint(name, kind.auto_class, with_slots=False, **kwargs)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
