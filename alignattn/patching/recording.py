@@ -20,6 +20,7 @@ from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.cross_mask import CrossMask, Mask
 from alignattn.attention.edges import Edges
+from alignattn.patching.optimizer_check import warn_of_untrained_networks
 from alignattn.support.errors import AlignAttnError
 
 
@@ -380,7 +381,8 @@ _NO_BACKWARD = -1
 _COLLECTORS: weakref.WeakSet[Collector] = weakref.WeakSet()
 
 
-def _end_step(*_: Any) -> None:
+def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    warn_of_untrained_networks(optimizer, _COLLECTORS)
     for collector in list(_COLLECTORS):
         collector.end_step()
 

@@ -29,6 +29,7 @@ from alignattn.runs.head_classes import keep_classes, named_classes
 from alignattn.runs.lora import check_targets
 from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
+from alignattn.runs.precision import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.tasks import Task, TokenClassification
@@ -85,6 +86,8 @@ def check_before_rows(options: RunOptions) -> None:
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+    weights = type_of_weights(arguments, config)
+    check_precision(options, weights)
     auto_class = AutoModel if options.task is None else kind_of(options.task).auto_class
     try:
         with torch.device("meta"):
@@ -92,6 +95,7 @@ def check_before_rows(options: RunOptions) -> None:
     except Exception:
         # What it says of a config is said of the checkpoint, which is loaded otherwise.
         return
+    check_memory(options, model, weights)
     patch(model, arguments.attention_config)
     check_targets(model, arguments)
 
@@ -140,7 +144,8 @@ def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> Bu
         assert rows.train is not None
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
-    model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
+    kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
+    model = load_checkpoint(name, kind.auto_class, with_slots=False, **kwargs)
     if said := keep_classes(model, name, saved):
         print(said, file=sys.stderr)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
-from alignattn.runs.best_model import OF_THE_TRAINER
+from alignattn.runs.best_checkpoint import OF_THE_TRAINER
 from alignattn.runs.results import RunResult, read_result, score_text
 from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
 from alignattn.runs.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
