@@ -202,8 +202,8 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
     without = [layer.module for layer in layers if EAGER not in own_functions(layer.module)]
     if without:
         raise AlignAttnError(
-            f"{slots} is reached by transformers' attention interface, which {type(without[0]).__name__} of {name} does "
-            "not call: choose an alignment alone"
+            f"{slots} is reached by transformers' attention interface, which {type(without[0]).__name__} of {name} "
+            "does not call: choose an alignment alone"
         )
     base = model.config._attn_implementation
     if base not in IMPLEMENTATIONS:

@@ -134,11 +134,10 @@ def _outputs_of(encoder: nn.Module, inputs: Inputs) -> list[Tensor]:
 
 def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
     """Return the tensors of a forward in evaluation mode, which leaves model and random numbers as they are."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     states = random.getstate(), np.random.get_state()
     try:
-        with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices):
+        with evaluating(model), _unchanged(model), torch.no_grad(), torch.random.fork_rng(devices):
             random.seed(SEED)
             np.random.seed(SEED)
             torch.manual_seed(SEED)
@@ -146,11 +145,26 @@ def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        for buffer, values in buffers:
-            buffer.copy_(values)
     if not outputs:
         raise AlignAttnError(f"{type(model).__name__} returns no tensors to compare")
     return outputs
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Give a model back the attributes and buffers that it had: Swin keeps the window of the last image that it saw."""
+    values = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
+    attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, own, buffers in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for buffer, value in values:
+            buffer.copy_(value)
 
 
 def _tensors_of(outputs: Any) -> Iterator[Tensor]:
