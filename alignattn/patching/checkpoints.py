@@ -13,6 +13,7 @@ import transformers
 from safetensors import safe_open
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -33,6 +34,7 @@ from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
 from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
+from alignattn.patching.saving import LOADER_FIELD, restored_fields
 from alignattn.patching.sizes import check_counts, check_fills
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
@@ -42,6 +44,9 @@ from alignattn.support.network import say_hub
 
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
+
+OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
+"""Those that say how the weights are held, which a config would take for its own."""
 
 DEFAULT_IMPLEMENTATION = "sdpa"
 """What the attention of a function-changing patch stands on if the caller asks for nothing else."""
@@ -131,8 +136,10 @@ def load_checkpoint(
             return _load_adapted(source, adapter, auto_class, hub, kwargs | {"lacking": lacking})
         fields = read_config_fields(name, **hub)
         model_class = saved_class(fields) or auto_class
-        if fields.get("attn_implementation") == LOADING_HINT:
-            kwargs.setdefault("attn_implementation", _implementation_beneath(fields, model_class))
+        if fields.get(LOADER_FIELD) == LOADING_HINT:
+            kwargs.setdefault(LOADER_FIELD, _implementation_beneath(fields, model_class))
+            if kwargs.get("config") is None:
+                kwargs = _with_config(fields, model_class, source, kwargs)
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
             config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
             if hasattr(config, CRF_FIELD) and auto_class is AutoModelForTokenClassification:
@@ -159,13 +166,42 @@ def load_checkpoint(
 
 def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
     """What a function-changing patch stands on, of a checkpoint whose config names our own implementation."""
+    if fields.get("output_attentions"):
+        return "eager"
     # An Auto class does not say it of its models.
     has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
     return DEFAULT_IMPLEMENTATION if has_interface else "eager"
 
 
+def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of `from_pretrained` with the config of a folder that plain transformers refuses."""
+    config_class = getattr(model_class, "config_class", None) or CONFIG_MAPPING[fields["model_type"]]
+    of_config = {name: value for name, value in kwargs.items() if name not in (*FILE_OPTIONS, *OF_WEIGHTS, "config")}
+    plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
+    config, rest = config_class.from_dict(plain, return_unused_kwargs=True, name_or_path=source, **of_config)
+    return {name: value for name, value in kwargs.items() if name in rest or name not in of_config} | {"config": config}
+
+
+def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
+    """Load the config of a model, that of a patch that changes the function too.
+
+    Args:
+        name: as for `load_checkpoint`.
+        **kwargs: as for `AutoConfig.from_pretrained`.
+    """
+    source = model_source(name)
+    fields = read_config_fields(name, **{option: kwargs[option] for option in FILE_OPTIONS if option in kwargs})
+    if fields.get(LOADER_FIELD) == LOADING_HINT:
+        config: PreTrainedConfig = _with_config(fields, None, source, kwargs)["config"]
+    else:
+        config = AutoConfig.from_pretrained(source, **kwargs)
+    return config
+
+
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
-    """Return the fields of a model's config as it is saved; one of a model that nobody could build is refused.
+    """Return the fields of a model's config, those too that a patch hides from plain transformers.
+
+    A config of a model that nobody could build is refused.
 
     Args:
         name: as for `load_checkpoint`.
@@ -177,6 +213,7 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     if file is not None and not isinstance(parse_json(Path(file).read_bytes()), dict):
         raise ValueError(f"{file} holds no fields")
     fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
+    fields = restored_fields(fields)
     check_counts(name, fields)
     return fields
 
@@ -209,7 +246,8 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         **kwargs: as for `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_tokenizer_source(name, kwargs), **kwargs)
+        source, config = _tokenizer_source(name, kwargs), {"config": model.config}
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **config | kwargs)
         vocabulary = tokenizer.get_vocab()
     # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
@@ -322,7 +360,7 @@ def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
         **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     with loading(name):
-        if read_config_fields(name, **hub).get("attn_implementation") == LOADING_HINT:
+        if read_config_fields(name, **hub).get(LOADER_FIELD) == LOADING_HINT:
             _load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
 
 
