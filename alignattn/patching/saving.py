@@ -92,8 +92,15 @@ class PatchedSaving:
 
 
 def is_changed(model: nn.Module) -> bool:
-    """Tell whether layers with slots were removed, added or moved since the patch."""
-    return rows_of(model) != {size: list(range(len(paths))) for size, paths in patch_of(model).paths.items()}
+    """Tell whether layers with slots were removed, added, moved or taken from another model since the patch."""
+    at_patch = {size: list(range(len(paths))) for size, paths in patch_of(model).paths.items()}
+    return rows_of(model) != at_patch or _is_mixed(model)
+
+
+def _is_mixed(model: nn.Module) -> bool:
+    return any(
+        slots.collector is not patch_of(model).collector for slots in model.modules() if isinstance(slots, LayerSlots)
+    )
 
 
 def attention_as_saved(model: Any) -> AttentionConfig:
@@ -123,8 +130,7 @@ def check_loadable(model: Any) -> None:
     Raises:
         AlignAttnError: if so.
     """
-    collectors = {id(slots.collector) for slots in model.modules() if isinstance(slots, LayerSlots)}
-    if collectors != {id(patch_of(model).collector)}:
+    if _is_mixed(model):
         raise AlignAttnError(
             f"layers of this {type(model).__name__} have the slots of another model's patch: call alignattn.unpatch "
             "on both before you move layers, and patch anew"

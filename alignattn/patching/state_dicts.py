@@ -16,7 +16,7 @@ DESCRIPTION = f"{CHILD_NAME}.description"
 """End of the name, in an adapter's file, of a tensor of bytes: JSON that tells what the patch is."""
 
 REMAINING = f"{CHILD_NAME}.of_remaining_layers"
-"""A tensor that is saved where layers were changed after the patch: stacked ones are of the layers as they stood then."""
+"""A tensor that is saved where layers were changed after the patch: stacked ones are of the layers as they stand."""
 
 MEANS = ".means"
 """End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
