@@ -151,7 +151,9 @@ def _claim(patch: CarriedPatch, adapters: dict[str, PeftConfig]) -> None:
     """Have the adapters of a patched model tell of the patch when they are saved; the user's own configs do not."""
     patch.adapters = adapters
     for name, config in adapters.items():
-        if SAVING not in vars(config):
+        if SAVING in vars(config):
+            vars(config)[SAVING].patch = patch
+        else:
             adapters[name] = copy.copy(config)
             vars(adapters[name])[SAVING] = _AdapterConfigSaving(adapters[name], patch)
 

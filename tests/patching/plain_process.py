@@ -1,4 +1,4 @@
-"""Try to load a folder in every way of libraries that know nothing of patches, and write what became of each as JSON."""
+"""Load a folder in every way of libraries that know nothing of patches, and write what became of each as JSON."""
 
 import json
 import sys
@@ -32,9 +32,7 @@ def main(folder: str) -> None:
         ways["SentenceTransformer, sdpa"] = lambda: sentence_transformers.SentenceTransformer(
             folder, model_kwargs=sdpa, device="cpu"
         )
-        ways["CrossEncoder, sdpa"] = lambda: sentence_transformers.CrossEncoder(
-            folder, model_kwargs=sdpa, device="cpu"
-        )
+        ways["CrossEncoder, sdpa"] = lambda: sentence_transformers.CrossEncoder(folder, model_kwargs=sdpa, device="cpu")
     said = {}
     for name, load in ways.items():
         try:
