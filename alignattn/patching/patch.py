@@ -55,6 +55,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     config = AttentionConfig.resolve(attention, **overrides)
     if not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model"):
         patch(model.get_base_model(), config)
+        from alignattn.patching.adapters import carry
+
+        carry(model)
         return model
     if not isinstance(model, PreTrainedModel):
         raise AlignAttnError(

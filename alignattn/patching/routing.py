@@ -54,6 +54,11 @@ def is_ours(implementation: str | None) -> bool:
     return implementation in _BASES
 
 
+def base_of(implementation: str | None) -> str | None:
+    """Return the attention implementation that one of ours stands on; any other is its own."""
+    return _BASES.get(str(implementation), implementation)
+
+
 def check_implementation(module: Any) -> None:
     """Refuse a call of a module with slots whose attention implementation was set after the patch.
 
@@ -146,7 +151,7 @@ def leave_route(model: nn.Module) -> None:
     """Undo `enter_route`."""
     for config in configs_of(model):
         if is_ours(config._attn_implementation):
-            config._attn_implementation_internal = _BASES[config._attn_implementation]
+            config._attn_implementation_internal = base_of(config._attn_implementation)
     for module in model.modules():
         take_slotted_forward(module)
 

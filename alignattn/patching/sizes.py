@@ -66,11 +66,8 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
     saved = _bytes_of_weights(source, hub)
     if saved is None:
         return
-    make = getattr(auto_class, "from_config", None) or auto_class._from_config
-    with torch.device("meta"):
-        model = make(deepcopy(config), attn_implementation="eager")
     # A weight takes a byte at least.
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
     if parameters > saved + MOST_NEW_PARAMETERS:
         raise AlignAttnError(
             f"the config of {name} is of another model than its weights: it describes {parameters:,} parameters, and "
@@ -91,6 +88,18 @@ def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
             with safe_open(file, "pt") as weights:
                 counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
     return [FLOATS[name] for name, _ in counts.most_common() if name in FLOATS]
+
+
+def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
+    """Return the model that a config describes, on the meta device: without weights.
+
+    Args:
+        auto_class: an `AutoModel…` class or a model class of transformers.
+        config: that describes it.
+    """
+    make = getattr(auto_class, "from_config", None) or auto_class._from_config
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return make(deepcopy(config), attn_implementation="eager")
 
 
 def _bytes_of_weights(source: str, hub: Mapping[str, Any]) -> int | None:

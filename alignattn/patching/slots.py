@@ -46,7 +46,7 @@ LOADING_HINT = "load_with_alignattn_from_pretrained"
 plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
 parameters."""
 
-WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model\.model)\.)*")
+WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 
 IN_SEQUENCE = re.compile(r"\d")
@@ -67,7 +67,6 @@ class Patch(nn.Module):
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
         configs: of the model, each with the one that it had before.
-        task_types: by adapter, what its config says it is for.
         hooks: of the model: one by which it loads checkpoints that hold an alignment a layer, and what else it got.
     """
 
@@ -86,7 +85,6 @@ class Patch(nn.Module):
         self.configs: ConfigPairs = []
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
-        self.task_types: dict[str, str | None] = {}
         self.hooks: list[RemovableHandle] = []
         for path, layer in layers.items():
             self.paths.setdefault(str(layer.head_dim), []).append(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
@@ -19,11 +19,13 @@ from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.adapter_files import adapter_fields
 from alignattn.patching.checkpoints import (
     load_checkpoint,
+    load_config,
     load_function_slots,
     load_tokenizer,
     loading,
     read_config_fields,
 )
+from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
 from alignattn.runs.head_classes import keep_classes, named_classes
 from alignattn.runs.lora import check_targets
@@ -116,12 +118,9 @@ def _pretrained_config(arguments: ModelOptions) -> Any:
                 f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
                 f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
             )
-        config = AutoConfig.from_pretrained(source, **hub)
-        if config._attn_implementation == LOADING_HINT:
-            attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
-            check_attention(arguments, attention)
-            # What it is loaded with; its slots come with the patch.
-            config._attn_implementation = None
+        config = load_config(name, **hub)
+        if fields.get(LOADER_FIELD) == LOADING_HINT:
+            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
         _set_config_fields(config, arguments.model_config_fields)
     # Even without weights it takes hours and all memory to build a model of millions of layers.
     check_counts(name, config.to_dict())
