@@ -71,10 +71,11 @@ def check_encoding(encoding: str | None) -> None:
 
 
 def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
-    """Return the text of a file, compressed or not, its line ends as they are, and whether the encoding knows all of it.
+    """Return the text of a file, compressed or not, and whether the encoding knows all of its bytes.
 
-    Bytes that the encoding does not know are lone surrogates, as of `errors="surrogateescape"`, where it has ASCII's
-    letters as single bytes: then the rest of the file can be read. Otherwise a `UnicodeDecodeError` is raised.
+    Line ends are as they are. Bytes that the encoding does not know are lone surrogates, as of
+    `errors="surrogateescape"`, where it has ASCII's letters as single bytes: then the rest of the file can be read.
+    Otherwise a `UnicodeDecodeError` is raised.
 
     Args:
         path: of the file.

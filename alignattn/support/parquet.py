@@ -47,11 +47,16 @@ def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
     rows = 0
     try:
         with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            if len(set(names)) < len(names):
+                raise AlignAttnError(f"{path} names a column twice: {', '.join(names)}; rename one")
             for batch in file.iter_batches():
                 _, found = without_bad_texts(pa.Table.from_batches([batch]))
                 for name, bad in found.items():
                     problems.setdefault(name, {}).update({rows + index: text for index, text in bad.items()})
                 rows += batch.num_rows
+    except AlignAttnError:
+        raise
     except UNREADABLE as error:
         raise AlignAttnError(f"cannot read {path} as PARQUET: {one_line(error)}; correct the file") from error
     return rows, problems
@@ -70,7 +75,7 @@ def without_bad_texts(table: pa.Table) -> tuple[pa.Table, dict[str, dict[int, st
     """
     problems: dict[str, dict[int, str]] = {}
     for place, name in enumerate(table.column_names):
-        column = table[name]
+        column = table.column(place)
         try:
             column.validate(full=True)
         except pa.ArrowInvalid as error:

@@ -50,7 +50,7 @@ def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
         raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; give its --encoding") from error
     columns: dict[str, list[Any]] = {TEXT: [text for text, _ in read], LABEL: [name for _, name in files]}
     rows = file_rows(TextRows(columns), path=folder, is_decoded=all(is_decoded for _, is_decoded in read))
-    problems = rows.value_problems.get(TEXT, {}) | {
+    problems = dict(rows.value_problems.get(TEXT, {})) | {
         index: "it is empty" for index, (text, _) in enumerate(read) if not text.strip()
     }
     return replace(

@@ -73,8 +73,8 @@ def file_rows(rows: TextRows, *, path: Any, is_decoded: bool) -> FileRows:
 def _surrogate(value: Any) -> str | None:
     """The first lone surrogate in a value of JSON."""
     if isinstance(value, str):
-        found = None if value.isascii() else _LONE_SURROGATE.search(value)
-        return found and found[0]
+        match = None if value.isascii() else _LONE_SURROGATE.search(value)
+        return None if match is None else match[0]
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):

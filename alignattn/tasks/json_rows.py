@@ -74,8 +74,9 @@ def _values(path: Path, text: str) -> list[Any]:
         if objection is None:
             return objects
         is_list = text.lstrip().startswith("[")
+        runs_over_lines = bool(objects) and not _stream(text.lstrip().partition("\n")[0])[0]
         has_rows = any(isinstance(value, dict) for value in lines)
-        if isinstance(lines[0], _Unread) and (is_list or objects or not has_rows):
+        if isinstance(lines[0], _Unread) and (is_list or runs_over_lines or not has_rows):
             raise AlignAttnError(f"{path} is not JSON: {whole if is_list else objection}; correct the file")
     return lines
 
@@ -85,7 +86,7 @@ def _rows_of(document: Any) -> list[Any]:
     if isinstance(document, list):
         return document
     if isinstance(document, dict):
-        held = list(document.values())[0] if len(document) == 1 else document.get(LIST_OF_ROWS)
+        held = next(iter(document.values())) if len(document) == 1 else document.get(LIST_OF_ROWS)
         if isinstance(held, list) and all(isinstance(row, dict) for row in held):
             return held
     return [document]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, listing, shown
 from alignattn.tasks.file_rows import TextRows
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
@@ -16,6 +16,9 @@ NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 """That the ending of a name promises."""
+
+SEPARATOR_LINES = frozenset(f"sep={separator}".strip() for separator in NAMES)
+"""That spreadsheets write before the header."""
 
 SNIFFED_ROWS = 200
 """From which the separator is told."""
@@ -47,17 +50,18 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
         suffix: `.csv` or `.tsv`.
     """
     lines = list(io.StringIO(text, newline=""))
+    if lines and lines[0].strip() in SEPARATOR_LINES:
+        lines[0] = ""
     separator = _separator(lines, SEPARATORS[suffix])
     if separator != SEPARATORS[suffix]:
         print(f"{path}: its columns seem to be separated by {NAMES[separator]}", file=sys.stderr)
     with _any_length():
         header, *rows = _without_ends(_parsed(lines, separator, path)) or [[]]
-    if not rows or isinstance(header, str):
-        raise AlignAttnError(
-            f"cannot read the header of {path}: {header}; correct it"
-            if rows
-            else f"{path} is empty: give a file that holds rows"
-        )
+    if isinstance(header, str):
+        raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
+    if not rows:
+        names = f" but for its header ({listing([shown(name) for name in header])})" if header else ""
+        raise AlignAttnError(f"{path} is empty{names}: give a file that holds rows")
     problems: dict[int, str] = {}
     for number, row in enumerate(rows):
         if isinstance(row, str):

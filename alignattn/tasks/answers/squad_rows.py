@@ -5,7 +5,6 @@ from typing import Any
 
 from alignattn.support.errors import shown
 
-
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """What an article calls its paragraphs, and a paragraph its questions."""
 
@@ -22,7 +21,7 @@ def nested_questions(value: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any],
         value: of which `is_nested` is true.
     """
     title = value.get("title")
-    paragraphs = value[PARAGRAPHS] if PARAGRAPHS in value else [value]
+    paragraphs = value.get(PARAGRAPHS, [value])
     for paragraph in paragraphs if isinstance(paragraphs, list) else [paragraphs]:
         questions = paragraph.get(QUESTIONS) if isinstance(paragraph, Mapping) else None
         if not isinstance(questions, list) or not isinstance(paragraph, Mapping):
@@ -41,7 +40,7 @@ def nested_questions(value: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any],
 
 
 def columnar_answers(answers: Any) -> Any:
-    """Return a list of answers, as SQuAD's own files have them, as the two lists of `qa_problem`; others as they are."""
+    """Return a list of answers, as SQuAD's own files have it, as the two lists of `qa_problem`; others as they are."""
     fields = ("text", "answer_start")
     if not isinstance(answers, list):
         return answers

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedConfig
 
 from alignattn.support.errors import AlignAttnError, shown
-from alignattn.tasks.kind import EncodedSplit, Evaluation, name_classes
 from alignattn.tasks.file_rows import FileRows
+from alignattn.tasks.kind import EncodedSplit, Evaluation, name_classes
 from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import graph_of, read_graph

@@ -115,7 +115,7 @@ def _sentences(lines: Iterable[_Line]) -> list[list[_Line]]:
 
 def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) -> list[list[_Line]]:
     tags = {line.columns[-1] for lines in sentences for line in lines if not line.text.startswith("#")}
-    are_entities = bool(tags) and all(map(_OF_ENTITIES.fullmatch, tags))
+    are_entities = bool(tags) and _are_entities(tags)
     comments: list[_Line] = []
     left = []
     for lines in sentences:
@@ -161,7 +161,7 @@ def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]
         return sentences
     lines = [columns for sentence in sentences for columns in sentence]
     tags = {columns[-1] for columns in lines}
-    if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not all(map(_OF_ENTITIES.fullmatch, tags)):
+    if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
         raise AlignAttnError(
             f"{path} has the columns of syntax, as CoNLL-X and CoNLL-U, the last of which holds no tags: keep two of "
             "them, the word and the tag that is to be learnt"
@@ -191,7 +191,7 @@ def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> 
     advice = "the first column must be the word and the last its tag"
     if len(long) > 1 and all(len(set(row)) == 1 for row in long):
         raise AlignAttnError(
-            f"{path}: its first column is the same for all words of each sentence, such as {shown(long[0][0])}: {advice}"
+            f"{path}: its first column is the same throughout each sentence, such as {shown(long[0][0])}: {advice}"
         )
     if words and all(_PART.fullmatch(word) for row in words for word in row):
         raise AlignAttnError(f"{path}: its first column numbers the words, such as {shown(words[0][0])}: {advice}")
