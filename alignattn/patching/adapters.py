@@ -200,7 +200,7 @@ def carry(model: nn.Module) -> None:
         model: with a patch; or a `peft.PeftModel` with prompts around one.
     """
     if hasattr(model, "get_base_model"):
-        _claim(_untyped(model).get_base_model().get_submodule(CHILD_NAME), model.peft_config)
+        _claim(_untyped(model).get_base_model().get_submodule(CHILD_NAME), _untyped(model).peft_config)
         return
     patch_of(model).__class__ = CarriedPatch
     for module in model.modules():

@@ -18,7 +18,7 @@ from alignattn.patching.attach import attach, check_budget, check_model, declare
 from alignattn.patching.families import SERVED, family_of
 from alignattn.patching.probe import attends_causally, can_probe, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
-from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, note_own_functions, own_functions, routed
+from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.support.errors import AlignAttnError
 
@@ -80,7 +80,6 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     if any(family_of(layer.module) for layer in layers):
         patch_of(model).hooks.append(model.register_forward_pre_hook(_refuse_packed, with_kwargs=True))
     try:
-        note_own_functions(model)
         if config.changes_function:
             enter_route(model)
         _check_on_a_device(model)
@@ -213,11 +212,6 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(
             f"{slots} does not fit the attention implementation {base!r} of {name}: load it with attn_implementation="
             f"{' or '.join(map(repr, IMPLEMENTATIONS))}, or choose an alignment alone"
-        )
-    if model.config.output_attentions:
-        raise AlignAttnError(
-            f"{slots} does not fit output_attentions=True in the config of {name}: give it to each call instead, "
-            "model(…, output_attentions=True)"
         )
     reads_queries = [slot for slot in ("score", "value") if getattr(config, slot) in READ_SCALE]
     if reads_queries and any(getattr(layer.module, "scaling", None) == 1 != layer.head_dim for layer in layers):

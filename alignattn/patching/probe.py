@@ -154,15 +154,16 @@ def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Give a model back the attributes and buffers that it had: Swin keeps the window of the last image that it saw."""
     values = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
-    attributes = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    attributes = [vars(module) for module in model.modules()]
+    # Among them the dicts of buffers and of hooks.
+    attributes += [value for own in attributes[:] for value in own.values() if isinstance(value, dict)]
+    contents = [dict(own) for own in attributes]
     try:
         yield
     finally:
-        for module, own, buffers in attributes:
-            vars(module).clear()
-            vars(module).update(own)
-            module._buffers.clear()
-            module._buffers.update(buffers)
+        for own, content in zip(attributes, contents, strict=True):
+            own.clear()
+            own.update(content)
         for buffer, value in values:
             buffer.copy_(value)
 

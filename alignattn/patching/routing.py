@@ -73,7 +73,7 @@ def check_implementation(module: Any) -> None:
         )
 
 
-def note_own_functions(model: nn.Module) -> None:
+def _note_own_functions(model: nn.Module) -> None:
     """Note at each attention module of a model what it attends with."""
     for module in model.modules():
         functions = own_functions(module)
@@ -82,7 +82,7 @@ def note_own_functions(model: nn.Module) -> None:
 
 
 def forget_own_functions(model: nn.Module) -> None:
-    """Undo `note_own_functions`."""
+    """Forget what each attention module of a model attends with."""
     for module in model.modules():
         vars(module).pop(OWN_FUNCTIONS, None)
 
@@ -125,6 +125,7 @@ def enter_route(model: nn.Module) -> None:
     Raises:
         AlignAttnError: if they cannot stand on its attention implementation.
     """
+    _note_own_functions(model)
     for config in configs_of(model):
         name = IMPLEMENTATIONS.get(str(config._attn_implementation))
         if name is not None:

@@ -18,7 +18,7 @@ from alignattn.tasks.drawing import DRAWING_SEED, draw_rows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.labels import say_numbers_read
 from alignattn.tasks.multilabel.task import MultiLabelClassification
-from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
+from alignattn.tasks.sources import hub_origin, own_file, read_hub, read_rows, split_path
 from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.texts.kind import text_problems
@@ -129,7 +129,7 @@ def load_task_files(
 
     Args:
         task: What the rows are of.
-        train_file: As `read_file` takes it.
+        train_file: As `read_rows` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
@@ -139,7 +139,7 @@ def load_task_files(
         The rows; `evaluation` has the one split "validation" or none.
     """
     raw = {
-        name: _RawSplit(read_file(Path(file), cache_dir, encoding=encoding), str(file))
+        name: _read_own(task, Path(file), cache_dir, encoding)
         for name, file in _files(train_file, validation_file).items()
     }
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
@@ -163,7 +163,7 @@ def load_user_rows(
     them, real numbers are a regression. The training file decides; the validation file is read by its classes.
 
     Args:
-        train_file: As `read_file` takes it.
+        train_file: As `read_rows` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         text_columns: One or two columns of text.
         label_column: The column of labels.
@@ -179,10 +179,10 @@ def load_user_rows(
     labels: dict[str, UserLabels] = {}
     for name, file in _files(train_file, validation_file).items():
         origin = str(file)
-        whole = read_file(Path(file), cache_dir, encoding=encoding)
-        dataset = select_columns(whole, [*text_columns, label_column], origin)
+        rows = read_rows(Path(file), cache_dir, encoding=encoding)
+        dataset = select_columns(rows.dataset, [*text_columns, label_column], origin)
         read = read_user_labels(dataset, label_column, origin)
-        problems = dict(read.problems) | text_problems(dataset, text_columns)
+        problems = dict(read.problems) | text_problems(dataset, text_columns) | rows.problems_in(dataset.column_names)
         # The good labels of the training file pose the task: there must be some before it is asked for.
         list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
         labels[name] = read.without(problems)
@@ -305,7 +305,15 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
     if data_dir is None and not task.sources.files:
         return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
     path = own_file(task, name) if data_dir is None else split_path(task, name, data_dir)
-    return _RawSplit(read_file(path, cache_dir), str(path))
+    return _read_own(task, path, cache_dir)
+
+
+def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
+    rows = read_rows(path, cache_dir, encoding=encoding)
+    problems = rows.problems_in(kind_of(task).columns(task))
+    # The good rows tell what the task is: there must be some before it is asked for.
+    list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
+    return _RawSplit(rows.dataset, str(path), problems=problems)
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows[T]:

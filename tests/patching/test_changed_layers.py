@@ -108,9 +108,8 @@ def test_a_layer_may_be_copied(tmp_path):
     saved_and_loaded(model, tmp_path)
 
 
-@pytest.mark.parametrize("preset", ["aa-ct", "sparsemax"])
-def test_a_new_layer_has_no_slots_in_the_folder_either(preset, tmp_path):
-    model = patched(preset=preset)
+def test_a_new_layer_has_no_slots_in_the_folder_either(tmp_path):
+    model = patched(preset="aa-ct")
     model.bert.encoder.layer[1] = BertLayer(model.config).eval()
     assert patch_of(saved_and_loaded(model, tmp_path)).config.layers == (0, 2, 3, 4, 5)
 

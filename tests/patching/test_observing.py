@@ -330,20 +330,15 @@ def test_attentions_of_an_aligned_model_are_those_of_the_plain_one(implementatio
     assert torch.equal(found.logits, expected.logits)
 
 
+@pytest.mark.parametrize("is_asked_by", ["call", "config"])
 @pytest.mark.parametrize("attention", ["qvi", "interaction", "bilinear", "entmax15"])
-def test_slots_return_the_weights_that_they_attend_with(attention):
+def test_slots_return_the_weights_that_they_attend_with(attention, is_asked_by):
     model = tiny_model("bert")
     model.set_attn_implementation("eager")
+    model.config.output_attentions = is_asked_by == "config"
     alignattn.patch(model, attention)
+    asked = {"output_attentions": True} if is_asked_by == "call" else {}
     with torch.no_grad():
-        attentions = model(**tiny_batch(), output_attentions=True).attentions
+        attentions = model(**tiny_batch(), **asked).attentions
     assert len(attentions) == model.config.num_hidden_layers
     torch.testing.assert_close(attentions[0].sum(dim=-1), torch.ones(attentions[0].shape[:-1]))
-
-
-def test_slots_refuse_attentions_asked_for_by_the_config():
-    model = tiny_model("bert")
-    model.set_attn_implementation("eager")
-    model.config.output_attentions = True
-    with pytest.raises(AlignAttnError, match="output_attentions"):
-        alignattn.patch(model, "entmax15")
