@@ -72,14 +72,14 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
                 f"{NAMES[separator].removesuffix('s')} in double quotes"
             )
     values: list[list[str | None]] = [
-        [None] * len(header) if number in problems else [*row, *[""] * (len(header) - len(row))]
+        [None for _ in header] if number in problems else [*row, *[""] * (len(header) - len(row))]
         for number, row in enumerate(rows)
     ]
     named = _named(path, header, values)
-    names = [name for _, name in named]
-    if len(set(names)) < len(names):
-        raise AlignAttnError(f"the header of {path} names a column twice: {', '.join(names)}; rename one")
-    return TextRows({name: [row[index] for row in values] for index, name in named}, problems)
+    names_read = [name for _, name in named]
+    if len(set(names_read)) < len(names_read):
+        raise AlignAttnError(f"the header of {path} names a column twice: {', '.join(names_read)}; rename one")
+    return TextRows({name: [value[index] for value in values] for index, name in named}, problems)
 
 
 def _named(path: Path, header: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[tuple[int, str]]:
