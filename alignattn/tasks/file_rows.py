@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import datasets
+from typing import TYPE_CHECKING, Any
 
 from alignattn.support.errors import AlignAttnError
+
+if TYPE_CHECKING:
+    import datasets
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character, which no encoding can write."""
@@ -38,7 +39,7 @@ class FileRows:
         value_problems: what is wrong with a value that cannot be read, by its column and its row's index.
     """
 
-    dataset: datasets.Dataset
+    dataset: "datasets.Dataset"
     problems: Mapping[int, str] = field(default_factory=dict)
     value_problems: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
@@ -56,6 +57,9 @@ def file_rows(rows: TextRows, *, path: Any, is_decoded: bool) -> FileRows:
         path: of the file, for messages.
         is_decoded: whether the encoding knows all bytes of the file; else surrogates stand for those it does not.
     """
+    # The options know the columns of a folder without waiting for this import.
+    import datasets
+
     value_problems: dict[str, dict[int, str]] = {}
     for name, values in rows.columns.items():
         if _LONE_SURROGATE.search(name):

@@ -60,8 +60,8 @@ def read_separated(path: Path, text: str, suffix: str) -> TextRows:
     if isinstance(header, str):
         raise AlignAttnError(f"cannot read the header of {path}: {header}; correct it")
     if not rows:
-        names = f" but for its header ({listing([shown(name) for name in header])})" if header else ""
-        raise AlignAttnError(f"{path} is empty{names}: give a file that holds rows")
+        alone = f" but for its header ({listing([shown(name) for name in header])})" if header else ""
+        raise AlignAttnError(f"{path} is empty{alone}: give a file that holds rows")
     problems: dict[int, str] = {}
     for number, row in enumerate(rows):
         if isinstance(row, str):

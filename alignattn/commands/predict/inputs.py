@@ -13,7 +13,7 @@ from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.support.parquet import UNREADABLE, open_parquet, without_bad_texts
 from alignattn.tasks import Task
-from alignattn.tasks.file_rows import FileRows, TextRows, file_rows
+from alignattn.tasks.file_rows import FileRows
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sources import read_rows
 from alignattn.tasks.task import CONLL
@@ -109,9 +109,7 @@ def text_source(task: Task, texts: Sequence[str]) -> Source:
             f"{len(texts)}"
         )
     rows = [task.row_of(texts[first : first + count]) for first in range(0, len(texts), count)]
-    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-    # The command line gives bytes that the terminal's encoding does not know as surrogates.
-    return _dataset_source(file_rows(TextRows(columns), path="--text", is_decoded=False), task, "--text", JSON_LINES)
+    return _dataset_source(FileRows(datasets.Dataset.from_list(rows)), task, "--text", JSON_LINES)
 
 
 def _dataset_source(rows: FileRows, task: Task, origin: str, written_as: str) -> Source:
