@@ -12,7 +12,7 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A test that takes an hour hangs and has failed, with what each thread was at; the others go on in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: browser clean demo docs faults gpu lint matrix notebook slow test use
+.PHONY: browser clean demo docs faults gpu lint matrix models notebook slow test use
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
@@ -51,6 +51,11 @@ notebook: $(VENV)/installed
 # make gpu GPU_ARGS="--minutes 9".
 gpu: $(VENV)/installed
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
+
+# What a patch does to small models of every type that transformers knows, in about an hour; ended, it goes on where it
+# was. Its options: make models MODELS_ARGS="--types bert clip --jobs 2".
+models: $(VENV)/installed
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python benchmarks/model_types.py $(MODELS_ARGS)
 
 # What takes too long for CI: the commands of the documentation, one after the other, and the notebook.
 slow: $(VENV)/installed notebook docs

@@ -28,7 +28,7 @@ from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
 from alignattn.attention.edges import Edges
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
-from alignattn.attention.variant import attend_by
+from alignattn.attention.variant import attend_by, attention_with_weights
 from alignattn.support.errors import AlignAttnError
 
 CHILD_NAME = "alignattn"
@@ -124,8 +124,10 @@ def attend(
     dropout = dropout if module.training else 0.0
     own_score: Score | None = getattr(module, "own_score", None)
 
-    def plain() -> tuple[Tensor, Tensor | None]:
+    def plain(wants_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         if own_score is None and not isinstance(pairs, Edges):
+            if wants_weights:
+                return attention_with_weights(query, key, value, pairs_of(pairs), scale=scale, dropout=dropout)
             return F.scaled_dot_product_attention(query, key, value, pairs_of(pairs), dropout, scale=scale), None
         sizes = query.shape[-1], query.shape[1]
         score = own_score or ScaledDot(*sizes)
@@ -151,7 +153,7 @@ def attend_with_weights(
     pairs = _pair_mask(mask, query, key) if isinstance(mask, Tensor) else _checked(mask, query, key)
     own_score: Score | None = getattr(module, "own_score", None)
 
-    def plain() -> tuple[Tensor, Tensor]:
+    def plain(_wants_weights: bool = True) -> tuple[Tensor, Tensor]:
         sizes = query.shape[-1], query.shape[1]
         return attend_by(own_score or ScaledDot(*sizes), Softmax(*sizes), query, key, value, pairs, scale=scale)
 

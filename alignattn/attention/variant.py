@@ -46,6 +46,7 @@ class AttentionVariant(nn.Module):
         mask: Mask | None = None,
         *,
         bias: Tensor | None = None,
+        softcap: float | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
@@ -61,6 +62,7 @@ class AttentionVariant(nn.Module):
                 is one sample; or the masks of keys that are of other tokens.
             bias: what the model adds to scores of any kind, its part of relative positions, `[B, H, n, n]` in the
                 queries' type.
+            softcap: the bound c of a model that caps its scores smoothly, c · tanh(score / c); None if it does not.
             scale: the model's factor of a dot product; 1/sqrt(d) if None.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the weights are wanted; without them a fused kernel may serve.
@@ -76,16 +78,29 @@ class AttentionVariant(nn.Module):
         values = self.value_slot(query, value, values_may_meet)
         score: Score | None = own_score if self.score_slot is None else self.score_slot
         assert score is not None
-        if self.uses_softmax and isinstance(score, DotProduct) and not isinstance(mask, Edges) and not wants_weights:
+        is_fused = self.uses_softmax and isinstance(score, DotProduct) and softcap is None and not wants_weights
+        if is_fused and not isinstance(mask, Edges):
+            assert isinstance(score, DotProduct)
             mapped, factor = score.map_query(query), score.factor(scale)
             pairs = pairs_of(mask)
             pairs = pairs if bias is None else masked_bias(bias, pairs)
             return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
-        if asks_for_kernels() and not self.uses_softmax:
+        if asks_for_kernels() and not self.uses_softmax and softcap is None:
             attended = self._attend_in_kernel(score, query, key, values, mask, bias, scale, dropout, wants_weights)
             if attended is not None:
                 return attended, None
-        return attend_by(score, self.normalizer_slot, query, key, values, mask, bias=bias, scale=scale, dropout=dropout)
+        return attend_by(
+            score,
+            self.normalizer_slot,
+            query,
+            key,
+            values,
+            mask,
+            bias=bias,
+            softcap=softcap,
+            scale=scale,
+            dropout=dropout,
+        )
 
     def _attend_in_kernel(
         self,
@@ -138,6 +153,7 @@ def attend_by(
     mask: Mask | None,
     *,
     bias: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -146,6 +162,7 @@ def attend_by(
         score_edges = partial(score.of_edges, scale=scale)
         return attend_edges(query, key, value, mask, score_edges, normalizer.of_edges, dropout)
     scores = score(query, key, scale)
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     scores = scores if bias is None else scores + bias
     earlier = mask.earlier if isinstance(mask, CrossMask) else None
     weights = normalizer(scores, pairs_of(mask), query, earlier).to(value.dtype)

@@ -2,19 +2,18 @@
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.attach import attach, unpatch
+from alignattn.patching.collecting import collect
+from alignattn.patching.loss import alignment_loss, discard, step_alignments
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
     LOADING_HINT,
     Patch,
     aligned_patches,
-    alignment_loss,
     alignment_parameters,
-    collect,
     function_parameters,
     has_alignment,
     is_patched,
     patch_of,
-    step_alignments,
 )
 
 __all__ = [
@@ -26,6 +25,7 @@ __all__ = [
     "alignment_parameters",
     "attach",
     "collect",
+    "discard",
     "function_parameters",
     "has_alignment",
     "is_patched",

@@ -25,6 +25,9 @@ CONFIG_FIELD = "base_model_name_or_path"
 PREFIX = "base_model.model."
 """Where a `peft.PeftModel` keeps the model that it is around."""
 
+PROMPTS, PREFIX_BESIDE_PROMPTS = "prompt_embeddings", "base_model."
+"""Where prompts are kept in an adapter's file, and where the model is beside them."""
+
 IF_THERE = {"_raise_exceptions_for_missing_entries": False}
 """Keyword arguments of `cached_file` for a file that a folder or Hub id may lack."""
 
@@ -57,7 +60,8 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
         names = frozenset(weights.keys())
         descriptions = [weights.get_tensor(name) for name in names if name.endswith(DESCRIPTION)]
     description = read_description(descriptions[0]) if descriptions else {}
-    return frozenset(name.removeprefix(PREFIX) for name in names), description
+    prefix = PREFIX_BESIDE_PROMPTS if PROMPTS in names else PREFIX
+    return frozenset(name.removeprefix(prefix) for name in names), description
 
 
 def base_model_of(path: str, fields: Mapping[str, Any]) -> str:

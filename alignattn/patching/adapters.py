@@ -1,17 +1,25 @@
 """Adapters of peft around a patched model: its own parameters stay trainable, and are saved with each adapter.
 
-Imported only where peft is installed. peft freezes every parameter that is neither an adapter's nor below an
-`AuxiliaryTrainingWrapper`, and asks those modules what of theirs an adapter's file takes: a patch's modules take that
-class beside their own. They are one set for all adapters of a model.
+Imported only where peft is installed. peft asks every `AuxiliaryTrainingWrapper` what of it an adapter's file takes: a
+patch's modules take that class beside their own. They are one set for all adapters of a model.
+
+Some adapters freeze all of a model but what is theirs by name, and prompts freeze it whole. So the two methods by which
+peft gives a model its adapters leave a patch's parameters as they were before.
 """
 
-from collections.abc import Mapping
+import copy
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from peft.utils.other import AuxiliaryTrainingWrapper
+from peft import PeftConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTuner
+from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.patching.saving import is_changed
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, patch_of
 from alignattn.patching.state_dicts import DESCRIPTION, written_description
 from alignattn.support.errors import AlignAttnError
@@ -20,9 +28,18 @@ LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 """Fields of a model's config that an adapter's own files lack, without which its head cannot be made."""
 
 
-class _Carried(AuxiliaryTrainingWrapper):
-    """What peft asks of a module that is trained beside an adapter, for one that wraps nothing."""
+SAVING = "save_pretrained"
+"""The method that an adapter's config of a patched model replaces."""
 
+
+class _Carried(TrainableTokensWrapper):
+    """What peft asks of a module that is trained beside an adapter, for one that wraps nothing.
+
+    Of all such modules these alone are no adapters' layers in what peft says of a model (`get_model_status`).
+    """
+
+    adapter_layer_names = ()
+    other_param_names = ()
     _adapters: set[str] = set()  # noqa: RUF012 - a class of peft declares it so
     _active_adapter: list[str] = []  # noqa: RUF012 - a class of peft declares it so
     _disable_adapters = False
@@ -72,38 +89,127 @@ class CarriedSlots(LayerSlots, _Carried):
 
 
 class CarriedPatch(Patch, _Carried):
-    """A patch whose choices and parameters every adapter carries."""
+    """A patch whose choices and parameters every adapter carries.
+
+    Attributes:
+        adapters: the configs of the model's adapters by name, once it has some.
+    """
+
+    adapters: Mapping[str, PeftConfig] | None = None
 
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Return what an adapter's file takes of this module's `state_dict`, and the choices."""
         model: Any = self.collector.owner
-        if not hasattr(model, "peft_config"):
+        if self.adapters is None:
             raise AlignAttnError(
                 f"the adapters are of a model that the patched {type(model).__name__} is a part of, and their files "
                 "would not tell: patch the whole model instead (alignattn.unpatch the part first)"
             )
-        adapter = model.peft_config[adapter_name]
-        if adapter.task_type != LOADING_HINT:
-            self.task_types[adapter_name] = adapter.task_type
-        if self.config.changes_function:
-            # Read next, and written into the adapter's config: plain peft refuses a task of this name.
-            adapter.task_type = LOADING_HINT
+        if is_changed(model):
+            raise AlignAttnError(
+                f"layers of this {type(model).__name__} were changed after its patch, and the adapter is of a model "
+                "that has all: save that model without them, and patch and adapt what is loaded from there"
+            )
         config = getattr(model, "config", None)
         fields = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
         description = {
             "attention": self.config.to_dict(),
-            "task_type": self.task_types[adapter_name],
+            "task_type": self.adapters[adapter_name].task_type,
             "labels": {name: fields[name] for name in LABEL_FIELDS if fields.get(name) is not None},
         }
         name = DESCRIPTION.rpartition(".")[2]
         return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}
 
 
+class _AdapterConfigSaving:
+    """The `save_pretrained` of the config of an adapter.
+
+    Args:
+        config: of the adapter.
+        patch: of its model.
+    """
+
+    def __init__(self, config: PeftConfig, patch: CarriedPatch) -> None:
+        self.config = config
+        self.patch = patch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Write the config, of a patch that changes the function with a task that plain peft refuses."""
+        written, model = copy.copy(self.config), self.patch.collector.owner
+        del vars(written)[SAVING]
+        if getattr(model, CHILD_NAME, None) is self.patch and self.patch.config.changes_function:
+            written.task_type = LOADING_HINT
+        written.save_pretrained(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_AdapterConfigSaving":
+        return _AdapterConfigSaving(copy.deepcopy(self.config, memo), memo.get(id(self.patch), self.patch))
+
+
+def _claim(patch: CarriedPatch, adapters: dict[str, PeftConfig]) -> None:
+    """Have the adapters of a patched model tell of the patch when they are saved; the user's own configs do not."""
+    patch.adapters = adapters
+    for name, config in adapters.items():
+        if SAVING in vars(config):
+            vars(config)[SAVING].patch = patch
+        else:
+            adapters[name] = copy.copy(config)
+            vars(adapters[name])[SAVING] = _AdapterConfigSaving(adapters[name], patch)
+
+
+def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module]) -> Callable[..., Any]:
+    """Return a method of peft that gives a model an adapter, and leaves what a patch trains as it was before."""
+
+    @functools.wraps(give)
+    def give_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = model_of(self, *args, **kwargs)
+        carried = [module for module in model.modules() if isinstance(module, _Carried)]
+        trained = {own: own.requires_grad for module in carried for own in module.parameters()}
+        given = give(self, *args, **kwargs)
+        for own, is_trained in trained.items():
+            own.requires_grad_(is_trained)
+        patch = getattr(model, CHILD_NAME, None)
+        if isinstance(patch, CarriedPatch):
+            _claim(patch, self.peft_config)
+        return given
+
+    return give_and_keep
+
+
+def _injected_model(_tuner: BaseTuner, model: nn.Module, *_: Any, **__: Any) -> nn.Module:
+    return model
+
+
+def _prompted_model(peft_model: PeftModel, *_: Any, **__: Any) -> nn.Module:
+    base: nn.Module = peft_model.base_model
+    return base
+
+
+for _owner, _name, _model_of in (
+    (BaseTuner, "inject_adapter", _injected_model),
+    (PeftModel, "_setup_prompt_encoder", _prompted_model),
+):
+    setattr(_owner, _name, _keeping_patches(getattr(_owner, _name), _model_of))
+
+
 def carry(model: nn.Module) -> None:
-    """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model."""
+    """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model.
+
+    Args:
+        model: with a patch; or a `peft.PeftModel` with prompts around one.
+    """
+    if hasattr(model, "get_base_model"):
+        _claim(_untyped(model).get_base_model().get_submodule(CHILD_NAME), _untyped(model).peft_config)
+        return
     patch_of(model).__class__ = CarriedPatch
     for module in model.modules():
         if isinstance(module, LayerSlots):
             module.__class__ = CarriedSlots
+    if isinstance(getattr(model, "peft_config", None), dict):
+        _claim(_untyped(model).get_submodule(CHILD_NAME), _untyped(model).peft_config)
+
+
+def _untyped(model: nn.Module) -> Any:
+    """The model, whose attributes torch would type as tensors and modules."""
+    return model

@@ -16,7 +16,6 @@ from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttenti
 from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import traits_of_config
-from alignattn.patching.families import give_slotted_forward, take_slotted_forward
 from alignattn.patching.folding import check_foldable
 from alignattn.patching.heads import check_plain
 from alignattn.patching.owned_configs import own_configs, return_configs
@@ -29,9 +28,10 @@ from alignattn.patching.projections import (
     features_of,
     names_of,
 )
+from alignattn.patching.routing import forget_own_functions, leave_route
 from alignattn.patching.slots import LOADING_HINT, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
-from alignattn.patching.taps import ProjectionTap, add_tap, remove_tap
+from alignattn.patching.taps import add_tap, remove_tap
 from alignattn.support.errors import AlignAttnError
 
 M = TypeVar("M", bound=nn.Module)
@@ -65,6 +65,8 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     """
     config = AttentionConfig.resolve(attention, **overrides)
     check_model(model)
+    if any(getattr(module, "is_causal", False) for module in model.modules()):
+        raise AlignAttnError(f"{type(model).__name__} attends causally: slots are for bidirectional attention")
     traits = traits_of_config(getattr(model, "config", None))
     for slot, reason in traits.refused.items():
         if slot in config.filled_slots:
@@ -123,11 +125,10 @@ def unpatch(model: M) -> M:
         unpatch(_untyped(model).get_base_model())
         return model
     state, encoder = patch_of(model), _untyped(model)
-    if state.base_implementation is not None:
-        encoder.set_attn_implementation(state.base_implementation)
+    leave_route(model)
+    forget_own_functions(model)
     for module in model.modules():
         remove_tap(module)
-        take_slotted_forward(module)
         if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
             delattr(module, CHILD_NAME)
     for hook in state.hooks:
@@ -159,22 +160,18 @@ def _declared_names(module: nn.Module) -> ProjectionNames | None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model that has slots already, or a part that has, and one that attends causally.
+    """Refuse a model that has slots already, or a part that has.
 
     Raises:
         AlignAttnError: if so.
     """
-    name, config = type(model).__name__, getattr(model, "config", None)
     for module in model.modules():
         if is_patched(module):
             raise AlignAttnError(f"this {type(module).__name__} is patched already: call alignattn.unpatch first")
-    is_decoder = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
-    if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
-        raise AlignAttnError(f"{name} attends causally: alignment attention is for bidirectional encoders")
 
 
 def fill_slots(
-    model: nn.Module, layers: Sequence[AttentionModule], config: AttentionConfig, base_implementation: str | None = None
+    model: nn.Module, layers: Sequence[AttentionModule], config: AttentionConfig, *, is_observed: bool = False
 ) -> None:
     """Give layers of a model their slots, and note it in the model and, where it is one of transformers, its config.
 
@@ -182,7 +179,7 @@ def fill_slots(
         model: that `check_model` does not refuse.
         layers: its attention modules.
         config: the choices.
-        base_implementation: as in `Patch`.
+        is_observed: as in `Patch`.
 
     Raises:
         AlignAttnError: if a projection is no linear layer, or no basis could be folded into those of scope `basis`.
@@ -194,7 +191,7 @@ def fill_slots(
             _check_projection(path, projection, is_folded_into=config.gradient_scope == BASIS)
     # The new networks draw from a generator of their own: the run beside it without them sees the same dropout.
     with torch.random.fork_rng({parameter.device for parameter in model.parameters() if parameter.is_cuda}):
-        state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, base_implementation)
+        state = Patch(model, config, {path_of[id(layer.module)]: layer for layer in layers}, is_observed=is_observed)
         for layer in layers:
             _add_slots(layer, state, path_of[id(layer.module)])
     state.to(next(model.parameters()).device).train(model.training)
@@ -205,6 +202,8 @@ def fill_slots(
 
         carry(model)
     state.hooks.append(model.register_load_state_dict_pre_hook(convert_state_before))
+    if config.alignment is not None:
+        _observe_forwards(model, state, [layer.module for layer in layers])
     if _is_of_transformers(model):
         state.configs = own_configs(model)
         encoder = _untyped(model)
@@ -217,6 +216,21 @@ def fill_slots(
         except AlignAttnError:
             unpatch(model)
             raise
+
+
+def _observe_forwards(model: nn.Module, state: Patch, layers: Sequence[nn.Module]) -> None:
+    """Have the collector know where a forward begins and ends: at each module around all layers.
+
+    A model is not always called by itself: peft and users call the encoder within it.
+    """
+    wanted = {id(layer) for layer in layers}
+    around: nn.Module | None = model
+    while around is not None and id(around) not in wanted:
+        state.hooks.append(around.register_forward_pre_hook(state.collector.begin_forward))
+        state.hooks.append(around.register_forward_hook(state.collector.end_forward, always_call=True))
+        around = next(
+            (child for child in around.children() if wanted <= {id(module) for module in child.modules()}), None
+        )
 
 
 def _check_projection(path: str, projection: nn.Module, *, is_folded_into: bool) -> None:
@@ -234,10 +248,12 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     index = state.paths[str(layer.head_dim)].index(path)
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
-    give_slotted_forward(layer.module)
+    if state.is_observed:
+        state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
+        state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))
     if state.config.alignment is not None:
         for role, projection in layer.projections.items():
-            add_tap(projection, ProjectionTap(state.collector, role, state.config.gradient_scope))
+            add_tap(projection, slots.tap_of(role))
 
 
 def _check_declared(model: nn.Module, layers: Sequence[AttentionModule]) -> None:

@@ -1,7 +1,7 @@
 """The one door by which every checkpoint comes in: what does not fit it is refused, what is odd is said in one line."""
 
-import json
 import logging
+import pickle
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,10 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 import transformers
-from safetensors import safe_open
-from torch import Tensor
+from safetensors import SafetensorError
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -21,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
 from alignattn.attention.config import AttentionConfig
@@ -33,8 +34,9 @@ from alignattn.models.packaged import model_source
 from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
 from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
+from alignattn.patching.saved_slots import FUNCTION_SLOT, is_of_slots, load_slots
+from alignattn.patching.saving import LOADER_FIELD, restored_fields
 from alignattn.patching.sizes import check_counts, check_fills
-from alignattn.patching.state_dicts import convert_state_before
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.json_records import parse_json
 from alignattn.support.library_bars import without_library_bars
@@ -43,15 +45,18 @@ from alignattn.support.network import say_hub
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
 
+OF_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
+"""Those that say how the weights are held, which a config would take for its own."""
+
 DEFAULT_IMPLEMENTATION = "sdpa"
 """What the attention of a function-changing patch stands on if the caller asks for nothing else."""
 
-SLOT_MARKER = f".{CHILD_NAME}."
-"""What the state-dict keys of the slots' own parameters have in common, after a dot."""
+OF_DAMAGE = (SafetensorError, EOFError, RecursionError, pickle.UnpicklingError)
+"""Errors that files alone are the reason of; others may be of what the caller asks for."""
 
-ANY_SLOT = re.compile(re.escape(SLOT_MARKER))
-FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
-"""The same of those that are part of what the model computes."""
+UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument|multiple values for keyword argument")
+DEVICES = re.compile(r"\b(CUDA|HIP|ROCm|XPU|MPS|NVIDIA|GPU|accelerator|device)s?\b", re.IGNORECASE)
+"""What errors say that are of a keyword argument, and of devices."""
 
 POOLER = "pooler."
 """How the names of an encoder's own pooler begin: checkpoints of encoders that were trained without it are whole."""
@@ -80,6 +85,8 @@ def from_pretrained(path: str | Path, auto_class: Any, **kwargs: Any) -> PreTrai
         AlignAttnError: if there is no whole checkpoint at `path`: weights of the encoder are not there, do not fit its
             config or are not finite; or the slots' parameters in it do not fit.
     """
+    if not hasattr(auto_class, "from_pretrained"):
+        raise AlignAttnError(f"{auto_class!r} loads no model: give an AutoModelFor… class or a model class")
     model = load_checkpoint(str(path), auto_class, **kwargs)
     if not is_patched(model) and not model.config.model_type.startswith(MODEL_TYPE_PREFIX):
         logger.warning(
@@ -131,8 +138,11 @@ def load_checkpoint(
             return _load_adapted(source, adapter, auto_class, hub, kwargs | {"lacking": lacking})
         fields = read_config_fields(name, **hub)
         model_class = saved_class(fields) or auto_class
-        if fields.get("attn_implementation") == LOADING_HINT:
-            kwargs.setdefault("attn_implementation", _implementation_beneath(fields, model_class))
+        is_hidden = fields.get(LOADER_FIELD) == LOADING_HINT
+        if is_hidden or (CHILD_NAME in fields and fields.get("output_attentions")):
+            kwargs.setdefault(LOADER_FIELD, _implementation_beneath(fields, model_class))
+        if is_hidden and kwargs.get("config") is None:
+            kwargs = _with_config(fields, model_class, source, kwargs)
         if saved_class(fields) is None and not kwargs.get("trust_remote_code"):
             config = kwargs.get("config") or AutoConfig.from_pretrained(source, **hub)
             if hasattr(config, CRF_FIELD) and auto_class is AutoModelForTokenClassification:
@@ -148,9 +158,9 @@ def load_checkpoint(
         _check_whole(name, model, new, set() if ignore_mismatched_sizes else differing, lacking)
         if with_slots and CHILD_NAME in fields:
             patch(model, AttentionConfig.from_dict(fields[CHILD_NAME]))
-            _load_slots(model, source, hub, kwargs.get("variant"))
+            load_slots(model, source, hub, kwargs.get("variant"))
     _check_finite(name, model)
-    left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not _is_of_slots(weight)}
+    left = {weight for weight in report["unexpected_keys"] if CHILD_NAME not in fields or not is_of_slots(weight)}
     if not reads_pooler:
         new = {weight for weight in new if not _within_encoder(weight, model).startswith(POOLER)}
     _say_odd(name, new, {weight for weight in left if not _is_of_other_head(weight, model)})
@@ -158,14 +168,43 @@ def load_checkpoint(
 
 
 def _implementation_beneath(fields: Mapping[str, Any], model_class: Any) -> str:
-    """What a function-changing patch stands on, of a checkpoint whose config names our own implementation."""
+    """What a patch stands on, of a checkpoint whose config names our own implementation or asks for weights."""
+    if fields.get("output_attentions"):
+        return "eager"
     # An Auto class does not say it of its models.
     has_interface = fields.get("model_type") not in FAMILIES and getattr(model_class, "_supports_sdpa", True)
     return DEFAULT_IMPLEMENTATION if has_interface else "eager"
 
 
+def _with_config(fields: Mapping[str, Any], model_class: Any, source: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of `from_pretrained` with the config of a folder that plain transformers refuses."""
+    config_class = getattr(model_class, "config_class", None) or CONFIG_MAPPING[fields["model_type"]]
+    of_config = {name: value for name, value in kwargs.items() if name not in (*FILE_OPTIONS, *OF_WEIGHTS, "config")}
+    plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
+    config, rest = config_class.from_dict(plain, return_unused_kwargs=True, name_or_path=source, **of_config)
+    return {name: value for name, value in kwargs.items() if name in rest or name not in of_config} | {"config": config}
+
+
+def load_config(name: str, **kwargs: Any) -> PreTrainedConfig:
+    """Load the config of a model, that of a patch that changes the function too.
+
+    Args:
+        name: as for `load_checkpoint`.
+        **kwargs: as for `AutoConfig.from_pretrained`.
+    """
+    source = model_source(name)
+    fields = read_config_fields(name, **{option: kwargs[option] for option in FILE_OPTIONS if option in kwargs})
+    if fields.get(LOADER_FIELD) == LOADING_HINT:
+        config: PreTrainedConfig = _with_config(fields, None, source, kwargs)["config"]
+    else:
+        config = AutoConfig.from_pretrained(source, **kwargs)
+    return config
+
+
 def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
-    """Return the fields of a model's config as it is saved; one of a model that nobody could build is refused.
+    """Return the fields of a model's config, those too that a patch hides from plain transformers.
+
+    A config of a model that nobody could build is refused.
 
     Args:
         name: as for `load_checkpoint`.
@@ -177,6 +216,7 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     if file is not None and not isinstance(parse_json(Path(file).read_bytes()), dict):
         raise ValueError(f"{file} holds no fields")
     fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
+    fields = restored_fields(fields)
     check_counts(name, fields)
     return fields
 
@@ -209,7 +249,8 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
         **kwargs: as for `AutoTokenizer.from_pretrained`.
     """
     with loading(name):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(_tokenizer_source(name, kwargs), **kwargs)
+        source, config = _tokenizer_source(name, kwargs), {"config": model.config}
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **config | kwargs)
         vocabulary = tokenizer.get_vocab()
     # Of a folder without a tokenizer's files transformers makes one that knows nothing else, and does not say so.
     if vocabulary.keys() <= set(tokenizer.all_special_tokens):
@@ -248,13 +289,27 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
     except Exception as error:
         # Of a folder that does not exist transformers speaks as of a Hub id.
         reason = one_line(error)
-        if not isinstance(error, OSError | ValueError):
+        if _is_of_surroundings(error):
+            raise AlignAttnError(f"cannot load the model {name!r}: {reason}") from error
+        if isinstance(error, OF_DAMAGE):
             reason = f"it is damaged ({type(error).__name__}: {reason})"
+        elif not isinstance(error, OSError | ValueError):
+            reason = f"{type(error).__name__}: {reason}"
         if not Path(model_source(name)).exists():
             reason = (
                 f"there is no such folder here, and: {reason}" if HUB_ID.fullmatch(name) else "there is no such folder"
             )
         raise AlignAttnError(f"cannot load the model {name!r}: {reason} (give {choices})") from error
+
+
+def _is_of_surroundings(error: Exception) -> bool:
+    """Tell whether an error is of what is asked for, or installed, or at hand here, and not of the files."""
+    if isinstance(error, ImportError | MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+        return True
+    words = UNKNOWN_KEYWORD if isinstance(error, TypeError) else DEVICES
+    return isinstance(error, TypeError | AssertionError | NotImplementedError | RuntimeError) and bool(
+        words.search(str(error))
+    )
 
 
 def _check_family(name: str, config: PreTrainedConfig, fields: Mapping[str, Any]) -> None:
@@ -322,63 +377,8 @@ def load_function_slots(name: str, model: PreTrainedModel, **hub: Any) -> None:
         **hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     with loading(name):
-        if read_config_fields(name, **hub).get("attn_implementation") == LOADING_HINT:
-            _load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
-
-
-def _load_slots(
-    model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] = ANY_SLOT
-) -> None:
-    expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
-    saved = dict(_saved_slots(path, hub, variant)) if expected else {}
-    convert_state_before(model, saved, "")
-    saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
-    prefix = f"{model.base_model_prefix}."
-    # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
-    saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
-    if saved.keys() != expected.keys():
-        odd = sorted(saved.keys() ^ expected.keys())
-        raise AlignAttnError(
-            f"{path!r} does not hold the parameters of the attention its config names ({len(odd)} differ, such as "
-            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it anew"
-        )
-    model.load_state_dict(saved, strict=False)
-
-
-def _is_of_slots(name: str) -> bool:
-    return SLOT_MARKER in f".{name}"
-
-
-def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
-    if name in expected:
-        return name
-    return name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
-
-
-def _saved_slots(path: str, hub: dict[str, Any], variant: str | None) -> Iterator[tuple[str, Tensor]]:
-    for file in _weight_files(path, hub, variant):
-        with safe_open(file, "pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 - a safe_open handle is not iterable
-                if _is_of_slots(name):
-                    yield name, weights.get_tensor(name)
-
-
-def _weight_files(path: str, hub: dict[str, Any], variant: str | None) -> list[str]:
-    whole = cached_file(path, _of_variant(SAFE_WEIGHTS_NAME, variant), **IF_THERE, **hub)
-    if whole is not None:
-        return [whole]
-    index = cached_file(path, _of_variant(SAFE_WEIGHTS_INDEX_NAME, variant), **IF_THERE, **hub)
-    if index is None:
-        raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
-    file_of = json.loads(Path(index).read_text())["weight_map"]
-    shards = sorted({file for name, file in file_of.items() if _is_of_slots(name)})
-    return [str(cached_file(path, shard, **hub)) for shard in shards]
-
-
-def _of_variant(name: str, variant: str | None) -> str:
-    """The name of a file of weights that `save_pretrained(variant=)` writes: the variant stands before the suffix."""
-    stem, _, suffix = name.rpartition(".")
-    return name if variant is None else f"{stem}.{variant}.{suffix}"
+        if read_config_fields(name, **hub).get(LOADER_FIELD) == LOADING_HINT:
+            load_slots(model, model_source(name), hub, None, FUNCTION_SLOT)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
 from alignattn.patching.projections import DECLARED_POOLED, FUSED
 from alignattn.patching.slots import LayerSlots, Patch
-from alignattn.patching.taps import TappedLinear
 from alignattn.support.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
@@ -120,7 +119,7 @@ def check_plain(path: str, projection: nn.Module) -> None:
     Raises:
         AlignAttnError: if so.
     """
-    if type(projection) not in (nn.Linear, TappedLinear) or "forward" in vars(projection):
+    if type(projection) is not nn.Linear or "forward" in vars(projection):
         if hasattr(projection, "base_layer"):
             raise AlignAttnError(
                 f"{path} has an adapter: merge it first (merge_and_unload), or balance the base and adapt that"

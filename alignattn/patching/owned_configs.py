@@ -1,17 +1,26 @@
-"""The configs of a patched model are its own: other models, such as a twin by `from_config`, may share those it had."""
+"""The configs of a patched model are its own: other models, such as a twin by `from_config`, may share those it had.
+
+So is the way in which it is saved.
+"""
 
 import copy
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 ConfigPairs = list[tuple[PreTrainedConfig, PreTrainedConfig]]
 """Copies of configs, each with what it is a copy of."""
 
+SAVING = "save_pretrained"
+"""The method that a patch replaces in a model."""
+
 
 def own_configs(model: nn.Module) -> ConfigPairs:
-    """Give a model and its modules copies of their configs, those that they share shared as before."""
+    """Give a model and its modules copies of their configs, those that they share shared as before.
+
+    From then on a model of transformers is saved with what its patch is.
+    """
     copies: dict[int, Any] = {}
     pairs: ConfigPairs = []
     for module in model.modules():
@@ -21,11 +30,17 @@ def own_configs(model: nn.Module) -> ConfigPairs:
                 copy.deepcopy(config, copies)
                 pairs.append((copies[id(config)], config))
             module.config = copies[id(config)]
+    if isinstance(model, PreTrainedModel):
+        # Here, for it reads slots, which hold these pairs.
+        from alignattn.patching.saving import PatchedSaving
+
+        setattr(model, SAVING, PatchedSaving(model))
     return pairs
 
 
 def return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
     """Give a model back the configs that it had before `own_configs`, but for those that have changed since."""
+    vars(model).pop(SAVING, None)
     before: dict[int, Any] = {id(own): config for own, config in pairs if own.to_dict() == config.to_dict()}
     for module in model.modules():
         config = vars(module).get("config")

@@ -1,83 +1,267 @@
-"""Find out at a patch what a model gives its attention: small forwards in evaluation mode say it of any family."""
+"""The check at the door: a patched model is compared with the unpatched one on a small input.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+Without a difference that the patch explains, the patch stands; otherwise it is refused.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.config import BASIS
+from alignattn.patching.families import is_slotted
+from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
+from alignattn.patching.projections import features_of
+from alignattn.patching.recording import RecordedCall, real_tokens
+from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
+from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.support.errors import AlignAttnError
 
-PROBED_TOKENS = 6
-"""Of a sequence: enough for a first token that a last one may reach or not."""
+SEED = 0
+"""Of the random numbers that both sides of a comparison draw."""
+
+TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
+"""How far an output may differ by rounding, over its largest value; by the size of a number in bytes. Uncompiled eager
+attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
+
+Inputs = Mapping[str, Tensor]
 
 
-def check_bidirectional(model: PreTrainedModel) -> None:
-    """Refuse a model that attends causally.
+@dataclass(frozen=True)
+class Probe:
+    """What an unpatched model gives for small inputs.
 
-    A model that takes more than ids of tokens cannot be asked so, nor one without weights: it is judged by its calls.
+    Attributes:
+        inputs: without padding, and with it where the model takes a mask.
+        outputs: of the encoder for each, `outputs[i][j]` its j-th tensor.
+    """
+
+    inputs: Sequence[Inputs]
+    outputs: Sequence[Sequence[Tensor]]
+
+
+def probe(model: PreTrainedModel) -> Probe | None:
+    """Return what an unpatched model gives for small inputs; None if no input can be made for it.
 
     Args:
-        model: not patched: slots, as a narrow window, may keep the first token from the last of any model.
+        model: whose weights are in memory.
+    """
+    for inputs in probe_inputs(model):
+        try:
+            return Probe(inputs, [_outputs_of(model.base_model, given) for given in inputs])
+        # The model takes something else, such as pixels beside text. Whatever it raises says nothing of its attention.
+        except Exception:  # noqa: S112 - the next kind of input is tried
+            continue
+    return None
+
+
+def attends_causally(found: Probe) -> bool:
+    """Tell whether no token attends to a later one: of two rows that differ in the last token, the first is equal."""
+    ids, hidden = found.inputs[0].get(IDS), found.outputs[0][0]
+    if ids is None or hidden.shape[:2] != ids.shape:
+        return False
+    return torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1])
+
+
+def can_probe(model: nn.Module) -> bool:
+    """Tell whether the weights of a model are in memory: neither on the meta device nor offloaded by accelerate."""
+    is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
+    return not is_hooked and not any(parameter.is_meta for parameter in model.parameters())
+
+
+def prove(model: PreTrainedModel, found: Probe | None) -> None:
+    """Compare a patched model with what it gave before.
+
+    Args:
+        model: patched. Its alignment records as in training; slots that change its function attend as the plain model
+            does, on their own route.
+        found: of the model before; None if no input could be made. An alignment is then checked projection by
+            projection.
 
     Raises:
-        AlignAttnError: if it does.
+        AlignAttnError: if they differ, if a padded token is taken for a real one, or if the slots refuse a call.
     """
-    ids = _probing_ids(model)
-    hidden = None if ids is None else _last_hidden_state(model, ids)
-    if hidden is not None and torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1]):
+    state = patch_of(model)
+    if found is None:
+        if state.config.changes_function or state.config.alignment is None or state.config.gradient_scope == BASIS:
+            raise AlignAttnError(
+                f"{type(model).__name__} takes inputs that alignattn cannot make, so {state.config.name!r} cannot be "
+                "checked on it: choose an alignment alone"
+            )
+        _prove_projections(model)
+        return
+    for inputs, expected in zip(found.inputs, found.outputs, strict=True):
+        calls: list[RecordedCall] = []
+        # A basis is folded into projections: attention must receive what they give, which its slots see.
+        with _proving(model, calls), routed(model) if state.config.gradient_scope == BASIS else nullcontext():
+            outputs = _outputs_of(model.base_model, inputs)
+            _check_equal(model, expected, outputs)
+        _check_recorded(model, inputs, calls)
+
+
+def prove_at_first_forward(model: PreTrainedModel) -> None:
+    """Compare at the first forward of a patched model: until then its weights are not in memory."""
+    state = patch_of(model)
+
+    def check(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or torch.distributed.is_initialized():
+            return
+        handle.remove()
+        state.collector.is_off = True
+        try:
+            with unrouted(model):
+                expected = _run(lambda: module(*args, **kwargs), model)
+        finally:
+            state.collector.is_off = False
+        with _proving(model, []):
+            outputs = _run(lambda: module(*args, **kwargs), model)
+        _check_equal(model, expected, outputs)
+
+    handle = model.register_forward_pre_hook(check, with_kwargs=True)
+    state.hooks.append(handle)
+
+
+def _outputs_of(encoder: nn.Module, inputs: Inputs) -> list[Tensor]:
+    return _run(lambda: encoder(**inputs), encoder)
+
+
+def _run(forward: Callable[[], Any], model: nn.Module) -> list[Tensor]:
+    """Return the tensors of a forward in evaluation mode, which leaves model and random numbers as they are."""
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    states = random.getstate(), np.random.get_state()
+    try:
+        with evaluating(model), _unchanged(model), torch.no_grad(), torch.random.fork_rng(devices):
+            random.seed(SEED)
+            np.random.seed(SEED)
+            torch.manual_seed(SEED)
+            outputs = list(_tensors_of(forward()))
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    if not outputs:
+        raise AlignAttnError(f"{type(model).__name__} returns no tensors to compare")
+    return outputs
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Give a model back the attributes and buffers that it had: Swin keeps the window of the last image that it saw."""
+    values = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
+    attributes = [vars(module) for module in model.modules()]
+    # Among them the dicts of buffers and of hooks.
+    attributes += [value for own in attributes[:] for value in own.values() if isinstance(value, dict)]
+    contents = [dict(own) for own in attributes]
+    try:
+        yield
+    finally:
+        for own, content in zip(attributes, contents, strict=True):
+            own.clear()
+            own.update(content)
+        for buffer, value in values:
+            buffer.copy_(value)
+
+
+def _tensors_of(outputs: Any) -> Iterator[Tensor]:
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, Mapping | tuple | list):
+        for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
+            yield from _tensors_of(part)
+
+
+@contextmanager
+def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
+    collector = patch_of(model).collector
+    collector.proof = calls
+    try:
+        yield
+    finally:
+        collector.proof = None
+        collector.begin_attention()
+
+
+def _check_equal(model: nn.Module, expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    bases = {config._attn_implementation for config in configs_of(model)}
+    is_exact = all(base in IMPLEMENTATIONS or is_ours(base) for base in bases)
+    is_exact = is_exact and not any(is_slotted(module) for module in model.modules())
+    if len(expected) != len(outputs):
+        difference: float | None = float("inf")
+    else:
+        pairs = zip(expected, outputs, strict=True)
+        difference = max((_difference(*pair, is_exact=is_exact) for pair in pairs), default=0.0)
+    if difference:
         raise AlignAttnError(
-            f"{type(model).__name__} attends causally, no token attends a later one: alignment attention is for "
-            "bidirectional encoders"
+            f"{patch_of(model).config.name!r} would change what {type(model).__name__} computes, by up to "
+            f"{difference:.2g} of an output's largest value: alignattn does not serve this model"
         )
 
 
-def check_calls(model: PreTrainedModel) -> None:
-    """Have the slots of a patched model refuse its calls of attention, if they cannot serve them.
+def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
+    """Return how far two outputs are apart, over the largest value; 0 within the tolerance."""
+    if expected.shape != output.shape:
+        return float("inf")
+    is_same = (expected == output) | ((expected != expected) & (output != output))
+    if is_same.all():
+        return 0.0
+    scale = expected.double().nan_to_num().abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    # A number where the other has none is no rounding.
+    difference = float(
+        ((expected.double() - output.double()) / scale).nan_to_num(nan=float("inf")).abs()[~is_same].max()
+    )
+    return difference if is_exact or not difference <= TOLERANCE[output.element_size()] else 0.0
 
-    Args:
-        model: which is asked as `check_bidirectional` asks.
 
-    Raises:
-        AlignAttnError: of a slot.
-    """
-    ids = _probing_ids(model)
-    if ids is None:
+def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
+    """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
+    if patch_of(model).config.alignment is None:
         return
-    _last_hidden_state(model, ids)
-    # With padding: a mask that is made of it is given to the attention.
-    mask = torch.ones_like(ids)
-    mask[1, -1] = 0
-    _last_hidden_state(model, ids, mask)
+    name = type(model).__name__
+    silent = {path for path, module in model.named_modules() if isinstance(module, LayerSlots)} - {
+        path for path, module in model.named_modules() if any(call.slots is module for call in calls)
+    }
+    if silent:
+        path = min(silent).removesuffix(f".{CHILD_NAME}")
+        raise AlignAttnError(f"{name} computes its output without calling {path}: there is nothing to align")
+    real = padding_of(inputs)
+    for call in calls:
+        given = real_tokens(call.mask, len(call.query))[0]
+        if given is not None and given.shape != call.query.shape[:2]:
+            raise AlignAttnError(
+                f"the attention of {name} receives a mask of {list(given.shape)} for {list(call.query.shape[:2])} "
+                "tokens, which does not tell its padding"
+            )
+        if real is None or real.shape != call.query.shape[:2]:
+            continue
+        if not torch.equal(torch.ones_like(real) if given is None else given, real):
+            raise AlignAttnError(
+                f"the attention of {name} receives no mask that tells its padding, so an alignment would count it"
+            )
 
 
-def _probing_ids(model: PreTrainedModel) -> Tensor | None:
-    """Return two sequences that differ in their last token; None if the model cannot be asked."""
-    vocabulary = getattr(model.config, "vocab_size", 0)
-    device = next(model.parameters()).device
-    if device.type == "meta" or not isinstance(vocabulary, int) or vocabulary < 2:
-        return None
-    pad = getattr(model.config, "pad_token_id", None)
-    first, second = [token for token in range(vocabulary) if token != pad][-2:]
-    ids = torch.full((2, PROBED_TOKENS), second, device=device)
-    ids[1, -1] = first
-    return ids
-
-
-def _last_hidden_state(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) -> Tensor | None:
-    encoder: Any = model.base_model
-    with evaluating(model), torch.no_grad():
-        try:
-            outputs = encoder(input_ids=ids, attention_mask=torch.ones_like(ids) if mask is None else mask)
-        except AlignAttnError:
-            raise
-        except Exception:
-            # It takes something else, as pixels beside text: whatever it raises says nothing of its attention.
-            return None
-    hidden = getattr(outputs, "last_hidden_state", None)
-    return hidden if isinstance(hidden, Tensor) and hidden.shape[:2] == ids.shape else None
+def _prove_projections(model: nn.Module) -> None:
+    """Compare each projection with itself under its hooks, where the model as a whole cannot be asked."""
+    collector = patch_of(model).collector
+    for module in model.modules():
+        slots = module._modules.get(CHILD_NAME)
+        for projection in ((slots.names.of(module) or {}) if isinstance(slots, LayerSlots) else {}).values():
+            weight = next(projection.parameters(), None)
+            width = getattr(projection, "in_features", None)
+            if not features_of(projection) or width is None or weight is None or not weight.is_floating_point():
+                continue
+            states = torch.ones(1, 1, width, dtype=weight.dtype, device=weight.device)
+            collector.is_off = True
+            expected = _run(lambda: projection(states), projection)  # noqa: B023 - it runs at once
+            collector.is_off = False
+            with _proving(model, []):
+                outputs = _run(lambda: projection(states), projection)  # noqa: B023 - it runs at once
+            _check_equal(model, expected, outputs)
 
 
 @contextmanager

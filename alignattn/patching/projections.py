@@ -1,6 +1,7 @@
 """Where models keep the projections of queries and keys."""
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -10,6 +11,13 @@ from alignattn.patching.families import family_of
 from alignattn.support.errors import AlignAttnError
 
 FUSED = "fused"
+
+MASK_ARGUMENT = "attention_mask"
+"""The argument of transformers' attention modules that says which tokens may attend to which."""
+
+HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+"""Attributes of an attention module, or of its config, that hold its number of heads."""
+
 DIRECT_TOLERANCE = 0.02
 """How far queries may be from a multiple of what their projection gave, over their size: half precision rounds."""
 
@@ -111,15 +119,31 @@ def check_direct(name: str, role: str, given: Tensor, received: Tensor) -> None:
         )
 
 
-def attention_modules(model: nn.Module, num_heads: int) -> list[AttentionModule]:
-    """Return the self-attention modules of a model in the order of its layers.
+def attention_modules(model: nn.Module) -> list[AttentionModule]:
+    """Return the attention modules of a model in the order of its layers.
 
     Args:
         model: any model; one that neither `PROJECTIONS` nor `FAMILIES` knows has none.
-        num_heads: heads of each.
     """
     return [
         AttentionModule(module, names, names.of(module) or {}, num_heads)
         for module in model.modules()
         for names in names_of(module)
+        if (num_heads := _heads_of(module, model)) is not None
     ]
+
+
+def _heads_of(module: nn.Module, model: nn.Module) -> int | None:
+    """Return the number of heads that an attention module says it has, or else its config or that of its model."""
+    for source in (module, getattr(module, "config", None), getattr(model, "config", None)):
+        for name in HEAD_COUNTS:
+            count = getattr(source, name, None)
+            if isinstance(count, int):
+                return count
+    return None
+
+
+def position_of_mask(module: nn.Module) -> int | None:
+    """Return the place of the mask among the positional arguments of an attention module, or None if it takes none."""
+    names = list(signature(module.forward).parameters)
+    return names.index(MASK_ARGUMENT) if MASK_ARGUMENT in names else None

@@ -1,17 +1,18 @@
-"""What forwards of a patched model leave behind: queries and keys for the alignment, and on request whole records.
+"""Queries and keys that the forwards of a patched model record for the alignment loss, and on request whole records.
 
 The attention modules of one model share one collector. A call in training adds itself to a linked list: nothing that
-`torch.compile` would guard on tells how many there are, and nothing stays on the modules.
+`torch.compile` guards on tells how many calls there are, and nothing stays on the modules.
 """
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alignattn.attention.alignment.base import Alignment, sum_of
@@ -19,6 +20,7 @@ from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.cross_mask import CrossMask, Mask
 from alignattn.attention.edges import Edges
+from alignattn.patching.optimizer_check import warn_of_untrained_networks
 from alignattn.support.errors import AlignAttnError
 
 
@@ -85,24 +87,75 @@ class Recording:
 Sides = tuple[Tensor | None, Tensor | None]
 """The masks of queries and of keys."""
 
+AttentionMask = Mask | BlockMask
+"""What attention modules receive as a mask: what `alignattn.attend` takes, or a mask of any attention implementation of
+transformers (`real_tokens`)."""
 
-class RecordedCall:
-    """One attention call of a training forward, and the one before it.
+MASKED_BELOW = -1e4
+"""A number added to a score masks the pair from here on: transformers adds the lowest of the type, older code this."""
+
+
+class ForwardPass:
+    """One forward of a model, as the calls that belong to it know it.
 
     Attributes:
-        query: `[B, n, H * d]`, as the projection gave it, with the gradient that the alignment's scope wants.
-        key: `[B, m, H * d]`, likewise.
-        mask: as the attention received it, or None.
-        slots: of the module that called, a `LayerSlots`.
-        previous: the call before; the end of the list is None.
+        reached: the node of its graph that a backward pass went through last; None before.
     """
 
-    def __init__(self, query: Any, key: Any, mask: Tensor | CrossMask | None, slots: Any, previous: Any = None) -> None:
+    def __init__(self) -> None:
+        self.reached: Any = None
+
+    def watch(self, node: Any) -> None:
+        """Note when a backward pass goes through a node of a custom function."""
+
+        def note(*_: Any) -> None:
+            self.reached = node
+
+        node.register_hook(note)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a backward pass freed its graph, so that no loss can follow it any more."""
+        if self.reached is None:
+            return False
+        try:
+            _ = self.reached.saved_tensors
+        except RuntimeError:
+            return True
+        return False
+
+
+class _Watched(torch.autograd.Function):
+    """The identity, whose node a `ForwardPass` can watch."""
+
+    @staticmethod
+    def forward(_ctx: Any, output: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(_ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return grad_outputs[0]
+
+
+class RecordedCall:
+    """One attention call of a training forward, and the call before it.
+
+    Attributes:
+        query: `[B, n, H * d]`, the output of the projection, with the gradient that the alignment's scope wants.
+        key: `[B, m, H * d]`, likewise.
+        mask: the mask that the attention receives, or None.
+        slots: the `LayerSlots` of the module that calls.
+        previous: the call before; None at the end of the list.
+        forward_pass: the forward that it belongs to; None under `torch.compile`.
+    """
+
+    def __init__(self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, previous: Any = None) -> None:
         self.query = query
         self.key = key
         self.mask = mask
         self.slots = slots
         self.previous = previous
+        self.forward_pass: ForwardPass | None = None
 
 
 def _end_of_list() -> RecordedCall:
@@ -113,31 +166,35 @@ def _end_of_list() -> RecordedCall:
 class Collector:
     """Where the attention modules of one model leave what a step needs.
 
-    A copy of the model has an empty one of its own. A copy of a part of it, such as adapters train in the place of a
-    module, has that of the model: what attends in place of the part is recorded as the part is.
+    A copy of the model has an empty collector of its own. A copy of a part of the model, which an adapter trains in the
+    place of that part, shares the collector of the model.
 
     Args:
-        owner: the model; None if copies of parts are of no model.
+        owner: the model; None for a collector that no model owns.
 
     Attributes:
-        recording: that of `collect`, or None.
-        projected: by role, what the projections of the call under way gave.
-        around: the call under way of what stands in the place of a projection.
+        recording: the recording of `collect`, or None.
+        proof: the calls of a forward that `alignattn.patching.probe` checks; None outside such a check.
+        is_off: whether nothing is recorded and slots attend as the plain model does.
+        projected: the outputs of the projections of the call under way, by role.
+        around: the call under way of a module that stands in the place of a projection.
         newest: the last recorded call.
-        saw_no_gradient: whether a forward in training mode had none to record.
-        is_paused: whether what projections give now is recorded by nobody.
+        saw_no_gradient: whether a forward in training mode had no gradient to record.
     """
 
     def __init__(self, owner: nn.Module | None = None) -> None:
         self._owner = None if owner is None else weakref.ref(owner)
         self.recording: Recording | None = None
+        self.proof: list[RecordedCall] | None = None
+        self.is_off = False
         self.projected: dict[str, Tensor] = {}
         self.around: Any = None
         self.newest = _end_of_list()
+        self._forward_pass = ForwardPass()
+        self._open: list[nn.Module] = []
         self._taken: set[int] = set()
         self._has_warned = False
         self.saw_no_gradient = False
-        self.is_paused = False
         _COLLECTORS.add(self)
 
     @property
@@ -150,12 +207,15 @@ class Collector:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Collector":
         owner = self.owner
-        # A model is noted as copied before its parts are.
+        # deepcopy notes a model in the memo before it copies the parts.
         return self if owner is not None and id(owner) not in memo else Collector(memo.get(id(owner)))
 
     def is_tapped(self, training: bool) -> bool:
-        """Tell whether a module in this mode hands over its queries and keys; in evaluation it costs nothing."""
-        is_tapped = not self.is_paused and (self.recording is not None or (training and torch.is_grad_enabled()))
+        """Tell whether a module in this mode hands over its queries and keys; in evaluation it does not."""
+        if self.is_off:
+            return False
+        is_watched = self.recording is not None or self.proof is not None
+        is_tapped = is_watched or (training and torch.is_grad_enabled())
         if is_tapped and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
             raise AlignAttnError(
                 "torch.func transforms a forward that records for the alignment loss, which it would lose: give it the "
@@ -163,36 +223,106 @@ class Collector:
             )
         return is_tapped
 
-    def pause(self, is_paused: bool) -> None:
-        """Have projections hand over nothing until further notice: they are called on what is no token's state."""
-        self._set("is_paused", is_paused)
+    def keep(self, role: str, projected: Tensor, output: Tensor, *, keeps_first: bool) -> Tensor:
+        """Keep the output of a projection until its module attends, and return what the attention reads.
 
-    def keep(self, role: str, projected: Tensor) -> None:
-        """Keep what a projection gave until its module attends."""
+        Args:
+            role: of the projection.
+            projected: its output as the alignment reads it.
+            output: its output as the attention reads it.
+            keeps_first: whether only the first call of the projection in an attention call counts. DeBERTa calls it
+                once more on embeddings of positions.
+        """
+        if keeps_first and role in self.projected:
+            return output
         if torch.compiler.is_compiling():
-            # What leaves a checkpoint that is being compiled must be an operation's of its own.
+            # What leaves a checkpoint that is being compiled must be an operation's own output.
             projected = projected.view_as(projected)
+        elif output.grad_fn is not None and torch._C._current_graph_task_id() == _NO_BACKWARD:
+            output = self._watched(output)
         self._set("projected", {**self.projected, role: projected})
+        return output
+
+    def _watched(self, output: Tensor) -> Tensor:
+        """Return an output whose graph tells the forward under way when a backward pass frees it."""
+        if self._forward_pass.is_spent:
+            self._begin_pass()
+        if not hasattr(output.grad_fn, "saved_tensors"):
+            output = cast(Tensor, _Watched.apply(output))  # type: ignore[no-untyped-call]
+        self._forward_pass.watch(output.grad_fn)
+        return output
 
     def surround(self, around: Any) -> None:
-        """Note the call under way of what stands in the place of a projection, or that it is over (None)."""
+        """Note the call under way of a module in the place of a projection, or that it is over (None)."""
         self._set("around", around)
 
     def take_projected(self) -> dict[str, Tensor]:
-        """Return what the projections of the call under way gave, by role, and forget it."""
+        """Return the outputs of the projections of the call under way, by role, and forget them."""
         projected = self.projected
         self._set("projected", {})
         return projected
 
+    def begin_attention(self) -> None:
+        """Forget what a failed attention call left: a new one begins."""
+        if self.projected:
+            self._set("projected", {})
+        if self.around is not None:
+            self._set("around", None)
+
+    def begin_forward(self, module: nn.Module, *_: Any) -> None:
+        """Note that the forward of a module around all layers begins: the pre-hook of that module."""
+        if _is_traced_or_in_backward():
+            return
+        if any(module is part for part in self._open):
+            # It began before and never ended: an exception that hooks do not see, such as Ctrl-C.
+            self._drop_pass()
+        if not self._open:
+            self._begin_pass()
+        self._open.append(module)
+
+    def end_forward(self, module: nn.Module, _args: Any, output: Any) -> None:
+        """Note that such a forward ends: the hook of that module, which torch calls after a failure, too."""
+        if _is_traced_or_in_backward() or not self._open:
+            return
+        if output is None:
+            self._drop_pass()
+        else:
+            self._open = self._open[:-1]
+
+    def _begin_pass(self) -> None:
+        """Begin a forward, and free the records of those that a backward pass has gone through."""
+        self._forward_pass = ForwardPass()
+        self._keep_calls(lambda call: call.forward_pass is None or not call.forward_pass.is_spent)
+
+    def _drop_pass(self) -> None:
+        """Drop the records of the forward under way: it failed."""
+        failed, self._open = self._forward_pass, []
+        self.begin_attention()
+        self._keep_calls(lambda call: call.forward_pass is not failed)
+
+    def _keep_calls(self, is_kept: Callable[[RecordedCall], bool]) -> None:
+        calls = self._calls()
+        kept = [call for call in calls if is_kept(call)]
+        if len(kept) == len(calls):
+            return
+        self.newest = _end_of_list()
+        for call in kept:
+            call.previous, self.newest = self.newest, call
+
     def add(self, call: RecordedCall | None) -> None:
-        """Record a call in training, unless gradients are off, or a backward pass makes it again for a checkpoint.
+        """Record a call in training, unless gradients are off, or a backward pass repeats it for a checkpoint.
 
         Raises:
             AlignAttnError: if it is in a backward pass, and its module recorded nothing before.
         """
-        if call is None or not torch.is_grad_enabled():
+        if self.proof is not None:
+            if call is not None:
+                self.proof.append(call)
+        elif call is None or not torch.is_grad_enabled():
             self.saw_no_gradient = True
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
+            if not torch.compiler.is_compiling():
+                call.forward_pass = self._forward_pass
             call.previous = self.newest
             self._set("newest", call)
         elif id(call.slots) not in self._taken | {id(other.slots) for other in self._calls()}:
@@ -203,8 +333,8 @@ class Collector:
 
     def _set(self, name: str, value: Any) -> None:
         if torch.compiler.is_compiling():
-            # The compiler refuses what a checkpoint leaves behind, because it would not repeat it where the checkpoint
-            # is recomputed: nor may it, a recomputation records nothing.
+            # The compiler refuses side effects of a checkpoint, because it would not repeat them where the checkpoint
+            # is recomputed. Nor may it: a recomputation records nothing.
             torch._dynamo.utils._disable_side_effect_safety_checks_for_current_subtracer(setattr, self, name, value)
         else:
             setattr(self, name, value)
@@ -225,7 +355,7 @@ class Collector:
         return calls
 
     def end_step(self) -> None:
-        """Free what nobody took before an optimizer's step, and warn of it once."""
+        """Free the records that no loss took before an optimizer's step, and warn of it once."""
         is_left = self.newest.previous is not None
         self.newest = _end_of_list()
         self._taken.clear()
@@ -240,13 +370,19 @@ class Collector:
             )
 
 
+def _is_traced_or_in_backward() -> bool:
+    """Tell whether the compiler traces, which keeps no books, or a backward pass repeats a forward."""
+    return torch.compiler.is_compiling() or torch._C._current_graph_task_id() != _NO_BACKWARD
+
+
 _NO_BACKWARD = -1
 """The number that torch gives where no backward pass is under way."""
 
 _COLLECTORS: weakref.WeakSet[Collector] = weakref.WeakSet()
 
 
-def _end_step(*_: Any) -> None:
+def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    warn_of_untrained_networks(optimizer, _COLLECTORS)
     for collector in list(_COLLECTORS):
         collector.end_step()
 
@@ -259,12 +395,12 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
 
     Args:
         calls: at least one.
-        alignments: for each size of a head, an `Alignment` or one in a basis.
+        alignments: by the size of a head, an `Alignment` or an `AlignmentInBasis`.
     """
-    masks: list[tuple[Tensor | CrossMask | None, Sides]] = []
+    masks: list[tuple[AttentionMask | None, Sides]] = []
     by_size: dict[str, list[Call]] = {}
     for call in calls:
-        slots, sides = call.slots, _real_tokens_once(call.mask, masks)
+        slots, sides = call.slots, _real_tokens_once(call, masks)
         by_size.setdefault(str(slots.head_dim), []).append(
             Call(call.query, call.key, slots.num_heads, *sides, slots.layer)
         )
@@ -276,26 +412,62 @@ def mean_alignment(calls: Sequence[RecordedCall], alignments: nn.ModuleDict) -> 
     return sum_of(loss for loss, _ in parts), diagnostics
 
 
-def _real_tokens_once(mask: Tensor | CrossMask | None, known: list[tuple[Tensor | CrossMask | None, Sides]]) -> Sides:
+def _real_tokens_once(call: RecordedCall, known: list[tuple[AttentionMask | None, Sides]]) -> Sides:
     # Compared by `is`: the compiler would guard on an id, and compile each step anew.
     for other, real in known:
-        if other is mask:
+        if other is call.mask:
             return real
-    real = real_tokens(mask)
-    known.append((mask, real))
+    real = real_tokens(call.mask, len(call.query))
+    known.append((call.mask, real))
     return real
 
 
-def real_tokens(mask: Mask | None) -> Sides:
+def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
     """Return which queries and which keys are real, `[B, n]` and `[B, m]` bool; None where all are.
 
-    They are one tensor for a mask `[B, 1, n, n]`, of the same tokens: one may attend to itself if and only if it is
-    real; off the diagonal a sliding window masks real pairs, too. All nodes of a graph are real.
+    A token is real if it may attend to itself. Off the diagonal a sliding window masks real pairs, too.
+
+    Args:
+        mask: the mask that the attention receives. None: all tokens are real. `[B, n]`: nonzero at real tokens (flash
+            attention). `[B, n, n]` or `[B, 1 or H, n or 1, n]`, bool or added to the scores (SDPA and eager
+            attention). A `BlockMask` (flex attention). A `CrossMask`. The edges of a graph, whose nodes are all real.
+        batch: B, where the mask is the same for all samples, or for the windows of all images (Swin).
+
+    Raises:
+        AlignAttnError: if the mask has another shape.
     """
     if mask is None or isinstance(mask, Edges):
         return None, None
     if isinstance(mask, CrossMask):
         return mask.query, mask.key
-    diagonal = mask[:, 0].diagonal(dim1=-2, dim2=-1)
-    real = diagonal if diagonal.dtype == torch.bool else diagonal == 0
+    real = _diagonal_of_blocks(mask) if isinstance(mask, BlockMask) else _diagonal(mask)
+    if batch is not None and len(real) != batch:
+        real = real.repeat(batch // len(real), 1)
     return real, real
+
+
+def allowed_pairs(mask: Tensor) -> Tensor:
+    """Return a mask of pairs, bool or added to the scores, as bool of its shape: True where a query may attend."""
+    return mask > MASKED_BELOW if mask.is_floating_point() else mask.bool()
+
+
+def _diagonal(mask: Tensor) -> Tensor:
+    if mask.dim() == 2:
+        return mask.bool()
+    pairs = mask[:, None] if mask.dim() == 3 else mask
+    if pairs.dim() != 4 or pairs.shape[-2] not in (1, pairs.shape[-1]):
+        raise AlignAttnError(
+            f"an alignment cannot tell the padding of an attention mask {list(mask.shape)}: it reads [batch, tokens] "
+            "and [batch, 1, tokens, tokens]"
+        )
+    # A token is real in all heads, or in none.
+    pairs = pairs[:, 0]
+    return allowed_pairs(pairs[:, 0] if pairs.shape[-2] == 1 else pairs.diagonal(dim1=-2, dim2=-1))
+
+
+def _diagonal_of_blocks(mask: BlockMask) -> Tensor:
+    batch, _, length, _ = mask.shape
+    device = mask.kv_num_blocks.device
+    sample, token = torch.arange(batch, device=device)[:, None], torch.arange(length, device=device)[None]
+    allowed: Tensor = mask.mask_mod(sample, torch.zeros_like(sample), token, token)
+    return allowed.expand(batch, length)

@@ -1,12 +1,14 @@
 """How large a model a config may describe: what its checkpoint cannot fill is refused before it is built."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.hub import cached_file
@@ -22,6 +24,10 @@ COUNTS = (
 
 NEEDED = ("hidden_size", "dim", "num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "vocab_size")
 """Fields of a config that no encoder can do without, by the names that families give them."""
+
+SAFETENSORS = ".safetensors"
+FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The types of weights as safetensors and as torch name them."""
 
 MOST_NEW_PARAMETERS = 10**8
 """Of a head, and of what a checkpoint may lack."""
@@ -60,11 +66,8 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
     saved = _bytes_of_weights(source, hub)
     if saved is None:
         return
-    make = getattr(auto_class, "from_config", None) or auto_class._from_config
-    with torch.device("meta"):
-        model = make(deepcopy(config), attn_implementation="eager")
     # A weight takes a byte at least.
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
     if parameters > saved + MOST_NEW_PARAMETERS:
         raise AlignAttnError(
             f"the config of {name} is of another model than its weights: it describes {parameters:,} parameters, and "
@@ -72,14 +75,47 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
         )
 
 
+def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
+    """Return the types of the floating-point weights of a checkpoint by torch's names, the most frequent first.
+
+    Args:
+        source: where it lies.
+        hub: the keyword arguments of `from_pretrained` that say where a file is found.
+    """
+    counts: Counter[str] = Counter()
+    for file in _files_of_weights(source, hub) or ():
+        if file.suffix == SAFETENSORS:
+            with safe_open(file, "pt") as weights:
+                counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
+    return [FLOATS[name] for name, _ in counts.most_common() if name in FLOATS]
+
+
+def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
+    """Return the model that a config describes, on the meta device: without weights.
+
+    Args:
+        auto_class: an `AutoModel…` class or a model class of transformers.
+        config: that describes it.
+    """
+    make = getattr(auto_class, "from_config", None) or auto_class._from_config
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return make(deepcopy(config), attn_implementation="eager")
+
+
 def _bytes_of_weights(source: str, hub: Mapping[str, Any]) -> int | None:
     """How many bytes the weights of a checkpoint take, or None where it has none of a usual name."""
+    files = _files_of_weights(source, hub)
+    return None if files is None else sum(file.stat().st_size for file in files)
+
+
+def _files_of_weights(source: str, hub: Mapping[str, Any]) -> list[Path] | None:
+    """The files of a checkpoint's weights, or None where it has none of a usual name."""
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
         file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
         if file is None:
             continue
         if name not in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
-            return Path(file).stat().st_size
-        shards = set(read_json(Path(file)).get("weight_map", {}).values())
-        return sum(Path(str(cached_file(source, shard, **hub))).stat().st_size for shard in shards)
+            return [Path(file)]
+        shards = sorted(set(read_json(Path(file)).get("weight_map", {}).values()))
+        return [Path(str(cached_file(source, shard, **hub))) for shard in shards]
     return None

@@ -3,34 +3,50 @@
 import copy
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.attention.cross_mask import Mask, pairs_of
 from alignattn.attention.edges import Edges
-from alignattn.attention.packing import Packing
-from alignattn.attention.scores import Score
-from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
+from alignattn.attention.normalizers.softmax import Softmax
+from alignattn.attention.packing import Packing, packing_of
+from alignattn.attention.scores import ScaledDot, Score
+from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
-from alignattn.patching.projections import FUSED, AttentionModule, check_direct
-from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
+from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
+from alignattn.patching.recording import (
+    AttentionMask,
+    Collector,
+    LayerRecord,
+    RecordedCall,
+    mean_alignment,
+    real_tokens,
+)
+from alignattn.patching.routing import check_implementation, unserved_keywords
+from alignattn.patching.taps import ProjectionTap
 from alignattn.support.errors import AlignAttnError, listing
+
+Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
+"""Attends without slots, and returns the weights as well if it is asked to."""
+
+FORMULA_TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 5e-2}
+"""How far plain slots may be from a model's own attention by rounding, over its largest value; by the size of a number
+in bytes."""
 
 LOADING_HINT = "load_with_alignattn_from_pretrained"
 """The attention implementation that a saved config names if the patch changes the function. There is none of this name:
 plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
 parameters."""
 
-WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model\.model)\.)*")
+WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 
 IN_SEQUENCE = re.compile(r"\d")
@@ -44,15 +60,13 @@ class Patch(nn.Module):
         model: that is patched.
         config: the choices of its slots.
         layers: the modules that get slots.
-        base_implementation: transformers' attention implementation that the model had; None where its modules call
-            `alignattn.attend` by themselves, or are of a family with a forward of ours.
+        is_observed: whether hooks on its attention modules record their calls; otherwise `alignattn.attend` does.
 
     Attributes:
         collector: of its layers.
         alignments: by the size of a head, one with the parameters of all such layers; empty without an alignment.
         paths: by the size of a head, the names of these layers in the model.
         configs: of the model, each with the one that it had before.
-        task_types: by adapter, what its config says it is for.
         hooks: of the model: one by which it loads checkpoints that hold an alignment a layer, and what else it got.
     """
 
@@ -61,16 +75,16 @@ class Patch(nn.Module):
         model: nn.Module,
         config: AttentionConfig,
         layers: Mapping[str, AttentionModule],
-        base_implementation: str | None,
+        *,
+        is_observed: bool,
     ) -> None:
         super().__init__()
         self.config = config
-        self.base_implementation = base_implementation
+        self.is_observed = is_observed
         self.collector = Collector(model)
         self.configs: ConfigPairs = []
         self.alignments = nn.ModuleDict()
         self.paths: dict[str, list[str]] = {}
-        self.task_types: dict[str, str | None] = {}
         self.hooks: list[RemovableHandle] = []
         for path, layer in layers.items():
             self.paths.setdefault(str(layer.head_dim), []).append(path)
@@ -120,28 +134,36 @@ def _same_heads(layers: Sequence[AttentionModule]) -> int:
 
 
 class LayerSlots(AttentionVariant):
-    """The slots of one attention module of a model: the child that a patch gives it.
+    """The slots of one attention module of a model: the child module that a patch adds.
 
     Args:
         layer: the attention module and its projections.
         state: the patch it belongs to.
-        index: of the layer among those of its size, in the alignment's parameters.
+        index: of the layer among those with heads of its size, in the alignment's parameters.
     """
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
         keeps_score = getattr(layer.module, "own_score", None) is not None
         super().__init__(state.config, layer.head_dim, layer.num_heads, keeps_score=keeps_score)
         self.collector = state.collector
+        self.config = state.config
         self.changes_function = state.config.changes_function
         self.aligns = state.config.alignment is not None
+        self.is_observed = state.is_observed
         self.head_dim = layer.head_dim
         self.num_heads = layer.num_heads
         self.names = layer.names
         self.queries_and_keys = getattr(layer.module, "queries_and_keys", None)
+        self.mask_position = position_of_mask(layer.module)
+        self.unserved = unserved_keywords(layer.module) if state.is_observed else frozenset()
         self.layer = index
         self.gradient_scope = state.config.gradient_scope
         self.is_direct = state.config.gradient_scope != BASIS
         self.roles = {name: role for role, name in layer.names.roles.items()} if self.aligns else {}
+
+    def tap_of(self, role: str) -> ProjectionTap:
+        """Return what the hooks of the projection in this role know."""
+        return ProjectionTap(self.collector, role, self.gradient_scope, keeps_first=self.is_observed)
 
     def forward(
         self,
@@ -149,9 +171,10 @@ class LayerSlots(AttentionVariant):
         key: Tensor,
         value: Tensor,
         mask: Mask | None,
-        plain: Callable[[], tuple[Tensor, Tensor | None]] | None,
+        plain: Plain | None,
         *,
         bias: Tensor | None = None,
+        softcap: float | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
@@ -164,22 +187,22 @@ class LayerSlots(AttentionVariant):
             query: `[B, H, n, d]`.
             key: `[B, H, n, d]`; of other tokens `[B, H, m, d]`.
             value: as the keys.
-            mask: `[B, 1, n, n]`: bool, or in transformers' eager attention floats that are added to the scores; or the
-                edges of a graph, or the masks of keys that are of other tokens.
-            plain: attends as the model does without slots, and gives the weights if it has them; None where the slots
-                attend, whatever they are.
-            bias: as for `attend`; the mask is bool then.
+            mask: `[B, 1, n, n]` bool; or the edges of a graph, or a `CrossMask`, where keys are of other tokens.
+            plain: attends as the model does without slots; None where the slots always attend.
+            bias: as for `attend`.
+            softcap: as for `attend`.
             scale: factor of the dot products.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
-            own_score: of the layer, if it has one; its `plain` then gives the weights, as it does along edges.
-            packing: of the row that the projections were given, where queries, keys and values are a batch made of it.
+            own_score: the score of the layer, if it has one.
+            packing: of the row that the projections read, where queries, keys and values are a batch made of it.
 
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
         recording = self.collector.recording
         wants_weights = wants_weights or recording is not None
+        attended, weights = None, None
         if self.changes_function:
             attended, weights = self.attend(
                 query,
@@ -187,59 +210,130 @@ class LayerSlots(AttentionVariant):
                 value,
                 mask,
                 bias=bias,
+                softcap=softcap,
                 scale=scale,
                 dropout=dropout,
                 wants_weights=wants_weights,
                 own_score=own_score,
             )
-        elif plain is not None and (own_score is not None or isinstance(mask, Edges)):
-            attended, weights = plain()
-        elif wants_weights or plain is None:
-            assert not isinstance(mask, Edges)
-            added = pairs_of(mask) if bias is None else masked_bias(bias, pairs_of(mask))
-            attended, weights = attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
-        else:
-            attended, weights = plain()
+        if self.changes_function and self.collector.proof is not None and plain is not None:
+            self._check_formula(query, key, value, mask, plain, bias=bias, softcap=softcap, scale=scale)
+        if attended is None or self.collector.proof is not None:
+            attended, weights = self._attend_plainly(
+                query, key, value, mask, plain, bias=bias, scale=scale, dropout=dropout, wants_weights=wants_weights
+            )
         call = self._recorded(query, key, mask, packing)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real_tokens(mask)))
         return attended, weights
 
+    def _attend_plainly(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask | None,
+        plain: Plain | None,
+        *,
+        bias: Tensor | None,
+        scale: float | None,
+        dropout: float,
+        wants_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as the model does without slots."""
+        if plain is not None:
+            return plain(wants_weights)
+        assert not isinstance(mask, Edges)
+        added = pairs_of(mask) if bias is None else masked_bias(bias, pairs_of(mask))
+        return attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
+
+    def _check_formula(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask | None,
+        plain: Plain,
+        *,
+        bias: Tensor | None,
+        softcap: float | None,
+        scale: float | None,
+    ) -> None:
+        """Refuse a module whose own attention is more than what plain slots compute, as with sinks.
+
+        Raises:
+            AlignAttnError: if so.
+        """
+        sizes = self.head_dim, self.num_heads
+        expected, computed = (
+            plain(False)[0],
+            attend_by(
+                ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, bias=bias, softcap=softcap, scale=scale
+            )[0],
+        )
+        pairs = mask if isinstance(mask, Tensor) else None
+        # What is not finite is told by its own name later.
+        difference = (computed - expected).abs().masked_fill(expected.isnan(), 0)
+        if pairs is not None:
+            # What a query at padding gives depends on how a mask is written.
+            difference = difference.masked_fill(~pairs.any(dim=-1, keepdim=True), 0)
+        if not difference.max() <= FORMULA_TOLERANCE[query.element_size()] * expected.nan_to_num().abs().max():
+            raise AlignAttnError(
+                f"the attention of {type(self.collector.owner).__name__} is more than a softmax of scores "
+                f"(it differs by {float(difference.max()):.2g} of {float(expected.abs().max()):.2g}), and "
+                f"{self.config.describe_slots()} would drop the rest: choose an alignment alone"
+            )
+
+    def begin(self, module: Any, *_: Any) -> None:
+        """Begin a call of the attention module: the pre-hook of a module of transformers.
+
+        Raises:
+            AlignAttnError: if the attention implementation is no longer the one that calls the slots.
+        """
+        if self.aligns:
+            self.collector.begin_attention()
+        if self.changes_function and not self.collector.is_off:
+            check_implementation(module)
+
+    def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], _output: Any) -> None:
+        """End a call of the attention module and record it, unless the slots have: the hook of such a module."""
+        projected = self.collector.projected
+        if not projected:
+            if self.aligns and self.training and not torch.is_grad_enabled():
+                self.collector.add(None)
+            return
+        mask = kwargs.get(MASK_ARGUMENT)
+        if mask is None and self.mask_position is not None and self.mask_position < len(args):
+            mask = args[self.mask_position]
+        bounds = kwargs.get("cu_seq_lens_q")
+        packing = None
+        if bounds is not None:
+            packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), next(iter(projected.values())).shape[1])
+        self._record(mask, packing)
+
     def _recorded(self, query: Tensor, key: Tensor, mask: Mask | None, packing: Packing | None) -> RecordedCall | None:
         """Return the call for the alignment, if it wants one."""
-        if not self.records_calls:
-            is_wanted = self.aligns and self.collector.recording is not None
-            return self._projected_call(mask, packing) if is_wanted else None
-        call = self.record_call(mask, packing)
+        if not self.aligns:
+            return None
+        if not self.training and self.collector.proof is None:
+            return None if self.collector.recording is None else self._projected_call(mask, packing)
+        call = self._record(mask, packing)
         if call is not None and not self.is_direct:
-            # At the first call: a change of basis of the projections would be one of what such attention computes.
+            # At the first call: a basis of the projections must be one of what such attention computes.
             name = f"a layer of {type(self.collector.owner).__name__}"
             check_direct(name, "query", call.query, query)
             check_direct(name, "key", call.key, key)
             self.is_direct = True
         return call
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether a call must come to the slots, and not the model's own forward alone.
-
-        They change its function, or somebody wants to see it: a recording, or a hook of the slots.
-        """
-        return self.changes_function or self.collector.recording is not None or bool(self._forward_pre_hooks)
-
-    @property
-    def records_calls(self) -> bool:
-        """Whether each call is recorded for the alignment of a step."""
-        return self.aligns and self.training
-
-    def record_call(self, mask: Mask | None, packing: Packing | None = None) -> RecordedCall | None:
-        """Record a call of a training forward for the alignment of the step; None where the taps were closed."""
+    def _record(self, mask: AttentionMask | None, packing: Packing | None) -> RecordedCall | None:
+        """Record a call of a training forward for the loss of the step; None if gradients were off."""
         call = self._projected_call(mask, packing) if self.collector.is_tapped(self.training) else None
         self.collector.add(call)
         return call
 
-    def _projected_call(self, mask: Mask | None, packing: Packing | None) -> RecordedCall:
+    def _projected_call(self, mask: AttentionMask | None, packing: Packing | None) -> RecordedCall:
         projected = self.collector.take_projected()
         if FUSED in projected and self.queries_and_keys is not None:
             query, key = self.queries_and_keys(projected[FUSED])
@@ -257,7 +351,13 @@ class LayerSlots(AttentionVariant):
             return RecordedCall(query[None], key[None], None, self)
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
-        return RecordedCall(query, key, mask, self)
+            mask = packing.is_real
+        return RecordedCall(_as_batch(query), _as_batch(key), mask, self)
+
+
+def _as_batch(projected: Tensor) -> Tensor:
+    """Return the output of a projection as `[B, n, H * d]`: an image may keep its tokens in rows and columns."""
+    return projected[None] if projected.dim() == 2 else projected.flatten(1, -2)
 
 
 def is_patched(model: nn.Module) -> bool:
@@ -285,86 +385,6 @@ def patch_of(model: nn.Module) -> Patch:
     if not isinstance(state, Patch):
         raise AlignAttnError(f"this {type(model).__name__} is not patched: call alignattn.patch(model, …) first")
     return state
-
-
-@contextmanager
-def collect(model: nn.Module) -> Iterator[Recording]:
-    """Record what each attention layer of a patched model produces, for figures and study.
-
-        with alignattn.collect(model) as seen:
-            model(**batch)
-        seen.layers[0].query  # [B, H, n, d]; also key, weights, mask, loss, diagnostics
-
-    A further forward under the same `with` appends its layers.
-
-    Raises:
-        AlignAttnError: if the model is not patched (`patch(model, "soft")` leaves its function as it is).
-    """
-    state = patch_of(model)
-    collector = state.collector
-    outer, recording = collector.recording, Recording(alignments=state.alignments)
-    collector.recording = recording
-    try:
-        yield recording
-    finally:
-        collector.recording = outer
-
-
-def alignment_loss(model: nn.Module) -> Tensor:
-    """Return λ · A(Q, K) of a step, to be added to the task loss, and forget what the step recorded.
-
-        loss = model(**batch).loss + alignattn.alignment_loss(model)
-
-    A step is all forwards with gradients in training mode since the last time. Each is aligned over its own mask, and
-    they are averaged by their samples.
-
-    Args:
-        model: patched with an alignment, or around one that is: compiled, in DistributedDataParallel, part of another.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        AlignAttnError: if the model has no alignment, or no such forward went through its attention.
-    """
-    return sum_of(state.config.alignment_weight * distance for state, distance, _ in step_alignments(model))
-
-
-def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Tensor]]]:
-    """Return A(Q, K) of a step and its diagnostics for each patched part of a model, and forget what it recorded."""
-    states = aligned_patches(model)
-    if not states:
-        raise AlignAttnError(
-            f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
-        )
-    if any(own.is_meta for state in states for own in state.alignments.parameters()):
-        raise AlignAttnError(
-            f"this {type(model).__name__} is offloaded (its weights are on no device), which accelerate serves for "
-            "inference alone: train it on devices"
-        )
-    lacked_gradient = any(state.collector.saw_no_gradient for state in states)
-    taken = [(state, state.collector.take()) for state in states]
-    recorded = [(state, calls) for state, calls in taken if calls]
-    if not recorded and lacked_gradient:
-        raise AlignAttnError(
-            "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
-            '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
-        )
-    if not recorded:
-        raise AlignAttnError(
-            f"no attention layer of this {type(model).__name__} recorded queries and keys since the last alignment "
-            "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
-            "attention interface or through alignattn.attend"
-        )
-    moves_model = any(state.config.gradient_scope != BASIS for state, _ in recorded)
-    if moves_model and not any(
-        part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)
-    ):
-        raise AlignAttnError(
-            f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
-            "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
-        )
-    return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
 
 
 def alignment_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -9,11 +9,17 @@ from torch import Tensor, nn
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
-from alignattn.patching.slots import patch_of
+from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.support.errors import AlignAttnError
 
 DESCRIPTION = f"{CHILD_NAME}.description"
 """End of the name, in an adapter's file, of a tensor of bytes: JSON that tells what the patch is."""
+
+REMAINING = f"{CHILD_NAME}.of_remaining_layers"
+"""A tensor that is saved where layers were changed after the patch: stacked ones are of the layers as they stand."""
+
+MEANS = ".means"
+"""End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
 
 _SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
 
@@ -47,6 +53,37 @@ def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix
             for parameter in layers[0]:
                 stacked = torch.stack([layer[parameter] for layer in layers])
                 state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
+    _spread_over_layers(model, state_dict, prefix)
+
+
+def rows_of(model: nn.Module) -> dict[str, list[int]]:
+    """Return, by the size of a head, the rows of the alignment's stacked parameters that a model's layers have now."""
+    rows: dict[str, list[int]] = {}
+    for slots in model.modules():
+        if isinstance(slots, LayerSlots):
+            rows.setdefault(str(slots.head_dim), []).append(slots.layer)
+    return rows
+
+
+def layer_dim(name: str, tensor: Tensor) -> int | None:
+    """Return the dimension that counts layers of a tensor of an alignment, None if it is of all layers together."""
+    if not tensor.dim():
+        return None
+    return 1 if name.endswith(MEANS) else 0
+
+
+def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """Give tensors that were saved of the layers as they stand now the rows that a model's own have, in place."""
+    is_of_remaining = state_dict.pop(f"{prefix}{REMAINING}", None) is not None
+    rows, own = rows_of(model), patch_of(model).alignments.state_dict(prefix=f"{prefix}{CHILD_NAME}.alignments.")
+    for name, tensor in own.items():
+        saved, dim = state_dict.get(name), layer_dim(name, tensor)
+        if saved is None or dim is None or (saved.shape == tensor.shape and not is_of_remaining):
+            continue
+        of_size = rows.get(name.removeprefix(f"{prefix}{CHILD_NAME}.alignments.").partition(".")[0], [])
+        if saved.shape[dim : dim + 1] == (len(of_size),):
+            index = torch.tensor(of_size, device=saved.device)
+            state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(dim, index, saved)
 
 
 def _is_same(name: str, path: str) -> bool:

@@ -1,11 +1,12 @@
-"""How the projections of queries and keys hand their outputs to the alignment loss, whatever stands in their places.
+"""Hooks by which the projections of queries and keys hand their outputs to the alignment loss.
 
-A plain `torch.nn.Linear` projects once and returns its result twice. What an adapter, a hook of accelerate or a
-quantised layer makes of a projection is known to its own forward alone: for scope `projections` that is called a second
-time on the input without its history, with the same dropout. Within an adapter the plain layer is not computed again.
+A plain `torch.nn.Linear` computes its output once; the hook returns it twice (`forked`). Only the forward of an
+adapter, of a quantised layer or of a layer under accelerate's hooks knows what that layer computes. For scope
+`projections` the hook calls that forward a second time, on the input without its history and with the same dropout. The
+plain layer within an adapter is not computed again.
 
-`torch.compile` breaks the graph where the state of the random generators is read: once a projection that may draw.
-Plain layers, and LoRA without dropout, are known to draw nothing: a model with them stays one graph.
+`torch.compile` breaks the graph where the state of the random generators is read: once for each projection that may
+draw random numbers. Plain layers and LoRA without dropout draw none, so a model with them stays one graph.
 """
 
 from collections.abc import Iterator
@@ -15,19 +16,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS, GradientScope
-from alignattn.attention.projection import forked_linear
+from alignattn.attention.projection import forked
 from alignattn.patching.recording import Collector
 from alignattn.support.errors import AlignAttnError
 
 TAP = "alignattn_tap"
-"""Attribute of a projection that is tapped from without."""
-
+"""Attribute of a tapped projection: the handles of its hooks."""
 
 QUIET = (nn.Linear, nn.Identity, nn.ModuleDict, nn.ParameterDict)
 """Modules that draw no random numbers."""
@@ -38,41 +37,55 @@ LORA_LAYERS = "peft.tuners.lora.layer"
 
 @dataclass(frozen=True)
 class ProjectionTap:
-    """What a tapped projection needs to know of the attention that it serves."""
+    """What the hooks of a projection know of the attention that it serves.
+
+    Attributes:
+        collector: of the model.
+        role: of the projection, `query`, `key` or `fused`.
+        gradient_scope: of the alignment.
+        keeps_first: as for `Collector.keep`.
+    """
 
     collector: Collector
     role: str
     gradient_scope: GradientScope
+    keeps_first: bool
 
 
-class TappedLinear(nn.Linear):
-    """A projection that also hands its output to the alignment loss in training, or while `collect` records.
+class LinearTap:
+    """Hooks of a plain `torch.nn.Linear`, alone or within an adapter."""
 
-    A patch changes the class of a `torch.nn.Linear` in place, so parameters and state-dict keys stay as they are.
-    """
+    def __init__(self, tap: ProjectionTap) -> None:
+        self.tap = tap
 
-    tap: ProjectionTap | None
+    def before(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        """Have an adapter's second call compute nothing of what its first call computed."""
+        around = self.tap.collector.around
+        is_known = around is not None and around.is_repeated and id(module) in around.projected
+        return (args[0][:0],) if is_known and args[0] is around.blocked_input else None
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Project `[..., in_features]` to `[..., out_features]`."""
-        # A hook that others put around this forward outlives `unpatch`.
-        tap = vars(self).get("tap")
-        if tap is None or not tap.collector.is_tapped(self.training):
-            return F.linear(input, self.weight, self.bias)
-        around = tap.collector.around
+    def after(self, module: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Return the output `[..., out_features]` to the attention, and hand it to the alignment loss."""
+        tap, collector = self.tap, self.tap.collector
+        if not collector.is_tapped(module.training):
+            return output
+        around = collector.around
         if around is not None and around.is_repeated:
-            projected: Tensor | None = around.projected.get(id(self)) if input is around.blocked_input else None
-            return F.linear(input, self.weight, self.bias) if projected is None else projected
+            # An empty input is that of `before`.
+            known: Tensor = around.projected.get(id(module), output) if len(args[0]) == 0 else output
+            return known
         if tap.gradient_scope == BASIS:
-            output = F.linear(input, self.weight, self.bias)
             aligned = output.detach()
+        elif "forward" in vars(module):
+            # Somebody, such as accelerate, put another forward in its place after the patch.
+            aligned = output if tap.gradient_scope == "all" else module.forward(args[0].detach())
         else:
             reaches_input = tap.gradient_scope == "all"
-            output, aligned = forked_linear(input, self.weight, self.bias, reaches_input=reaches_input)
+            output, aligned = forked(output, args[0], module.weight, module.bias, reaches_input=reaches_input)
         if around is None:
-            tap.collector.keep(tap.role, aligned)
-        elif input is around.input:
-            around.projected[id(self)] = aligned
+            return collector.keep(tap.role, aligned, output, keeps_first=tap.keeps_first)
+        if args[0] is around.input:
+            around.projected[id(module)] = aligned
         return output
 
 
@@ -113,11 +126,11 @@ class OutputTap:
             state = (torch.get_rng_state(), *get_device_states(args[0])) if _may_draw(module) else None
             collector.surround(AroundProjection(module, args[0], state))
 
-    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """Hand the output to the alignment loss, with the gradient that the scope wants."""
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+        """Return the output to the attention, and hand it to the alignment loss with the gradient of its scope."""
         collector, around = self.tap.collector, self.tap.collector.around
         if around is None or around.module is not module or around.is_repeated:
-            return
+            return output
         if not torch.is_grad_enabled() or self.tap.gradient_scope == "all":
             aligned = output
         elif not any(parameter.requires_grad for parameter in module.parameters()):
@@ -127,7 +140,7 @@ class OutputTap:
             with _random_state(around):
                 aligned = module.forward(around.blocked_input, *args[1:], **kwargs)
         collector.surround(None)
-        collector.keep(self.tap.role, aligned)
+        return collector.keep(self.tap.role, aligned, output, keeps_first=self.tap.keeps_first)
 
 
 def _may_draw(module: nn.Module) -> bool:
@@ -138,7 +151,7 @@ def _may_draw(module: nn.Module) -> bool:
 def _is_quiet(module: nn.Module) -> bool:
     if isinstance(module, nn.Dropout):
         return not module.training or module.p == 0
-    if type(module) in (TappedLinear, *QUIET):
+    if type(module) in QUIET:
         return "forward" not in vars(module)
     # By name: peft may not be installed, and takes half a second to import.
     return type(module).__module__ == LORA_LAYERS and not getattr(module, "lora_variant", None)
@@ -160,41 +173,36 @@ def _random_state(around: AroundProjection) -> Iterator[None]:
 
 
 def add_tap(projection: nn.Module, tap: ProjectionTap) -> None:
-    """Tap what projects to queries or keys, in place, unless it is tapped already."""
-    if isinstance(projection, TappedLinear) or TAP in vars(projection):
+    """Tap a projection of queries or keys by hooks, unless it is tapped already."""
+    if TAP in vars(projection):
         return
+    hooks: LinearTap | OutputTap
     if type(projection) is nn.Linear and "forward" not in vars(projection):
-        projection.__class__ = TappedLinear
-        object.__setattr__(projection, "tap", tap)
-        return
-    if tap.gradient_scope == BASIS:
+        hooks = LinearTap(tap)
+        after = projection.register_forward_hook(hooks.after)
+    elif tap.gradient_scope == BASIS:
         raise AlignAttnError(
             f"gradient_scope 'basis' is folded into plain projections, and the {tap.role} has a "
             f"{type(projection).__name__} around or in the place of one: leave adapters out, or merge them first"
         )
-    hooks = OutputTap(tap)
-    handles = (
-        projection.register_forward_pre_hook(hooks.before),
-        projection.register_forward_hook(hooks.after, with_kwargs=True),
-    )
-    object.__setattr__(projection, TAP, handles)
+    else:
+        hooks = OutputTap(tap)
+        after = projection.register_forward_hook(hooks.after, with_kwargs=True)
+    object.__setattr__(projection, TAP, (projection.register_forward_pre_hook(hooks.before), after))
 
 
 def remove_tap(module: nn.Module) -> None:
     """Undo `add_tap`, if it was done."""
-    if isinstance(module, TappedLinear):
-        del module.tap
-        object.__setattr__(module, "__class__", nn.Linear)
     for handle in vars(module).pop(TAP, ()):
         handle.remove()
 
 
 def _tap_replacement(parent: nn.Module, name: str, child: nn.Module | None) -> None:
-    """Tap what takes the place of a tapped projection: an adapter that is added, or the copy that one trains."""
+    """Tap a module that takes the place of a tapped projection: an adapter, or the copy that it trains."""
     slots: Any = parent._modules.get(CHILD_NAME)
     role = getattr(slots, "roles", {}).get(name)
     if role is not None and child is not None:
-        add_tap(child, ProjectionTap(slots.collector, role, slots.gradient_scope))
+        add_tap(child, slots.tap_of(role))
 
 
 register_module_module_registration_hook(_tap_replacement)

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 NEVER, AT_STEPS, AT_THE_BEST = "no", "steps", "best"
 """Values of `--eval_strategy` and `--save_strategy`."""
 
+OF_THE_TRAINER = "eval_"
+"""How transformers' names of metrics begin."""
+AND = "+"
+"""Between metrics that choose together."""
+
 PATIENCE, LOADING = "early_stopping_patience", "load_best_model_at_end"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers.trainer_utils import SaveStrategy
 
+from alignattn.runs.best_checkpoint import AND, OF_THE_TRAINER
 from alignattn.runs.results import BestModel
 from alignattn.runs.task_trainer import TaskTrainer
 from alignattn.runs.training_arguments import RunArguments
@@ -16,11 +17,6 @@ from alignattn.tasks import Task
 from alignattn.tasks.task import LESS_IS_BETTER
 from alignattn.training import EarlyStopping, JointBest
 from alignattn.training.checkpoints import step_of
-
-OF_THE_TRAINER = "eval_"
-"""How transformers' names of metrics begin."""
-AND = "+"
-"""Between metrics that choose together."""
 
 
 def choose_metric(args: RunArguments, options: TrainingOptions, task: Task, splits: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.packaged import PACKAGED
+from alignattn.runs.best_checkpoint import AND, OF_THE_TRAINER
 from alignattn.runs.data_options import FROM_TEXTS, DataOptions
 from alignattn.runs.options import RunOptions
 from alignattn.runs.results import RunResult, score_text
@@ -145,6 +146,7 @@ class _Card:
     def text(self, path: str) -> str:
         """Return the card of a model that is loaded from `path`."""
         metrics = list(dict.fromkeys(name for scores in self.result.metrics.values() for name in scores))
+        choosing = self._choosing_splits()
         return TEMPLATES.get_template("runs/card.md.jinja").render(
             metadata=self._metadata().to_yaml(),
             name=self.name,
@@ -163,6 +165,8 @@ class _Card:
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
+            choosing=choosing,
+            unused=[split for split in self.result.metrics if split not in choosing],
             code=_code,
         )
 
@@ -180,6 +184,20 @@ class _Card:
     def hub_data(self) -> Task | None:
         """The task, where the rows are those of a data set on the Hub."""
         return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
+
+    def _choosing_splits(self) -> list[str]:
+        """Return the splits whose rows choose a checkpoint or end the training, where anything does."""
+        watched = list(kind_of(self.kind).watched(list(self.result.metrics)))
+        best = self.result.best
+        metric = str(self.options.values.get("metric_for_best_model") if best is None else best.metric)
+        named = {
+            split
+            for name in metric.split(AND)
+            for split in watched
+            if name.removeprefix(OF_THE_TRAINER).removeprefix(f"{split}_") in ("loss", *self.result.metrics[split])
+            and f"{split}_" in name
+        }
+        return [split for split in watched if split in named] or watched[:1]
 
     def _metadata(self) -> ModelCardData:
         results = list(self._eval_results())
@@ -199,6 +217,8 @@ class _Card:
         task = self.hub_data
         for split, scores in self.result.metrics.items():
             for name, value in scores.items():
+                if value is None:
+                    continue
                 yield EvalResult(
                     task_type=HUB_TASKS.get(self.kind.kind, self.kind.kind),
                     dataset_type=task.sources.hub if task else self.data_name,

@@ -47,7 +47,7 @@ class DataOptions(Options):
     task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", group=DATA_GROUP, metavar="TASK")
     data_dir: str | None = option(None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR")
     train_file: str | None = option(
-        None, "CSV, TSV, JSON lines, Parquet, CoNLL or folder.", group=DATA_GROUP, metavar="FILE", place=input_path
+        None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", group=DATA_GROUP, metavar="FILE", place=input_path
     )
     validation_file: str | None = option(
         None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE", place=input_path

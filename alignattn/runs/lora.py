@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
 from alignattn.models.packaged import PACKAGED
-from alignattn.patching import CHILD_NAME
+from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.runs.model_options import ModelOptions
 from alignattn.support.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
@@ -33,6 +34,7 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
     if not is_peft_available():
         raise AlignAttnError(f"--lora_r needs peft: {install_extra('peft')}")
     from peft import LoraConfig, get_peft_model
+    from peft.utils import ModulesToSaveWrapper
 
     heads = [
         name
@@ -46,9 +48,24 @@ def adapt(model: PreTrainedModel, arguments: ModelOptions) -> Any:
         modules_to_save=heads,
     )
     try:
-        return get_peft_model(model, config)
+        adapted: Any = get_peft_model(model, config)
     except ValueError as error:
         raise AlignAttnError(f"--lora_target_modules: {one_line(error)}") from error
+    for module in adapted.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            # peft keeps adapters in float32 over a base in half precision, but no head.
+            module.float()
+            module.register_forward_pre_hook(_in_float32, with_kwargs=True)
+    return adapted
+
+
+def _in_float32(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a head in float32 is called on, which a base in half precision gives."""
+
+    def converted(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return tuple(map(converted, args)), {name: converted(value) for name, value in kwargs.items()}
 
 
 def check_targets(model: nn.Module, arguments: ModelOptions) -> None:
@@ -85,5 +102,17 @@ def keep_merged(trainer: AlignmentTrainer, arguments: ModelOptions, folder: Path
         adapted.save_pretrained(folder / ADAPTER_FOLDER, save_embedding_layers=False)
         # peft's card names paths of this machine; the run has a card of its own.
         (folder / ADAPTER_FOLDER / "README.md").unlink(missing_ok=True)
-    merged: nn.Module = merge_adapters(adapted)
+    kept = next(weights.dtype for weights in adapted.parameters() if not weights.requires_grad)
+    # Merged into half precision, most of what was learned would round to nothing.
+    merged: nn.Module = merge_adapters(adapted.float())
+    if arguments.dtype is not None:
+        _convert(merged, kept)
     trainer.model = trainer.model_wrapped = merged
+
+
+def _convert(model: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights of a patched model, but for the slots', which are in float32 over whatever base."""
+    own = {id(weights) for weights in (*alignment_parameters(model), *function_parameters(model))}
+    for weights in model.parameters():
+        if id(weights) not in own:
+            weights.data = weights.data.to(dtype)

@@ -1,12 +1,13 @@
 """The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
@@ -18,15 +19,19 @@ from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.adapter_files import adapter_fields
 from alignattn.patching.checkpoints import (
     load_checkpoint,
+    load_config,
     load_function_slots,
     load_tokenizer,
     loading,
     read_config_fields,
 )
+from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
+from alignattn.runs.head_classes import keep_classes, named_classes
 from alignattn.runs.lora import check_targets
 from alignattn.runs.model_options import ModelOptions, check_fits, misfit
 from alignattn.runs.options import RunOptions
+from alignattn.runs.precision import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.tasks import Task, TokenClassification
@@ -83,6 +88,8 @@ def check_before_rows(options: RunOptions) -> None:
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
         raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+    weights = type_of_weights(arguments, config)
+    check_precision(options, weights)
     auto_class = AutoModel if options.task is None else kind_of(options.task).auto_class
     try:
         with torch.device("meta"):
@@ -90,6 +97,7 @@ def check_before_rows(options: RunOptions) -> None:
     except Exception:
         # What it says of a config is said of the checkpoint, which is loaded otherwise.
         return
+    check_memory(options, model, weights)
     patch(model, arguments.attention_config)
     check_targets(model, arguments)
 
@@ -110,12 +118,9 @@ def _pretrained_config(arguments: ModelOptions) -> Any:
                 f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
                 f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
             )
-        config = AutoConfig.from_pretrained(source, **hub)
-        if config._attn_implementation == LOADING_HINT:
-            attention = AttentionConfig.from_dict(getattr(config, CHILD_NAME))
-            check_attention(arguments, attention)
-            # What it is loaded with; its slots come with the patch.
-            config._attn_implementation = None
+        config = load_config(name, **hub)
+        if fields.get(LOADER_FIELD) == LOADING_HINT:
+            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
         _set_config_fields(config, arguments.model_config_fields)
     # Even without weights it takes hours and all memory to build a model of millions of layers.
     check_counts(name, config.to_dict())
@@ -129,6 +134,7 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
 def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> BuiltModel:
     kind, name, hub = kind_of(task), arguments.model, _hub_options(arguments)
     config = _pretrained_config(arguments)
+    saved = named_classes(config)
     with loading(name):
         kind.configure(task, config)
     remark = None
@@ -137,7 +143,10 @@ def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> Bu
         assert rows.train is not None
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
-    model = load_checkpoint(name, kind.auto_class, config=config, with_slots=False, ignore_mismatched_sizes=True, **hub)
+    kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
+    model = load_checkpoint(name, kind.auto_class, with_slots=False, **kwargs)
+    if said := keep_classes(model, name, saved):
+        print(said, file=sys.stderr)
     tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)

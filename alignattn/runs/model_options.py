@@ -45,6 +45,13 @@ NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
 MODEL_GROUP, ATTENTION_GROUP, LORA_GROUP = "model", "attention", "LoRA"
 """In the help."""
 
+AS_STORED = "auto"
+DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
+DTYPE_HELP = f"Of the weights; {AS_STORED}: as stored (default: float32; of a base beneath adapters as stored)."
+
+TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
+"""Of a model's config."""
+
 ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
 
 
@@ -68,6 +75,7 @@ class ModelOptions(Options):
     cache_dir: str | None = option(
         None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", place=output_folder, rare=True
     )
+    dtype: str | None = option(None, DTYPE_HELP, group=MODEL_GROUP, choices=DTYPES, rare=True)
     crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", group=MODEL_GROUP, rare=True)
     lora_r: int | None = option(
         None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, rare=True, low=1
@@ -194,6 +202,12 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
         raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
     if arguments.lora_r is not None and not traits.is_pretrained:
         raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
+    if arguments.dtype is not None and not traits.is_pretrained:
+        raise AlignAttnError(
+            f"--dtype is of the weights of a checkpoint, and {name} starts from nothing, in float32: leave it out"
+        )
+    if told := next((field for field in fields if field in TYPE_FIELDS), None):
+        raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
     if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
         raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
     value = arguments.attention_config.value

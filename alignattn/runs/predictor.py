@@ -26,6 +26,7 @@ from alignattn.support.errors import AlignAttnError, shown
 from alignattn.support.library_bars import without_library_bars
 from alignattn.tasks import LabelledTask, Task
 from alignattn.tasks.cutting import count_lengths
+from alignattn.tasks.file_rows import TextRows, file_rows
 from alignattn.tasks.kind import EncodedSplit, TaskKind
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.sequences.task import check_writes
@@ -124,7 +125,10 @@ class Predictor:
             raise AlignAttnError("rows are a list, of one where there is one: give [row]")
         filled = [self._row(row, number) for number, row in enumerate(rows, start=1)]
         columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
-        return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+        read = file_rows(TextRows(columns), path="a row", is_decoded=True)
+        for index, problem in sorted(read.problems_in(columns).items()):
+            raise AlignAttnError(f"row {index + 1}: {problem}")
+        return read.dataset
 
     def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
         """Return what is wrong with each row of the task's input columns that cannot be used, by its number from 0."""

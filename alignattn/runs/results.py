@@ -1,5 +1,6 @@
 """What a run measured: `results.json`, read and written in one place."""
 
+import math
 import platform
 import sys
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ class RunResult:
         attention: the preset's name.
         attention_config: the fields of its `AttentionConfig`.
         seed: the seed of initialisation, dropout and row order.
-        metrics: by evaluation split, by metric; fractions, not percentages, or errors.
+        metrics: by evaluation split, by metric; fractions, not percentages, or errors; None for one that is undefined.
         thresholds: limits that some metrics were tuned to on the rows that they are of, by split, by metric.
         train_rows: rows trained on.
         evaluation_rows: rows by evaluation split.
@@ -103,7 +104,7 @@ class RunResult:
     attention: str
     attention_config: dict[str, Any]
     seed: int
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, dict[str, float | None]]
     thresholds: dict[str, dict[str, float]]
     train_rows: int
     evaluation_rows: dict[str, int]
@@ -153,8 +154,10 @@ def device_name(device: "torch.device") -> str:
     return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def score_text(name: str, value: float) -> str:
+def score_text(name: str, value: float | None) -> str:
     """Return a metric as a percentage, as the papers print it; an error in the unit of the scores."""
+    if value is None or math.isnan(value):
+        return "undefined"
     return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
 
 
@@ -163,6 +166,11 @@ def render_metrics(result: RunResult) -> str:
     lines = [
         f"  {result.task} {split}: " + ", ".join(f"{name} {score_text(name, value)}" for name, value in scores.items())
         for split, scores in result.metrics.items()
+    ]
+    lines += [
+        f"  {split}: {', '.join(names)} undefined for these labels, and null in {RESULTS_FILE}"
+        for split, scores in result.metrics.items()
+        if (names := [name for name, value in scores.items() if value is None])
     ]
     if result.start is not None:
         lines.append(f"  started from {result.start}")

@@ -10,6 +10,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
+from alignattn.patching.saving import restored_fields
 from alignattn.runs.logs import STATE_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import parse_json, read_json, read_record
@@ -37,7 +38,7 @@ def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] =
         raise AlignAttnError(f"there is no folder {folder}: give a checkpoint to --resume_from_checkpoint")
     is_of_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
     _check_state(folder, record)
-    saved = read_json(folder / (ADAPTER_CONFIG_NAME if is_of_adapter else CONFIG_NAME))
+    saved = restored_fields(read_json(folder / (ADAPTER_CONFIG_NAME if is_of_adapter else CONFIG_NAME)))
     torn = damaged_file(folder)
     if torn is not None:
         raise AlignAttnError(f"{torn} is damaged: give another checkpoint to --resume_from_checkpoint")
@@ -88,6 +89,7 @@ def _differences_of_adapters(folder: Path, theirs: dict[str, Any], model: Any) -
     mine[CHILD_NAME] = getattr(model.config, CHILD_NAME, None)
     _, description = adapter_contents(str(folder), {})
     theirs[CHILD_NAME] = description.get("attention")
+    theirs |= {"task_type": description["task_type"]} if description else {}
     return sorted(
         name
         for name in theirs.keys() & mine.keys() - OF_AN_ADAPTER_FILE

@@ -11,6 +11,7 @@ from torch import Tensor
 from alignattn.runs.data_options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions
 from alignattn.runs.model_options import ModelOptions
 from alignattn.runs.options import RunOptions
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import Task
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.cut_rows import CutRows
@@ -58,6 +59,12 @@ def load_run_rows(options: RunOptions) -> Rows[Any]:
         split: max_samples(rows.task, dataset, data.max_eval_samples, data.take)
         for split, dataset in rows.evaluation.items()
     }
+    for split, dataset in evaluation.items():
+        if len(dataset) < rows.task.fewest_rows:
+            raise AlignAttnError(
+                f"split {split!r} has {len(dataset)} labelled row(s) to evaluate on, and "
+                f"{', '.join(rows.task.metrics)} need at least {rows.task.fewest_rows}: give it more"
+            )
     return replace(rows, train=train, evaluation=evaluation)
 
 

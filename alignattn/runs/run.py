@@ -29,6 +29,7 @@ from alignattn.runs.lora import adapt, keep_merged
 from alignattn.runs.model import check_before_rows, load_run_model
 from alignattn.runs.options import MEANT_BEFORE, RunOptions
 from alignattn.runs.order_of_rows import ORDERS_IN_WORDS
+from alignattn.runs.precision import describe_precision
 from alignattn.runs.progress import Progress
 from alignattn.runs.results import (
     PREDICTIONS_FILE,
@@ -136,6 +137,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     start = start_of(options.model.model)
     trained = adapt(loaded.model, options.model)
     parameters = _count_parameters(trained)
+    precision = describe_precision(options, trained) if traits_of(options.model.model).is_pretrained else None
     trainer = _build_trainer(replace(loaded, model=trained), task, data, args, options.training)
     if options.training.laplace:
         # What cannot be is said before the training, not after.
@@ -144,7 +146,10 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
         print(f"--mc_dropout_passes {passes}: the model drops nothing, and all passes are one", file=sys.stderr)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
-        for remark in (*_remarks(task, options, cut, loaded.remark), *_of_unknown_words(options, data, loaded)):
+        for remark in (
+            *_remarks(task, options, cut, (precision, loaded.remark)),
+            *_of_unknown_words(options, data, loaded),
+        ):
             print(remark)
     if options.training.log_query_key_distance:
         log_distance(trainer, task, data.evaluation, loaded.processor)
@@ -210,7 +215,10 @@ def _result(
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
         seed=trainer.args.seed,
-        metrics={split: evaluation.metrics for split, evaluation in evaluations.items()},
+        metrics={
+            split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
+            for split, evaluation in evaluations.items()
+        },
         thresholds={
             split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
         },
@@ -237,7 +245,9 @@ def _result(
     )
 
 
-def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_model: str | None) -> Iterator[str]:
+def _remarks(
+    task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_model: Sequence[str | None]
+) -> Iterator[str]:
     """Yield what is to be known of the rows and the attention before a training begins."""
     labels = getattr(task, "labels", ())
     if options.task is None and labels:
@@ -250,8 +260,7 @@ def _remarks(task: Task, options: RunOptions, cut: Mapping[str, CutRows], of_mod
     if options.attention.filled_slots:
         weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
         yield f"attention {options.attention.name}{weight}"
-    if of_model is not None:
-        yield of_model
+    yield from filter(None, of_model)
     yield from seen_before([options.model.model], [task.name])
     yield from (f"{split}: {rows}" for split, rows in cut.items())
 

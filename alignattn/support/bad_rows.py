@@ -21,7 +21,9 @@ class BadRow:
     problem: str
 
 
-def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool) -> list[BadRow]:
+def list_bad_rows(
+    problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool, can_skip: bool = True
+) -> list[BadRow]:
     """Return the bad rows in their order, if they are to be left out.
 
     Args:
@@ -29,15 +31,16 @@ def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, sk
         origin: the file or the split of a data set that the rows are of, for the message.
         num_rows: how many rows there are, good and bad.
         skip: leave bad rows out, as the option --skip_bad_rows asks.
+        can_skip: whether the command has that option.
     """
     bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
     if not bad:
         return []
     first = bad[0]
     if not skip:
+        advice = ", or leave bad rows out with --skip_bad_rows" if can_skip else ""
         raise AlignAttnError(
-            f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it, or leave "
-            "bad rows out with --skip_bad_rows"
+            f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it{advice}"
         )
     if len(bad) == num_rows:
         raise AlignAttnError(f"{origin} has no good row, the first: {first.problem}; correct it")

@@ -11,8 +11,24 @@ from typing import Any
 
 from alignattn.support.errors import AlignAttnError
 
-UTF8 = "utf-8-sig"
-"""With or without a byte order mark."""
+BYTE_ORDER_MARK = "\ufeff"
+ASCII_LETTERS = b"a,\t\n"
+
+SIGNATURES: Mapping[bytes, str] = {
+    b"\x1f\x8b": "is compressed: its name must end in .gz",
+    b"BZh": "is compressed: its name must end in .bz2",
+    b"\xfd7zXZ\x00": "is compressed: its name must end in .xz",
+    b"\x28\xb5\x2f\xfd": "is compressed: its name must end in .zst",
+    b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "is a document of Microsoft Office: save it as CSV",
+    b"PAR1": "is Parquet: its name must end in .parquet",
+    b"\xff\xfe": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+    b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+}
+"""What a file is that does not read as text, by its first bytes."""
+
+_NUL_SHARE = 0.25
+"""Of the characters of a first line that are NUL where text in UTF-16 is read byte by byte."""
 
 
 def _open_zstandard(path: Path) -> Any:
@@ -54,8 +70,12 @@ def check_encoding(encoding: str | None) -> None:
         raise AlignAttnError(f"--encoding {encoding!r} is no encoding of text that Python knows") from error
 
 
-def read_whole(path: Path, encoding: str | None = None) -> str:
-    """Return the text of a file, compressed or not, its line ends as they are.
+def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
+    """Return the text of a file, compressed or not, and whether the encoding knows all of its bytes.
+
+    Line ends are as they are. Bytes that the encoding does not know are lone surrogates, as of
+    `errors="surrogateescape"`, where it has ASCII's letters as single bytes: then the rest of the file can be read.
+    Otherwise a `UnicodeDecodeError` is raised.
 
     Args:
         path: of the file.
@@ -67,4 +87,19 @@ def read_whole(path: Path, encoding: str | None = None) -> str:
     else:
         with compressed(path) as file:
             content = file.read()
-    return content.decode(encoding or UTF8)
+    name, is_decoded = encoding or "utf-8", True
+    try:
+        text = content.decode(name)
+    except UnicodeDecodeError:
+        for start, reason in SIGNATURES.items():
+            if content.startswith(start):
+                raise AlignAttnError(f"{path} {reason}") from None
+        if ASCII_LETTERS.decode("ascii").encode(name) != ASCII_LETTERS:
+            raise
+        text, is_decoded = content.decode(name, "surrogateescape"), False
+    first_line = text.partition("\n")[0]
+    if encoding is None and first_line.count("\0") > _NUL_SHARE * len(first_line):
+        raise AlignAttnError(
+            f"{path} holds NUL at every other character, as text in UTF-16 does: give --encoding utf-16-le or utf-16-be"
+        )
+    return text.removeprefix(BYTE_ORDER_MARK), is_decoded

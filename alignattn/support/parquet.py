@@ -37,13 +37,66 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
 
 
-def check_parquet(path: Path) -> int:
-    """Check a file as `read_parquet` does, a part of it at a time, and return its number of rows."""
+def check_parquet(path: Path) -> tuple[int, dict[str, dict[int, str]]]:
+    """Check a file as `read_parquet` does, a part of it at a time.
+
+    Returns:
+        Its number of rows, and what is wrong with texts that are no UTF-8, by their column and their row's index.
+    """
+    problems: dict[str, dict[int, str]] = {}
+    rows = 0
     try:
         with open_parquet(path) as file:
+            names = file.schema_arrow.names
+            if len(set(names)) < len(names):
+                raise AlignAttnError(f"{path} names a column twice: {', '.join(names)}; rename one")
             for batch in file.iter_batches():
-                batch.validate(full=True)
-            rows: int = file.metadata.num_rows
+                _, found = without_bad_texts(pa.Table.from_batches([batch]))
+                for name, bad in found.items():
+                    problems.setdefault(name, {}).update({rows + index: text for index, text in bad.items()})
+                rows += batch.num_rows
+    except AlignAttnError:
+        raise
     except UNREADABLE as error:
         raise AlignAttnError(f"cannot read {path} as PARQUET: {one_line(error)}; correct the file") from error
-    return rows
+    return rows, problems
+
+
+def without_bad_texts(table: pa.Table) -> tuple[pa.Table, dict[str, dict[int, str]]]:
+    """Return a table in which values with text that is no UTF-8 are null, and what is wrong with them.
+
+    Raises what is in `UNREADABLE` if its values are otherwise not what their types say.
+
+    Args:
+        table: whose values are not checked.
+
+    Returns:
+        The table; the problems by column and row.
+    """
+    problems: dict[str, dict[int, str]] = {}
+    for place, name in enumerate(table.column_names):
+        column = table.column(place)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            if "UTF8" not in str(error):
+                raise
+        else:
+            continue
+        column = pa.chunked_array([column.combine_chunks()]) if column.num_chunks != 1 else column
+        problems[name] = {
+            index: f"column {name!r} is no valid UTF-8"
+            for index in range(len(column))
+            if not _is_valid(column.chunk(0).slice(index, 1))
+        }
+        kept = pa.array([None if index in problems[name] else index for index in range(len(column))], pa.int64())
+        table = table.set_column(place, table.schema.field(place), column.take(kept))
+    return table, problems
+
+
+def _is_valid(values: pa.Array) -> bool:
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

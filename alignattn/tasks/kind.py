@@ -1,5 +1,6 @@
 """What a kind of task does with rows and outputs: the one interface that runs go through."""
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,15 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from alignattn.support.errors import AlignAttnError, shown
+from alignattn.tasks.file_rows import FileRows
 from alignattn.tasks.mapping import map_rows
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.sources import read_rows
 from alignattn.tasks.task import TEST, Task, TaskOptions
 
 T = TypeVar("T", bound=Task)
+
+_UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+"""The categories of Unicode of blanks, of characters of control such as NUL, and of those without a width."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Evaluation:
     """What a model's outputs for a split are worth.
 
     Attributes:
-        metrics: fractions, by name.
+        metrics: fractions, by name; NaN where one is undefined.
         predictions: a table of one line a row: its number from 0 among those that are evaluated, its label and what was
             predicted.
         thresholds: limits that some of the metrics were tuned to on the very same rows, by the metric's name.
@@ -103,9 +108,9 @@ class TaskKind(ABC, Generic[T]):
         """
         return None
 
-    def read_rows(self, task: T, path: Path, encoding: str | None) -> datasets.Dataset:
+    def read_rows(self, task: T, path: Path, encoding: str | None) -> FileRows:
         """Return the rows of a user's file, which need have no label."""
-        return read_file(path, encoding=encoding)
+        return read_rows(path, encoding=encoding)
 
     def watched(self, splits: Sequence[str]) -> Sequence[str]:
         """Return which of the evaluation splits are evaluated while a model is trained, too.
@@ -282,6 +287,8 @@ def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | 
         return f"{place} is no text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
         return f"{place} is empty"
+    if not may_be_empty and all(unicodedata.category(character) in _UNSEEN for character in text):
+        return f"{place} holds no visible character ({shown(text)})"
     return None
 
 

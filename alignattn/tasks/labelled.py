@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
-from alignattn.tasks.labels import has_label, label_numbers, label_problems
+from alignattn.tasks.labels import (
+    class_names,
+    has_label,
+    label_numbers,
+    label_problems,
+    named_labels,
+    number_names,
+    only_item,
+)
 from alignattn.tasks.metrics import compute_metrics, predict
 from alignattn.tasks.task import LabelledTask
 
@@ -26,6 +34,23 @@ class LabelledKind(TaskKind[L]):
     def columns(self, task: L) -> list[str]:
         """Return the columns that a model reads, and that of the label."""
         return [*task.input_columns, task.label_column]
+
+    def normalise(self, task: L, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the names of classes where the file has its own names for class numbers.
+
+        Names that are integers and none of the task's, such as 1 and 2 of endings A and B, tell nothing.
+        """
+        values = [only_item(value) for value in dataset[task.label_column][:]]
+        of_file = class_names(dataset, task.label_column)
+        if of_file and not (all(map(str.isdecimal, of_file)) and set(of_file).isdisjoint(task.labels)):
+            names = dict(enumerate(of_file))
+        else:
+            names = number_names(task, values)
+        if not names:
+            return dataset
+        named = {task.label_column: named_labels(values, names)}
+        labels = datasets.Dataset.from_dict(named, on_mixed_types="use_json")
+        return datasets.concatenate_datasets([dataset.remove_columns(task.label_column), labels], axis=1)
 
     def problems(self, task: L, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows of which a model cannot read something, or whose label is none of the task's."""

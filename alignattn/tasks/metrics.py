@@ -3,6 +3,7 @@
 Importing this module takes seconds (`evaluate`): import it where scores are computed.
 """
 
+import math
 from typing import Any
 
 import datasets
@@ -19,7 +20,7 @@ from alignattn.tasks.task import LabelledTask, MetricName
 
 
 class _OneNumber(InMemoryMetric):
-    """A metric of predictions [N] and references [N] whose result is `{its name: one number}`."""
+    """A metric of predictions [N] and references [N] whose result is `{its name: one number}`; NaN if undefined."""
 
     dtype: str
     smallest_count = 1
@@ -60,7 +61,7 @@ class _OfClasses(_OneNumber):
 
 
 class _Correlation(_OneNumber):
-    """A correlation of scores. It is undefined where one side is constant; 0 then, as for Matthews'."""
+    """A correlation of scores: undefined where the references are constant, 0 where the predictions alone are."""
 
     dtype = "float64"
     smallest_count = 2
@@ -70,9 +71,10 @@ class _Correlation(_OneNumber):
         raise NotImplementedError
 
     def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
-        if np.ptp(predictions) == 0 or np.ptp(references) == 0:
-            return 0.0
-        return self._correlation(predictions, references)
+        if np.ptp(references) == 0:
+            return math.nan
+        # A model that tells nothing apart counts as one that is right by chance, as in Matthews' correlation.
+        return 0.0 if np.ptp(predictions) == 0 else self._correlation(predictions, references)
 
 
 class Accuracy(_OfClasses):
@@ -83,10 +85,10 @@ class Accuracy(_OfClasses):
 
 
 class F1(_OfClasses):
-    """The harmonic mean of precision and recall for class 1 of two; 0 where both are 0."""
+    """The harmonic mean of precision and recall for class 1 of two; undefined where class 1 is nowhere."""
 
     def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
-        return float(f1_score(references, predictions, pos_label=1, average="binary", zero_division=0.0))
+        return float(f1_score(references, predictions, pos_label=1, average="binary", zero_division=math.nan))
 
 
 class MacroF1(_OfClasses):
@@ -97,21 +99,24 @@ class MacroF1(_OfClasses):
 
 
 class MatthewsCorrelation(_OfClasses):
-    """Matthews' correlation coefficient (Matthews 1975); 0 where one side is constant."""
+    """Matthews' correlation coefficient (Matthews 1975): undefined where the references are constant.
+
+    It is 0 where the predictions alone are.
+    """
 
     def _score(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
-        return float(matthews_corrcoef(references, predictions))
+        return math.nan if np.ptp(references) == 0 else float(matthews_corrcoef(references, predictions))
 
 
 class Pearson(_Correlation):
-    """Pearson's linear correlation; 0 where one side is constant."""
+    """Pearson's linear correlation."""
 
     def _correlation(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
         return float(pearsonr(predictions, references).statistic)
 
 
 class Spearmanr(_Correlation):
-    """Spearman's rank correlation, ties sharing their mean rank; 0 where one side is constant."""
+    """Spearman's rank correlation, ties sharing their mean rank."""
 
     def _correlation(self, predictions: NDArray[Any], references: NDArray[Any]) -> float:
         return float(spearmanr(predictions, references).statistic)
@@ -156,7 +161,7 @@ def compute_metrics(task: LabelledTask, logits: ArrayLike, labels: ArrayLike) ->
         labels: [N] class numbers or scores.
 
     Returns:
-        Each of `task.metrics` with its value, a fraction and not a percentage, or an error.
+        Each of `task.metrics` with its value, a fraction and not a percentage, or an error; NaN if it is undefined.
     """
     outputs, references = np.asarray(logits), np.asarray(labels)
     predictions = predict(task, outputs)

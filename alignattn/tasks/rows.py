@@ -16,14 +16,15 @@ from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.drawing import DRAWING_SEED, draw_rows
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.labels import Label
+from alignattn.tasks.labels import say_numbers_read
 from alignattn.tasks.multilabel.task import MultiLabelClassification
-from alignattn.tasks.sources import hub_origin, own_file, read_file, read_hub, split_path
+from alignattn.tasks.sources import hub_origin, own_file, read_hub, read_rows, split_path
 from alignattn.tasks.tags.task import TokenClassification
-from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, Task
+from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.texts.kind import text_problems
+from alignattn.tasks.texts.label_hints import say_label_hints
 from alignattn.tasks.texts.task import TextClassification
-from alignattn.tasks.texts.user_labels import parse_user_labels, user_label_numbers, user_task
+from alignattn.tasks.texts.user_labels import UserLabels, read_user_labels, share_names, user_label_column, user_task
 
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
@@ -128,7 +129,7 @@ def load_task_files(
 
     Args:
         task: What the rows are of.
-        train_file: As `read_file` takes it.
+        train_file: As `read_rows` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
         skip_bad_rows: Leave out rows with which something is wrong, and list them.
@@ -138,7 +139,7 @@ def load_task_files(
         The rows; `evaluation` has the one split "validation" or none.
     """
     raw = {
-        name: _RawSplit(read_file(Path(file), cache_dir, encoding=encoding), str(file))
+        name: _read_own(task, Path(file), cache_dir, encoding)
         for name, file in _files(train_file, validation_file).items()
     }
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
@@ -158,11 +159,11 @@ def load_user_rows(
 ) -> Rows[TextClassification]:
     """Loads a user's own texts and labels, which pose the task.
 
-    Integers are classes in their order, names are classes in alphabetical order, real numbers are a regression. The
-    training file decides; the validation file is read by its classes.
+    Integers are classes in their order, names are classes in alphabetical order or in that of a file which numbers
+    them, real numbers are a regression. The training file decides; the validation file is read by its classes.
 
     Args:
-        train_file: As `read_file` takes it.
+        train_file: As `read_rows` takes it.
         validation_file: Another, or None: then there is nothing to evaluate on.
         text_columns: One or two columns of text.
         label_column: The column of labels.
@@ -175,24 +176,26 @@ def load_user_rows(
     """
     _check_column_choice(text_columns, label_column)
     raw: dict[str, _RawSplit] = {}
-    labels: dict[str, dict[int, Label]] = {}
+    labels: dict[str, UserLabels] = {}
     for name, file in _files(train_file, validation_file).items():
         origin = str(file)
-        whole = read_file(Path(file), cache_dir, encoding=encoding)
-        dataset = select_columns(whole, [*text_columns, label_column], origin)
-        labels[name] = parse_user_labels(dataset[label_column][:], origin)
-        problems = {index: "it has no label" for index in range(len(dataset)) if index not in labels[name]}
-        problems |= text_problems(dataset, text_columns)
+        rows = read_rows(Path(file), cache_dir, encoding=encoding)
+        dataset = select_columns(rows.dataset, [*text_columns, label_column], origin)
+        read = read_user_labels(dataset, label_column, origin)
+        problems = dict(read.problems) | text_problems(dataset, text_columns) | rows.problems_in(dataset.column_names)
         # The good labels of the training file pose the task: there must be some before it is asked for.
         list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
-        labels[name] = {index: label for index, label in labels[name].items() if index not in problems}
+        labels[name] = read.without(problems)
         raw[name] = _RawSplit(dataset, origin, problems=problems)
-    task = user_task(labels[TRAIN], text_columns, label_column, raw[TRAIN].origin)
+    labels = share_names(labels)
+    task = user_task(labels[TRAIN], text_columns, label_column)
     task = replace(task, evaluation_splits=tuple(name for name in raw if name != TRAIN))
     for name, split in raw.items():
-        column, problems = user_label_numbers(task, labels[name], len(split.dataset))
+        column, problems = user_label_column(task, labels[name], len(split.dataset))
         dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
         raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
+        if name == TRAIN:
+            say_label_hints(column, task.labels, split.origin)
     return _checked(task, raw, skip_bad_rows)
 
 
@@ -302,7 +305,15 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
     if data_dir is None and not task.sources.files:
         return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
     path = own_file(task, name) if data_dir is None else split_path(task, name, data_dir)
-    return _RawSplit(read_file(path, cache_dir), str(path))
+    return _read_own(task, path, cache_dir)
+
+
+def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
+    rows = read_rows(path, cache_dir, encoding=encoding)
+    problems = rows.problems_in(kind_of(task).columns(task))
+    # The good rows tell what the task is: there must be some before it is asked for.
+    list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
+    return _RawSplit(rows.dataset, str(path), problems=problems)
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows[T]:
@@ -314,6 +325,8 @@ def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
     selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
+    if isinstance(task, LabelledTask):
+        say_numbers_read(task, {split.origin: selected[name] for name, split in raw.items()})
     first = next(iter(raw))
     task = kind.resolve(task, selected[first], raw[first].origin)
     for name, split in raw.items():

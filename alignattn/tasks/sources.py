@@ -1,6 +1,6 @@
 """Where rows are read from: the Hub, a data folder, a single file. Nothing is checked here but that it reads.
 
-Every reader returns a `datasets.Dataset` and raises `AlignAttnError` when there is nothing to return.
+Every reader returns `FileRows` or a `datasets.Dataset`, and raises `AlignAttnError` when there is nothing to return.
 """
 
 import csv
@@ -9,26 +9,25 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from alignattn.support.bad_rows import list_bad_rows
 from alignattn.support.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.files import check_file
-from alignattn.support.json_records import parse_json
 from alignattn.support.library_bars import without_library_bars
 from alignattn.support.network import say_hub
-from alignattn.support.parquet import check_parquet
+from alignattn.support.parquet import check_parquet, without_bad_texts
 from alignattn.tasks.class_folders import read_class_folder
+from alignattn.tasks.file_rows import FileRows, TextRows, file_rows
+from alignattn.tasks.json_rows import read_json_rows
 from alignattn.tasks.separated import SEPARATORS, read_separated
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
 from alignattn.tasks.texts.stories import read_babi
-
-LEAST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
-"""That a column holds."""
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
 
@@ -91,12 +90,20 @@ def own_file(task: Task, split: str) -> Path:
     return Path(files[split])
 
 
-def read_file(
+def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
+    """Reads a user's rows as `read_rows` does, all of which must be good."""
+    rows = read_rows(path, encoding=encoding)
+    problems = rows.problems_in(rows.dataset.column_names)
+    list_bad_rows(problems, str(path), len(rows.dataset), skip=False, can_skip=False)
+    return rows.dataset
+
+
+def read_rows(
     path: Path, cache_dir: str | None = None, *, encoding: str | None = None, name: str | None = None
-) -> datasets.Dataset:
+) -> FileRows:
     """Reads a user's rows: one file, whose extension says its format, or a folder of texts with a folder a class.
 
-    CSV, TSV, JSON lines (or one JSON array) and CoNLL may be compressed, as `rows.csv.gz`; Parquet is by itself.
+    CSV, TSV, JSON and CoNLL may be compressed, as `rows.csv.gz`; Parquet is by itself.
 
     Args:
         path: of the file or folder.
@@ -106,7 +113,7 @@ def read_file(
     """
     called = path if name is None else Path(name)
     if path.is_dir():
-        return datasets.Dataset.from_dict(read_class_folder(path, encoding))
+        return read_class_folder(path, encoding)
     check_file(path)
     suffix = plain_suffix(path)
     if suffix not in _EXTENSIONS:
@@ -117,8 +124,8 @@ def read_file(
     try:
         if suffix == _PARQUET:
             return _read_parquet(path, cache_dir)
-        columns = _TEXT_READERS[suffix](called, read_whole(path, encoding))
-        return datasets.Dataset.from_dict(columns, on_mixed_types="use_json")
+        text, is_decoded = read_whole(path, encoding)
+        return file_rows(_TEXT_READERS[suffix](called, text), path=called, is_decoded=is_decoded)
     except AlignAttnError:
         raise
     except UnicodeDecodeError as error:
@@ -131,51 +138,27 @@ def read_file(
         raise AlignAttnError(f"cannot read {called} as {kind}: {_reason(error)}; correct the file") from error
 
 
-def _read_json(path: Path, text: str) -> dict[str, list[Any]]:
-    # The builder of `datasets` guesses: "2020-01-01" becomes a date, and a first `null` crashes Python.
-    rows = parse_json(text) if text.lstrip().startswith("[") else list(_json_lines(text, path))
-    if not rows:
-        raise _no_rows(path)
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise AlignAttnError(f"row {number} of {path} is {row!r} and no JSON object: correct the file")
-    names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
-    return {name: [_storable(row.get(name)) for row in rows] for name in names}
+def _read_separated_as(suffix: str, path: Path, text: str) -> TextRows:
+    return read_separated(path, text, suffix)
 
 
-def _read_separated_as(suffix: str, path: Path, text: str) -> dict[str, list[Any]]:
-    return dict(read_separated(path, text, suffix))
+def _read_stories(path: Path, text: str) -> TextRows:
+    return TextRows(dict(read_babi(path, text)))
 
 
-def _storable(value: Any) -> Any:
-    """A value of JSON in which integers that no column of 64 bits holds, as ids may be, are the texts that they are."""
-    if isinstance(value, dict):
-        return {name: _storable(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_integer and not LEAST_INTEGER <= value <= LARGEST_INTEGER else value
-
-
-def _json_lines(text: str, path: Path) -> Iterator[Any]:
-    # Not splitlines(), which also breaks at characters that a JSON string may hold.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield parse_json(line)
-        except ValueError as error:
-            raise AlignAttnError(f"line {number} of {path} is not JSON: {error}; correct the file") from error
-
-
-def _read_parquet(path: Path, cache_dir: str | None) -> datasets.Dataset:
-    if check_parquet(path) == 0:
-        raise _no_rows(path)
+def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
+    count, problems = check_parquet(path)
+    if count == 0:
+        raise AlignAttnError(f"{path} is empty: give a file that holds rows")
+    if problems:
+        table, _ = without_bad_texts(pq.read_table(path))
+        return FileRows(datasets.Dataset(datasets.table.InMemoryTable(table)), value_problems=problems)
     # data_files by name: given a folder, `datasets` merges files that it takes for one split.
     with _quiet_datasets():
-        return datasets.load_dataset(
+        dataset = datasets.load_dataset(
             "parquet", data_files={"train": str(path)}, split="train", cache_dir=cache_dir or _copies().name
         )
+    return FileRows(dataset)
 
 
 @cache
@@ -185,12 +168,12 @@ def _copies() -> TemporaryDirectory[str]:
 
 
 _PARQUET = ".parquet"
-_TEXT_READERS: Mapping[str, Callable[[Path, str], dict[str, list[Any]]]] = {
+_TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
     **{suffix: partial(_read_separated_as, suffix) for suffix in SEPARATORS},
-    ".json": _read_json,
-    ".jsonl": _read_json,
+    ".json": read_json_rows,
+    ".jsonl": read_json_rows,
     CONLL: read_conll,
-    TEXT_FILE: read_babi,
+    TEXT_FILE: _read_stories,
 }
 _EXTENSIONS = (*_TEXT_READERS, _PARQUET)
 _COMPRESSED = ", ".join(COMPRESSIONS)
@@ -206,10 +189,6 @@ def _quiet_datasets() -> Iterator[None]:
             yield
     finally:
         datasets.logging.set_verbosity(verbosity)
-
-
-def _no_rows(path: Path) -> AlignAttnError:
-    return AlignAttnError(f"{path} is empty: give a file that holds rows")
 
 
 def _reason(error: BaseException) -> str:

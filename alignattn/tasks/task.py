@@ -119,6 +119,11 @@ class Task:
         """The metric that selects checkpoints and ranks runs."""
         return self.metrics[0]
 
+    @property
+    def fewest_rows(self) -> int:
+        """How many rows its metrics need."""
+        return 2 if CORRELATIONS.intersection(self.metrics) else 1
+
     def problem(self) -> str | None:
         """Return what is wrong with the record as its file gives it, which types do not tell; None where nothing is."""
         splits = self.evaluation_splits

@@ -13,7 +13,7 @@ from alignattn.attention.alignment.cpu import transport
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.attention.projection import forked_linear
+from alignattn.attention.projection import forked
 from alignattn.support.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
@@ -327,7 +327,7 @@ class TestForkedLinear:
         weight = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
         bias = torch.randn(4, dtype=torch.float64, requires_grad=True) if has_bias else None
         inputs = [tensor for tensor in (x, weight, bias) if tensor is not None]
-        attended, aligned = forked_linear(x, weight, bias, reaches_input=reaches_input)
+        attended, aligned = forked(nn.functional.linear(x, weight, bias), x, weight, bias, reaches_input=reaches_input)
         found = torch.autograd.grad(attended.sin().sum() + aligned.square().sum(), inputs)
         second_input = x if reaches_input else x.detach()
         plain = nn.functional.linear(x, weight, bias).sin().sum()
@@ -338,7 +338,7 @@ class TestForkedLinear:
     def test_either_output_alone(self):
         x = torch.randn(2, 5, requires_grad=True)
         weight = torch.randn(4, 5, requires_grad=True)
-        attended, aligned = forked_linear(x, weight, None, reaches_input=False)
+        attended, aligned = forked(nn.functional.linear(x, weight), x, weight, None, reaches_input=False)
         assert torch.autograd.grad(aligned.sum(), x, allow_unused=True, retain_graph=True) == (None,)
         assert torch.autograd.grad(attended.sum(), x)[0].abs().max() > 0
 

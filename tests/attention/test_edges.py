@@ -43,6 +43,16 @@ def test_gradients_of_edges(name, pairs):
     assert torch.autograd.gradcheck(lambda values: normalizer_of(name).of_edges(values, edges.by_query), scores)
 
 
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
+def test_second_derivatives_of_edges_are_refused(name, pairs):
+    _, edges = pairs
+    scores = torch.randn(len(edges.query), HEADS, dtype=torch.float64, requires_grad=True)
+    weights = normalizer_of(name).of_edges(scores, edges.by_query)
+    (first,) = torch.autograd.grad(weights[0].sum(), scores, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative"):
+        torch.autograd.grad((first * scores).sum(), scores)
+
+
 @pytest.mark.parametrize("name", OF_EDGES)
 def test_many_equal_scores_and_a_node_without_edges(name):
     segments = Segments(torch.tensor([0] * 5000 + [2]), 3)

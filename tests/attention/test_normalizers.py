@@ -67,6 +67,69 @@ def test_gradients_against_finite_differences(case, is_masked):
     assert torch.autograd.gradcheck(weights, (scores, query, *parameters))
 
 
+SMOOTH_TWICE = [case for case in CASES if case not in ("entmax15", "entmax", "entmax-learned", "hard")]
+
+
+@pytest.mark.parametrize("case", SMOOTH_TWICE)
+def test_second_derivatives_against_finite_differences(case):
+    module, (scores, query) = normalizer(case), inputs(queries=3, keys=5, batch=1)
+    assert torch.autograd.gradgradcheck(lambda scores: module(scores, None, query), scores)
+
+
+class TestWithoutASecondDerivative:
+    @pytest.fixture(params=["entmax15", "entmax", "entmax-learned"])
+    def weights(self, request):
+        module, (scores, query) = normalizer(request.param), inputs()
+        return module(4 * scores, None, query), scores
+
+    @pytest.mark.parametrize("cotangent", ["constant", "of the scores"])
+    def test_it_is_refused_by_grad(self, weights, cotangent):
+        """Towards the scores alone, and beside a derivative that is there: no share of it goes missing."""
+        weights, scores = weights
+        assert (weights == 0).any()
+        loss = weights[..., 0].sum() if cotangent == "constant" else weights.square().sum()
+        (first,) = torch.autograd.grad(loss, scores, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad((first * scores).sum(), scores)
+
+    def test_it_is_refused_by_backward(self, weights):
+        weights, scores = weights
+        (first,) = torch.autograd.grad(weights[..., 0].sum(), scores, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            (first + scores).square().sum().backward()
+
+    def test_a_first_derivative_with_a_graph_is_as_without(self, weights):
+        weights, scores = weights
+        first, plain = (
+            torch.autograd.grad(weights.square().sum(), scores, create_graph=graph, retain_graph=True)[0]
+            for graph in (True, False)
+        )
+        assert torch.equal(first, plain)
+
+    def test_a_checkpointed_one_is_refused(self):
+        scores, _ = inputs()
+        weights = torch.utils.checkpoint.checkpoint(entmax15, scores, use_reentrant=False)
+        (first,) = torch.autograd.grad(weights[..., 0].sum(), scores, create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad((first * scores).sum(), scores)
+
+
+@pytest.mark.parametrize("case", ["sparsemax", "entmax15", "entmax", "entmax-learned", "fusedmax"])
+def test_forward_mode_is_refused_where_it_is_not_written(case):
+    module, (scores, query) = normalizer(case), inputs()
+    with pytest.raises(AlignAttnError, match="forward mode"):
+        torch.func.jvp(lambda scores: module(scores, None, query), (scores,), (scores,))
+
+
+@pytest.mark.parametrize("case", ["softmax", "csoftmax", "local", "local-p"])
+def test_forward_mode_is_the_transposed_reverse_mode(case):
+    module, (scores, query) = normalizer(case), inputs()
+    tangent, cotangent = torch.randn_like(scores), torch.randn_like(scores)
+    _, pushed = torch.func.jvp(lambda scores: module(scores, None, query), (scores,), (tangent,))
+    pulled = torch.autograd.grad(module(scores, None, query), scores, cotangent)[0]
+    torch.testing.assert_close((pushed * cotangent).sum(), (pulled * tangent).sum())
+
+
 def test_hard_is_one_hot_and_has_the_gradient_of_the_softmax():
     scores, _ = inputs()
     mask = torch.rand(BATCH, 1, LENGTH, LENGTH) < 0.7

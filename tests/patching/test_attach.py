@@ -269,6 +269,12 @@ class TestRefusals:
     def test_queries_of_other_projections(self):
         model = alignattn.attach(own_encoder(), "aa-ct")
         attention = model.layers[0].attention
-        attention.query_projection.forward = attention.value_projection.forward
+        projections = (attention.value_projection, attention.key_projection, attention.value_projection)
+
+        def forward(states, mask):
+            heads = [project(states).unflatten(-1, (HEADS, -1)).transpose(1, 2) for project in projections]
+            return alignattn.attend(attention, *heads, mask).transpose(1, 2).flatten(2)
+
+        attention.forward = forward
         with alignattn.collect(model), pytest.raises(AlignAttnError, match="without queries or keys of its module"):
             model(**tiny_batch())

@@ -145,6 +145,41 @@ def test_every_command_refuses_it(command, broken, folder, tmp_path, capsys):
     assert words in error
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"no_such_option": 1}, "no_such_option"),
+        ({"device_map": "xpu"}, "XPU"),
+        ({"attn_implementation": "flash_attention_2"}, "FlashAttention2"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "optimum"),
+        ({"dtype": "float33"}, "float33"),
+        ({"num_labels": "three"}, "str"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("preset", ["aa-ct", "sparsemax"])
+def test_what_is_not_of_the_folder_is_told_as_what_it_is(preset, options, said, tmp_path):
+    """Neither a missing package, nor a device that is not here, nor a wrong argument is damage of the checkpoint."""
+    alignattn.patch(tiny_model("bert"), preset).save_pretrained(tmp_path)
+    with pytest.raises(AlignAttnError) as error:
+        alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification, **options)
+    assert "damaged" not in str(error.value)
+    assert said in str(error.value) or "torch.dtype" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("auto_class", [None, "BertModel", torch.nn.Linear])
+def test_what_is_no_class_of_models_is_refused(auto_class, folder):
+    with pytest.raises(AlignAttnError, match="loads no model"):
+        alignattn.from_pretrained(folder, auto_class)
+
+
+def test_a_file_of_weights_that_is_cut_is_damaged(folder):
+    cut_weights(folder)
+    with pytest.raises(AlignAttnError, match="damaged"):
+        alignattn.from_pretrained(folder, AutoModel)
+
+
 def said_of_weights(caplog):
     """The lines but the one that says that the checkpoint is a plain one's."""
     return [message for message in caplog.messages if "names no patch" not in message]

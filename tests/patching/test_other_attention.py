@@ -52,8 +52,6 @@ def esm():
     ("make", "message"),
     [
         (clip, "attends causally"),
-        (layoutlm, "makes a mask of its own"),
-        (markuplm, "makes a mask of its own"),
         (eurobert, "fewer heads of keys"),
     ],
 )
@@ -107,12 +105,20 @@ def test_models_without_weights_are_patched():
     assert is_patched(alignattn.patch(model, "aa-ct"))
 
 
-def test_a_mask_of_numbers_is_refused_at_the_call():
-    model = alignattn.patch(tiny_model("bert"), "aa-ct")
-    batch = tiny_batch()
-    batch["attention_mask"] = torch.zeros(4, 1, 9, 9)
-    with pytest.raises(AlignAttnError, match="makes a mask of its own"):
-        model(**batch)
+@pytest.mark.parametrize("make", [layoutlm, markuplm])
+def test_masks_that_a_model_makes_itself_tell_padding(make):
+    """Its mask is `[B, 1, 1, n]`. What a padded row holds is what the row alone holds, as of weights and of losses."""
+    torch.manual_seed(0)
+    model = alignattn.patch(make().eval(), "aa-ct+sparsemax")
+    ids = torch.randint(5, 50, (1, 9))
+    padded = torch.cat([ids, torch.full((1, 3), 7)], dim=1)
+    with torch.no_grad(), alignattn.collect(model) as seen:
+        model(input_ids=ids)
+        model(input_ids=padded, attention_mask=torch.arange(12)[None].lt(9).long())
+    alone, beside = seen.layers[0], seen.layers[2]
+    torch.testing.assert_close(beside.weights[:, :, :9, :9], alone.weights)
+    assert beside.weights[..., 9:].abs().max() == 0
+    torch.testing.assert_close(beside.loss, alone.loss)
 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "aa-gan+qvi"])

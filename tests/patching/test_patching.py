@@ -185,16 +185,6 @@ def test_attention_is_collected_in_double_precision():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_output_attentions_as_an_argument_returns_weights(family):
-    model = tiny_model(family)
-    alignattn.patch(model, "aa-ct")
-    with torch.no_grad():
-        attentions = model(**tiny_batch(padded=False), output_attentions=True).attentions
-    assert len(attentions) == 3
-    torch.testing.assert_close(attentions[0].sum(dim=-1), torch.ones(4, 3, 9))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("scope", ["projections", "all"])
 def test_gradient_scope(family, scope):
     model = without_dropout(tiny_model(family))
@@ -269,7 +259,7 @@ def test_layers_restrict_the_patch():
 
 
 def test_shared_layers_refuse_layers():
-    with pytest.raises(AlignAttnError, match="share 1 attention module"):
+    with pytest.raises(AlignAttnError, match="have 1 attention module"):
         alignattn.patch(tiny_model("albert"), "aa-ct", layers=[0])
 
 
@@ -369,7 +359,7 @@ class TestRefusals:
         config = transformers.DebertaConfig(
             vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=32
         )
-        with pytest.raises(AlignAttnError, match=r"DebertaModel has no attention that a patch can reach.*DeBERTa-v3"):
+        with pytest.raises(AlignAttnError, match=r"DebertaModel keeps no projections.*DeBERTa-v3"):
             alignattn.patch(transformers.DebertaModel(config), "aa-ct")
 
     @pytest.mark.parametrize("layers", [[3], [-1], [0, 0], []])
@@ -388,8 +378,7 @@ class TestRefusals:
         )
         decoder = FAMILIES["bert"]()
         decoder.is_decoder = True
-        gpt2 = transformers.GPT2Config(vocab_size=50, n_embd=24, n_layer=1, n_head=3)
-        for model in (transformers.LlamaModel(llama), transformers.GPT2Model(gpt2), transformers.BertModel(decoder)):
+        for model in (transformers.LlamaModel(llama), transformers.BertModel(decoder)):
             with pytest.raises(AlignAttnError, match="causally"):
                 alignattn.patch(model, "aa-ct")
 
@@ -397,7 +386,7 @@ class TestRefusals:
         model = tiny_model("bert")
         model.set_attn_implementation("flex_attention")
         with pytest.raises(AlignAttnError, match="attn_implementation="):
-            alignattn.patch(model, "aa-ct")
+            alignattn.patch(model, "entmax15")
 
     def test_projections_that_are_no_linear_layers(self):
         model = tiny_model("bert")

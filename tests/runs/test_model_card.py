@@ -19,7 +19,7 @@ from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
 from alignattn.runs.card import model_card, write_model_card
 from alignattn.runs.hub import stage
-from alignattn.runs.results import RunResult
+from alignattn.runs.results import BestModel, RunResult
 from alignattn.support.network import say_push
 from alignattn.tasks import TASKS
 from alignattn.tasks.kinds import kind_of
@@ -141,6 +141,28 @@ RESULT = {
 def card_from(words, **changes):
     options = COMMAND.parse([*words.split(), "--output_dir", "runs/x"])
     return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
+
+
+MATCHED, MISMATCHED = "validation_matched", "validation_mismatched"
+CHOICES = {
+    "test once at the end": (["validation", "test"], None, ["validation"]),
+    "one split": (["validation"], "accuracy", ["validation"]),
+    "test alone": (["test"], "accuracy", ["test"]),
+    "the first by default": ([MATCHED, MISMATCHED], None, [MATCHED]),
+    "one that is named": ([MATCHED, MISMATCHED], f"{MISMATCHED}_accuracy", [MISMATCHED]),
+    "several": ([MATCHED, MISMATCHED, "test"], f"{MATCHED}_loss+{MISMATCHED}_accuracy", [MATCHED, MISMATCHED]),
+}
+
+
+@pytest.mark.parametrize(("splits", "metric", "choosing"), CHOICES.values(), ids=CHOICES)
+def test_the_rows_that_chose_the_checkpoint_are_told_from_those_that_did_not(splits, metric, choosing):
+    words = "--model albert-base-v2 --task mnli --attention aa-ot --load_best_model_at_end true"
+    measured = {"metrics": {split: {"accuracy": 0.8} for split in splits}, "evaluation_rows": dict.fromkeys(splits, 9)}
+    best = None if metric is None else BestModel(3, metric, 0.8)
+    lines = [line for line in card_from(words, **measured, best=best).text.splitlines() if "cho" in line]
+    assert f"chosen on the rows of {' and '.join(choosing)}," in lines[0]
+    unused = [split for split in splits if split not in choosing]
+    assert lines[1:] == [f"- The rows of {' and '.join(unused)} had no part in that choice."] * bool(unused)
 
 
 def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():

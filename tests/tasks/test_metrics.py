@@ -90,6 +90,17 @@ def test_constant_predictions_score_zero(task: str) -> None:
     assert set(compute_metrics(TASKS[task], logits, [0, 1, 1, 0]).values()) == {0.0}
 
 
+@pytest.mark.parametrize("name", ["pearson", "spearmanr", "matthews_correlation"])
+@pytest.mark.parametrize("predicted", [[0, 1, 1], [1, 1, 1]])
+def test_correlation_with_constant_labels_is_undefined(name: MetricName, predicted: list[int]) -> None:
+    assert np.isnan(METRICS[name]().compute(predictions=predicted, references=[1, 1, 1])[name])
+
+
+def test_f1_of_a_class_that_is_nowhere_is_undefined() -> None:
+    assert np.isnan(METRICS["f1"]().compute(predictions=[0, 0], references=[0, 0])["f1"])
+    assert METRICS["f1"]().compute(predictions=[0, 1], references=[0, 0]) == {"f1": 0.0}
+
+
 def test_no_predicted_positive_scores_zero_f1() -> None:
     assert compute_metrics(TASKS["mrpc"], logits_for([0, 0]), [1, 0]) == {"accuracy": 0.5, "f1": 0.0}
 

@@ -359,7 +359,7 @@ def test_torch_compile_trains_as_eager_does(variant, tmp_path):
 
 def test_a_model_whose_layers_do_not_report_is_refused(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
-    model.set_attn_implementation("sdpa")
+    model.bert.encoder.layer = nn.ModuleList()
     with pytest.raises(AlignAttnError, match="no attention layer"):
         train(model, tmp_path)
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.pooled import Clouds
 from alignattn.attention.alignment.sampled import SampledAlignment
 from alignattn.attention.choices import HeadReduction
+from alignattn.attention.derivatives import once_differentiable
 
 POINTS = 256
 SMOOTHING = 1e-3

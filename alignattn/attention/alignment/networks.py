@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+
+from alignattn.attention.derivatives import once_differentiable
 
 HIDDEN_DIM = 16
 """Units of the hidden layer of a network, unless a config names others."""

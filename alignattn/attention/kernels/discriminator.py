@@ -23,9 +23,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator
+from alignattn.attention.derivatives import once_differentiable
 from alignattn.attention.kernels.choice import precision, width_of_tile
 from alignattn.attention.kernels.layers import (
     BLOCK_ROWS,

@@ -23,10 +23,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.networks import LEAKY_SLOPE, Discriminator, Navigator
+from alignattn.attention.derivatives import once_differentiable
 from alignattn.attention.kernels.choice import precision, width_of_tile
 from alignattn.attention.kernels.layers import (
     BLOCK_ROWS,

@@ -25,7 +25,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.alignment.sinkhorn import (
     LARGEST_SCALING,
@@ -36,6 +35,7 @@ from alignattn.attention.alignment.sinkhorn import (
     is_real,
     schedule,
 )
+from alignattn.attention.derivatives import once_differentiable
 from alignattn.attention.kernels.choice import precision, width_of_tile
 from alignattn.attention.kernels.operator import operator
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from alignattn.attention.derivatives import check_reverse_mode
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 from alignattn.attention.normalizers.sparse import sparsemax_rule
 from alignattn.attention.normalizers.total_variation import denoise
@@ -33,7 +34,13 @@ def fusedmax(scores: Tensor, weight: float = DEFAULT_WEIGHT, mask: Tensor | None
         AlignAttnError: if the weight is not above 0, or the shapes do not fit.
     """
     _check_weight(weight)
-    return normalize(lambda shifted, attendable: _fused(shifted, attendable, weight)[0], scores, mask)
+    return normalize(lambda shifted, attendable: _weights(shifted, attendable, weight), scores, mask)
+
+
+def _weights(scores: Tensor, mask: Tensor | None, weight: float) -> Tensor:
+    check_reverse_mode("fusedmax", scores)
+    weights: Tensor = _fused(scores, mask, weight)[0]
+    return weights
 
 
 def _check_weight(weight: object) -> None:
@@ -123,4 +130,4 @@ class Fusedmax(Normalizer):
         self.weight = weight
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
-        return _fused(scores, mask, self.weight)[0]
+        return _weights(scores, mask, self.weight)

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from alignattn.attention.derivatives import once_differentiable
 from alignattn.attention.edges import Segments
 from alignattn.attention.normalizers.base import Normalizer, normalize
 

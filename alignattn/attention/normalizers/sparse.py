@@ -7,8 +7,8 @@ from typing import Any
 import entmax as entmax_package
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from alignattn.attention.derivatives import check_reverse_mode, once_differentiable
 from alignattn.attention.edges import Segments
 from alignattn.attention.normalizers.base import Normalizer, invalid, is_number, normalize
 from alignattn.attention.normalizers.thresholds import ENTMAX15_ALPHA, SPARSEMAX_ALPHA, weights_by_sorting
@@ -81,10 +81,20 @@ def _of_segments(scores: Tensor, segments: Segments, alpha: float) -> Tensor:
 
 
 def _gradient_of_sorting(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    # Sparsemax is linear wherever it is smooth: autograd's second derivative of this is right, and no power of 0.
+    to_scores = _linear_to_scores if ctx.alpha == SPARSEMAX_ALPHA else _curved_to_scores
+    return to_scores(ctx, gradient), None
+
+
+def _linear_to_scores(ctx: Any, gradient: Tensor) -> Tensor:
     (weights,) = ctx.saved_tensors
-    return _to_scores(weights, ctx.alpha, gradient)[0], None
+    return _to_scores(weights, ctx.alpha, gradient)[0]
 
 
+_curved_to_scores = once_differentiable(_linear_to_scores)
+
+
+@once_differentiable
 def _gradient_of_bisection(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
     """With that in α (Correia, Niculae & Martins 2019, proposition 1)."""
     (weights,) = ctx.saved_tensors
@@ -170,14 +180,17 @@ def _check_alphas(alpha: Tensor, scores: Tensor) -> None:
 
 def sparsemax_rule(scores: Tensor, _mask: Tensor | None) -> Tensor:
     """Return the sparsemax as a `Rule`."""
+    check_reverse_mode("sparsemax", scores)
     return _by_sorting(scores, SPARSEMAX_ALPHA)
 
 
 def _entmax15(scores: Tensor, _mask: Tensor | None) -> Tensor:
+    check_reverse_mode("entmax15", scores)
     return _by_sorting(scores, ENTMAX15_ALPHA)
 
 
 def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
+    check_reverse_mode("entmax", scores, alpha)
     if isinstance(alpha, Tensor):
         return _by_bisection(scores, alpha.to(scores.dtype))
     if alpha in (SPARSEMAX_ALPHA, ENTMAX15_ALPHA):

@@ -6,16 +6,15 @@ from typing import Any
 
 import datasets
 import transformers
-from transformers import AutoModel, PreTrainedConfig
+from transformers import AutoModel
 
 import alignattn
 from alignattn.commands.balance import BalanceOptions
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
-from alignattn.models.packaged import model_source
 from alignattn.patching.balance import BalanceReport, balance
-from alignattn.patching.checkpoints import load_pretrained, loading
+from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.runs.balancing import split_rows
 from alignattn.runs.data_files import is_run_folder
 from alignattn.runs.rows import input_batches
@@ -93,7 +92,7 @@ def _length_of(model: str, tokenizer: Any) -> int:
 def _class_of(name: str) -> type:
     """The class that a checkpoint says it is of: what it holds is written again, its head included."""
     with loading(name):
-        fields, _ = PreTrainedConfig.get_config_dict(model_source(name))
+        fields = read_config_fields(name)
     if saved_class(fields) is not None:
         traits = traits_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
         instead = ", or train it with `alignattn finetune --balance end`" if traits.has_heads else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.attention.kernels.choice import use_kernels
@@ -35,8 +35,7 @@ from alignattn.commands.benchmark.step_timing import (
     make_batch,
     measure,
 )
-from alignattn.models.packaged import model_source
-from alignattn.patching.checkpoints import load_checkpoint, loading
+from alignattn.patching.checkpoints import load_checkpoint, load_config, loading
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import check_free, unfinished
 from alignattn.support.progress import progress
@@ -148,7 +147,7 @@ def _load_pretrained(name: str, length: int) -> PreTrainedModel:
     bare = f"one of {', '.join(BARE_MODELS)}"
     choices = f"a folder, a Hub id that is cached or reachable, or {bare}"
     with loading(name, choices):
-        config = AutoConfig.from_pretrained(model_source(name), num_labels=NUM_LABELS)
+        config = load_config(name, num_labels=NUM_LABELS)
     config.problem_type = "single_label_classification"
     positions = getattr(config, "max_position_embeddings", length)
     if length > positions:

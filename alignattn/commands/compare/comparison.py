@@ -28,6 +28,7 @@ from alignattn.statistics.comparison_words import (
 from alignattn.statistics.example_scores import ExampleScores
 from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
 from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import ERRORS, LESS_IS_BETTER
 
 
@@ -55,7 +56,14 @@ class Measure:
 
     def value(self, run: Run) -> float:
         """What a run measured."""
-        return run.result.metrics[self.split][self.metric]
+        value = run.result.metrics[self.split][self.metric]
+        assert value is not None
+        return value
+
+    def is_defined(self, entries: Sequence[Entry]) -> bool:
+        """Whether all runs measured a number."""
+        runs = (run for entry in entries for run in entry.runs.values())
+        return all(run.result.metrics[self.split][self.metric] is not None for run in runs)
 
     def examples(self, run: Run) -> ExampleScores | None:
         """What a run's value is made of, row by row; None where it is no statistic of rows."""
@@ -107,10 +115,12 @@ class ComparedRuns:
     Attributes:
         entries: the baseline first.
         cells: a row an entry, a column a measure.
+        undefined: measures that are undefined for some run, and have no column.
     """
 
     entries: Sequence[Entry]
     cells: Sequence[Sequence[Cell]]
+    undefined: Sequence[Measure] = ()
 
     @property
     def title(self) -> str:
@@ -155,6 +165,9 @@ class ComparedRuns:
             lines.append(f"No number is better than that of {baseline.name} such that {survives}.")
         if "worse" in verdicts:
             lines.append(f"{WORSE_MARK}: worse than {baseline.name}, and {survives}.")
+        lines += [
+            f"{measure.split} {measure.metric} is undefined for a run, and left out." for measure in self.undefined
+        ]
         if any(cell.is_one_answer for row in self.cells for cell in row):
             lines.append(
                 f"{ONE_ANSWER_MARK}: of a model that predicts the same for every row, and tells nothing apart."
@@ -176,12 +189,16 @@ def compare_entries(entries: Sequence[Entry]) -> ComparedRuns:
     """Compare each entry with the first, measure by measure, and correct for how many comparisons there are."""
     baseline, *others = entries
     metrics = baseline.first.result.metrics
-    measures = [Measure(split, metric) for split, by_metric in metrics.items() for metric in by_metric]
+    measured = [Measure(split, metric) for split, by_metric in metrics.items() for metric in by_metric]
+    measures = [measure for measure in measured if measure.is_defined(entries)]
+    if not measures:
+        raise AlignAttnError("each metric is undefined for one of these runs, so there is nothing to compare")
     cells = [Cell(entry, measure) for entry in others for measure in measures]
     compared = correct([_compare(cell, baseline, len(cells)) for cell in cells])
     made = [replace(cell, comparison=comparison) for cell, comparison in zip(cells, compared, strict=True)]
     rows = [made[start : start + len(measures)] for start in range(0, len(made), len(measures))]
-    return ComparedRuns(entries, [[Cell(baseline, measure) for measure in measures], *rows])
+    undefined = [measure for measure in measured if measure not in measures]
+    return ComparedRuns(entries, [[Cell(baseline, measure) for measure in measures], *rows], undefined)
 
 
 def _compare(cell: Cell, baseline: Entry, family_size: int) -> Comparison:

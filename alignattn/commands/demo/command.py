@@ -157,7 +157,7 @@ def _summarise(
     by_split = [predictions[predictions["split"] == split] for split in sentences.splits]
     return DemoRow(
         name=name,
-        accuracy=[result.metrics[split]["accuracy"] for split in sentences.splits],
+        accuracy=[(rows["prediction"] == rows["label"]).mean() for rows in by_split],
         calibration_error=[
             expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split
         ],

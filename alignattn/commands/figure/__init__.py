@@ -91,10 +91,13 @@ class FigureOptions(Options):
     def check_places(self, *, reads: bool = True) -> None:
         """Check that the runs are there, and that their models have the head that is to be drawn."""
         super().check_places(reads=reads)
+        # Here, for it imports torch, which the help does without.
+        from alignattn.patching.saving import restored_fields
+
         for run in self.run if "layer" in PICTURES[self.kind][1] else ():
             # Of a folder without it the loading of the model says what is wrong.
             path = Path(run) / MODEL_FILE
-            fields = read_json(path) if path.is_file() else {}
+            fields = restored_fields(read_json(path)) if path.is_file() else {}
             calls_a_layer = traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).calls_a_layer
             for name, index in (
                 ("layer", self.layer),

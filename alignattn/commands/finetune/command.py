@@ -40,8 +40,13 @@ def write_seed_summary(folder: Path, results: Sequence[RunResult]) -> str:
         summary[split] = {}
         for name in scores:
             values = [result.metrics[split][name] for result in results]
-            summary[split][name] = over_seeds(values)
-            spread = _in_words(name, summary[split][name])
+            defined = [value for value in values if value is not None]
+            if len(defined) < len(values):
+                summary[split][name] = {"mean": None, "standard_deviation": None, "seeds": len(values)}
+                spread = "undefined"
+            else:
+                summary[split][name] = over_seeds(defined)
+                spread = _in_words(name, summary[split][name])
             lines.append(f"  {results[0].task} {split}: {name} {spread} ({len(values)} seeds)")
     content = {
         "task": results[0].task,

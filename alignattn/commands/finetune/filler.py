@@ -42,7 +42,7 @@ class FinetuneFiller(Filler):
             numbers=result.to_dict(),
             facts=facts,
             scores={
-                f"{split} {name}": f"{score_text(name, value)}{'' if name in ERRORS else ' %'}"
+                f"{split} {name}": f"{score_text(name, value)}{'' if value is None or name in ERRORS else ' %'}"
                 for split, by in result.metrics.items()
                 for name, value in by.items()
             },

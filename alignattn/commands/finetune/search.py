@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
-from alignattn.runs.best_model import OF_THE_TRAINER
+from alignattn.runs.best_checkpoint import OF_THE_TRAINER
 from alignattn.runs.results import RunResult, read_result, score_text
 from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
 from alignattn.runs.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
@@ -113,7 +113,7 @@ def _distribution(values: Range) -> BaseDistribution:
 
 
 def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, float]:
-    """The metric that chooses, of the first evaluation split where none is named: the names of both, and its value."""
+    """The metric that chooses, of the first evaluation split where none is named: both names, and its value or NaN."""
     wanted = options.training.metric_for_best_model
     split, scores = next(iter(result.metrics.items()))
     metric = next(iter(scores))
@@ -124,7 +124,8 @@ def _chosen_by(options: FinetuneOptions, result: RunResult) -> tuple[str, str, f
                 split, metric = name, other
     if wanted is not None and wanted.removeprefix(OF_THE_TRAINER) in scores:
         metric = wanted.removeprefix(OF_THE_TRAINER)
-    return split, metric, result.metrics[split][metric]
+    value = result.metrics[split][metric]
+    return split, metric, math.nan if value is None else value
 
 
 def _loss(options: FinetuneOptions, result: RunResult) -> float:

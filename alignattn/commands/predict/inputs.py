@@ -1,8 +1,8 @@
 """Rows to predict, a part at a time: of a file, of standard input, or texts of the command line."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from alignattn.support.compression import plain_suffix
 from alignattn.support.errors import AlignAttnError, listing, one_line
-from alignattn.support.parquet import UNREADABLE, open_parquet
+from alignattn.support.parquet import UNREADABLE, open_parquet, without_bad_texts
 from alignattn.tasks import Task
+from alignattn.tasks.file_rows import FileRows
 from alignattn.tasks.kinds import kind_of
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.sources import read_rows
 from alignattn.tasks.task import CONLL
 
 CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", ".jsonl", ".parquet"
@@ -32,10 +33,12 @@ class Part:
     Attributes:
         table: all their columns.
         inputs: those that the task reads.
+        problems: what is wrong with a row that cannot be read, by its index in the part.
     """
 
     table: pa.Table
     inputs: datasets.Dataset
+    problems: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def stdin_source(task: Task, *, encoding: str | None = None) -> Source:
         path = Path(folder) / f"stdin{suffix}"
         path.write_bytes(content)
         try:
-            rows = read_file(path, encoding=encoding, name=STANDARD_INPUT)
+            rows = read_rows(path, encoding=encoding, name=STANDARD_INPUT)
             return _dataset_source(rows, task, STANDARD_INPUT, CSV if suffix == CSV else JSON_LINES)
         except AlignAttnError as error:
             # Of Parquet the file itself is spoken of.
@@ -106,17 +109,21 @@ def text_source(task: Task, texts: Sequence[str]) -> Source:
             f"{len(texts)}"
         )
     rows = [task.row_of(texts[first : first + count]) for first in range(0, len(texts), count)]
-    return _dataset_source(datasets.Dataset.from_list(rows), task, "--text", JSON_LINES)
+    return _dataset_source(FileRows(datasets.Dataset.from_list(rows)), task, "--text", JSON_LINES)
 
 
-def _dataset_source(dataset: datasets.Dataset, task: Task, origin: str, written_as: str) -> Source:
+def _dataset_source(rows: FileRows, task: Task, origin: str, written_as: str) -> Source:
+    dataset = rows.dataset
+    # All columns are written with what is predicted of a row.
+    problems = rows.problems_in(dataset.column_names)
     _check_columns(dataset.column_names, task, origin)
     inputs, whole = dataset.select_columns(list(task.input_columns)), dataset.with_format("arrow")
 
     def parts(size: int) -> Iterator[Part]:
         for start in range(0, len(dataset), size):
             end = min(start + size, len(dataset))
-            yield Part(whole[start:end], inputs.select(range(start, end)))
+            bad = {index - start: problems[index] for index in range(start, end) if index in problems}
+            yield Part(whole[start:end], inputs.select(range(start, end)), bad)
 
     return Source(origin, dataset.column_names, len(dataset), written_as, parts)
 
@@ -134,8 +141,10 @@ def _parquet_source(path: Path, task: Task, may_be_empty: bool) -> Source:
     def parts(size: int) -> Iterator[Part]:
         try:
             with open_parquet(path) as file:
-                for table in _of_size(file.iter_batches(size), size, file.schema_arrow):
-                    yield Part(table, _input_columns(table, task))
+                for whole in _of_size(file.iter_batches(size), size, file.schema_arrow):
+                    table, bad = without_bad_texts(whole)
+                    problems = {index: problem for found in bad.values() for index, problem in found.items()}
+                    yield Part(table, _input_columns(table, task), problems)
         except UNREADABLE as error:
             raise _unreadable(path, error) from error
 
@@ -146,7 +155,6 @@ def _of_size(batches: Iterator[pa.RecordBatch], size: int, schema: pa.Schema) ->
     """Yield tables of so many rows, the last of fewer, one at least: batches end with the file's row groups."""
     held, is_first = schema.empty_table(), True
     for batch in batches:
-        batch.validate(full=True)
         held = pa.concat_tables([held, pa.Table.from_batches([batch], schema)])
         while held.num_rows >= size:
             yield held.slice(0, size)

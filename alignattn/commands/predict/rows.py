@@ -100,7 +100,7 @@ class Prediction:
         )
 
     def _predicted(self, part: Part, origin: str, before: int, advance: Callable[[int], object]) -> pa.Table:
-        problems, count = self.predictor.problems(part.inputs), part.table.num_rows
+        problems, count = self.predictor.problems(part.inputs) | dict(part.problems), part.table.num_rows
         if problems and not self.skip_bad_rows:
             list_bad_rows({before + row: text for row, text in problems.items()}, origin, before + count, skip=False)
         good = np.array([row for row in range(count) if row not in problems], dtype=np.int64)

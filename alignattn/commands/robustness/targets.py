@@ -1,5 +1,6 @@
 """What is attacked: the model of a run, or a model and a task, with the rows that it is evaluated on."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,10 +25,12 @@ from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.runs.folders import load_run_evaluation
+from alignattn.runs.head_classes import keep_classes, named_classes
 from alignattn.runs.run_files import is_seed_folder
 from alignattn.runs.run_folder import check_run_folder, read_run_options, say_plain, short_names
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
+from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows, load_rows
 
 
@@ -192,6 +195,10 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
             f"{model} has {loaded.config.num_labels} output(s), and task {task.name!r} has {task.num_labels} classes: "
             "give the task that it was fine-tuned on"
         )
+    saved = named_classes(loaded.config)
+    kind_of(task).configure(task, loaded.config)
+    if said := keep_classes(loaded, model, saved):
+        print(said, file=sys.stderr)
     attacked = [
         AttackRow(number, {column: row[column] for column in task.text_columns}, row[task.label_column])
         for number, row in rows.numbered(split)

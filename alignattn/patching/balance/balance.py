@@ -31,6 +31,7 @@ from alignattn.patching.folding import forget_basis
 from alignattn.patching.heads import BalancedHeads, balanced_heads, check_in_memory
 from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
+from alignattn.patching.routing import routed
 from alignattn.patching.slots import LayerSlots
 from alignattn.support.errors import AlignAttnError
 
@@ -87,7 +88,7 @@ def balance(
             then as it was, to the bit.
     """
     model = extract_model_from_parallel(model, keep_torch_compile=False)
-    with _slots_of(model), evaluating(model):
+    with _slots_of(model), routed(model), evaluating(model):
         report = _balance(model, batches, held_back, centre=centre, random_seed=random_seed)
         forget_basis(model)
     return report

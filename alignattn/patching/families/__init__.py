@@ -64,8 +64,13 @@ def give_slotted_forward(module: nn.Module) -> None:
         object.__setattr__(module, "__class__", getattr(importlib.import_module(path, __name__), name))
 
 
+def is_slotted(module: nn.Module) -> bool:
+    """Tell whether an attention module has the forward that serves slots."""
+    return hasattr(type(module), "plain_class")
+
+
 def take_slotted_forward(module: nn.Module) -> None:
     """Undo `give_slotted_forward`, if it was done."""
-    plain_class: Any = getattr(type(module), "plain_class", None)
-    if plain_class is not None:
-        object.__setattr__(module, "__class__", plain_class)
+    if is_slotted(module):
+        plain_class: Any = type(module)
+        object.__setattr__(module, "__class__", plain_class.plain_class)

@@ -28,12 +28,10 @@ class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttenti
     ) -> tuple[Tensor, Tensor | None]:
         """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
         slots = slots_of(self)
-        if slots is None or not slots.is_asked:
+        if slots is None:
             output: tuple[Tensor, Tensor | None] = DisentangledSelfAttention.forward(
                 self, hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
             )
-            if slots is not None and slots.records_calls:
-                slots.record_call(self.check_pairs(attention_mask, hidden_states).bool())
             return output
         asking = hidden_states if query_states is None else query_states
         query, key, value = (
@@ -62,19 +60,9 @@ class SlottedDisentangledSelfAttention(SlottedAttention, DisentangledSelfAttenti
         self, query: Tensor, key: Tensor, relative_pos: Tensor | None, rel_embeddings: Tensor | None, parts: int
     ) -> Tensor | None:
         """What is added to the scores, `[B, H, n, n]`; None if nothing."""
-        of_heads = (features.flatten(0, 1) for features in (query, key))
-        bias = self.disentangled_attention_bias(*of_heads, relative_pos, self.pos_dropout(rel_embeddings), parts)
+        positions = self.pos_dropout(rel_embeddings)
+        bias: Any = self.disentangled_attention_bias(  # type: ignore[no-untyped-call]
+            query.flatten(0, 1), key.flatten(0, 1), relative_pos, positions, parts
+        )
         # Without a kind of positions the model's own function returns the number 0.
         return bias.unflatten(0, query.shape[:2]) if isinstance(bias, Tensor) else None
-
-    def disentangled_attention_bias(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's own; the projections that it calls on embeddings of positions are recorded by nobody."""
-        slots = slots_of(self)
-        models_own: Any = super().disentangled_attention_bias
-        if slots is None:
-            return models_own(*args, **kwargs)
-        slots.collector.pause(True)
-        try:
-            return models_own(*args, **kwargs)
-        finally:
-            slots.collector.pause(False)

@@ -7,9 +7,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
-
-MASKED_BELOW = -1e4
-"""A number added to a score from which on it masks: transformers adds the least of the type, older code this one."""
+from alignattn.patching.recording import allowed_pairs
 
 
 class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
@@ -27,12 +25,10 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
     ) -> tuple[Tensor, ...]:
         """Attend `[B, n, hidden]`, with arguments and results of the model's own forward."""
         slots = slots_of(self)
-        if slots is None or not slots.is_asked:
+        if slots is None:
             outputs: tuple[Tensor, ...] = MPNetSelfAttention.forward(
                 self, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
             )
-            if slots is not None and slots.records_calls:
-                slots.record_call(self._pairs(attention_mask, hidden_states))
             return outputs
         query, key, value = (
             heads_of(project(hidden_states), self.num_attention_heads) for project in (self.q, self.k, self.v)
@@ -53,4 +49,4 @@ class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
         return (output,) if weights is None or not output_attentions else (output, weights)
 
     def _pairs(self, mask: Tensor | None, states: Tensor) -> Tensor | None:
-        return None if mask is None else self.check_pairs(mask, states) > MASKED_BELOW
+        return None if mask is None else allowed_pairs(self.check_pairs(mask, states))

@@ -12,9 +12,8 @@ from alignattn.support.errors import AlignAttnError
 class SlottedAttention(nn.Module):
     """A self-attention module whose forward serves its slots; comes before the model's own class among the bases.
 
-    Where the slots are not asked (`LayerSlots.is_asked`) the model's own forward computes everything: an alignment is
-    bitwise plain in evaluation, and in training only notes what the projections gave. Otherwise the slots attend, with
-    the model's own bias of the scores.
+    The slots attend, with the model's own bias of the scores. A patch that adds an alignment alone leaves the model its
+    own class: hooks observe it.
 
     Attributes:
         plain_class: of the module without slots.

@@ -13,7 +13,7 @@ from transformers import (
 
 from alignattn.tasks.answers.spans import best_answers
 from alignattn.tasks.answers.squad_metric import final_answers, squad_scores
-from alignattn.tasks.answers.squad_rows import qa_problem, question_problem
+from alignattn.tasks.answers.squad_rows import columnar_answers, qa_problem, question_problem
 from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.answers.windows import encode_windows
 from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
@@ -33,6 +33,15 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
         """Return SQuAD's columns."""
         return ["id", "question", "context", "answers"]
 
+    def normalise(self, task: QuestionAnswering, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the texts and the starts of their answers, which SQuAD's own files keep in pairs."""
+        values = dataset["answers"][:]
+        if not any(isinstance(value, list) for value in values):
+            return dataset
+        answers = [columnar_answers(value) for value in values]
+        whole = {name: dataset[name][:] for name in dataset.column_names} | {"answers": answers}
+        return datasets.Dataset.from_dict(whole, on_mixed_types="use_json")
+
     def problems(self, task: QuestionAnswering, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows whose answers are not in their contexts, or missing where all questions have one."""
         columns = (dataset[name][:] for name in ("context", "question", "answers"))
@@ -40,7 +49,7 @@ class QuestionAnsweringKind(TaskKind[QuestionAnswering]):
         for index, (context, question, answers) in enumerate(zip(*columns, strict=True)):
             problem = qa_problem(context, question, answers)
             if problem is None and not (answers["text"] or task.has_unanswerable):
-                problem = f"its question has no answer, and all of {task.name} have one"
+                problem = f"its question has no answer, and all of {task.name} have one (those of squadv2 need not)"
             if problem is not None:
                 problems[index] = problem
         return problems

@@ -1,9 +1,52 @@
-"""What can be wrong with a row of question answering, told before a model sees it."""
+"""The rows of question answering: those that SQuAD's own files nest, and what can be wrong with one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from alignattn.support.errors import shown
+
+PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
+"""What an article calls its paragraphs, and a paragraph its questions."""
+
+
+def is_nested(value: Any) -> bool:
+    """Return whether a value of JSON is an article or a paragraph of SQuAD's own files."""
+    return isinstance(value, dict) and (PARAGRAPHS in value or QUESTIONS in value)
+
+
+def nested_questions(value: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """Yield a row a question of an article or a paragraph, and what is wrong with it, or None.
+
+    Args:
+        value: of which `is_nested` is true.
+    """
+    title = value.get("title")
+    paragraphs = value.get(PARAGRAPHS, [value])
+    for paragraph in paragraphs if isinstance(paragraphs, list) else [paragraphs]:
+        questions = paragraph.get(QUESTIONS) if isinstance(paragraph, Mapping) else None
+        if not isinstance(questions, list) or not isinstance(paragraph, Mapping):
+            yield {}, f"a paragraph of article {shown(title)} has no list {QUESTIONS!r} of questions"
+            continue
+        for question in questions:
+            if not isinstance(question, Mapping):
+                yield {}, f"a question of article {shown(title)} is {shown(question)} and no JSON object"
+                continue
+            row = {"title": title, "context": paragraph.get("context"), **question}
+            problem = None
+            if question.get("is_impossible") is True:
+                row["answers"] = question.get("answers") or []
+                problem = "it has answers, and its is_impossible is true" if row["answers"] else None
+            yield row, problem
+
+
+def columnar_answers(answers: Any) -> Any:
+    """Return a list of answers, as SQuAD's own files have it, as the two lists of `qa_problem`; others as they are."""
+    fields = ("text", "answer_start")
+    if not isinstance(answers, list):
+        return answers
+    if not all(isinstance(answer, Mapping) and answer.keys() >= set(fields) for answer in answers):
+        return answers
+    return {name: [answer[name] for answer in answers] for name in fields}
 
 
 def qa_problem(context: Any, question: Any, answers: Any) -> str | None:

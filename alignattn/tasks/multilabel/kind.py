@@ -26,7 +26,7 @@ from alignattn.tasks.kind import (
     row_numbers,
 )
 from alignattn.tasks.labelled import PREDICTION, best_first
-from alignattn.tasks.labels import parse_label
+from alignattn.tasks.labels import class_names, named_labels, parse_label
 from alignattn.tasks.multilabel.task import MultiLabelClassification
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.task import TaskOptions
@@ -44,6 +44,14 @@ class MultiLabelKind(TaskKind[MultiLabelClassification]):
     def columns(self, task: MultiLabelClassification) -> list[str]:
         """Return the text columns and the label columns."""
         return [*task.text_columns, *task.label_columns]
+
+    def normalise(self, task: MultiLabelClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the words for yes and no where the file has its own names for 0 and 1."""
+        for column in task.label_columns:
+            if names := class_names(dataset, column):
+                words = named_labels(dataset[column][:], dict(enumerate(names)))
+                dataset = dataset.remove_columns(column).add_column(column, words)
+        return dataset
 
     def problems(
         self, task: MultiLabelClassification, dataset: datasets.Dataset, *, may_be_empty: bool

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedConfig
 
 from alignattn.support.errors import AlignAttnError, shown
+from alignattn.tasks.file_rows import FileRows
 from alignattn.tasks.kind import EncodedSplit, Evaluation, name_classes
 from alignattn.tasks.labelled import LabelledKind
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import graph_of, read_graph
 from alignattn.tasks.nodes.planetoid import planetoid_file
 from alignattn.tasks.nodes.task import GRAPH, NODE, NodeClassification
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.sources import read_rows
 from alignattn.tasks.task import NPZ, TaskOptions
 
 
@@ -46,11 +47,15 @@ class NodeKind(LabelledKind[NodeClassification]):
             raise AlignAttnError(f"{path} has no nodes of split {name!r}: choose others with --evaluation_splits")
         return _rows(task, path, nodes), f"split {name!r} of {path}"
 
-    def read_rows(self, task: NodeClassification, path: Path, encoding: str | None) -> datasets.Dataset:
+    def read_rows(self, task: NodeClassification, path: Path, encoding: str | None) -> FileRows:
         """Return all nodes of a graph's file, with their labels, or the rows of a table that lists graphs and nodes."""
         if path.suffix.lower() != NPZ:
-            return read_file(path, encoding=encoding)
-        return _rows(task, path, np.arange(read_graph(path).num_nodes))
+            return read_rows(path, encoding=encoding)
+        return FileRows(_rows(task, path, np.arange(read_graph(path).num_nodes)))
+
+    def normalise(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows as they are: a graph numbers its classes, whatever their names are."""
+        return dataset
 
     def normalise_inputs(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with numbers of nodes as numbers, which a CSV file and a command line give as text."""

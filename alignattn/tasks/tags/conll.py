@@ -1,60 +1,211 @@
 """Tagged sentences in the format of the CoNLL-2003 shared task (Tjong Kim Sang & De Meulder 2003)."""
 
 import re
-from collections.abc import Iterator
-from itertools import groupby
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, shown
+from alignattn.tasks.file_rows import TextRows
 
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns that a file is read into."""
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not str.split(): it also splits at characters that a token may be, such as the no-break and ideographic spaces.
-_SEPARATOR = re.compile(r"[ \t]+")
-_BLANKS = " \t\r"
+_BLANK = re.compile(r"[ \t]+")
+_BLANKS = " \t\r\ufeff"
+_NAMED_COMMENT = re.compile(r"#\s*[\w.:-]+\s+=\s")
+"""As in CoNLL-U: `# text = It works`."""
+_OF_ENTITIES = re.compile(r"O|[BIESLUM]-\S+")
+_COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
+"""What counts a word; a word of several (`1-2`), or one that is not written (`1.1`)."""
+_MARKS = frozenset({"_", "-", "*"})
+"""What stands for no value."""
+
+SURELY_TAGS, MOST_DIFFERENT = 20, 0.5
+"""More different tags than these, as a number and as a share of all words, are no tags."""
+SYNTAX_COLUMNS = 8
+"""Beside the index: so many and more have the formats of syntax (CoNLL-X, CoNLL-U, CoNLL-2009)."""
 
 
-def read_conll(path: Path, text: str) -> dict[str, list[list[str]]]:
+@dataclass(frozen=True)
+class _Line:
+    """A line that is not empty: its number from 1, its text, its columns."""
+
+    number: int
+    text: str
+    columns: list[str]
+
+
+def read_conll(path: Path, text: str) -> TextRows:
     """Reads one token a line, its columns separated by blanks or tabs; a blank line ends a sentence.
 
-    The first column is the token and the last its tag. A `-DOCSTART-` line ends a sentence and is left out. There
-    are no comments: a line that starts with `#` has the token `#`.
+    The first column is the token and the last its tag. A `-DOCSTART-` line ends a sentence and is left out, and so is
+    a comment at the start of a sentence; a line that starts with `#` and has a tag as others do is a token. A column
+    before the tokens that counts them is left out, with the lines that it does not count (`1-2`, `1.1`). Both are said.
+    Files whose first column holds no words, or their last no tags, are refused.
 
     Args:
         path: of the file, for messages.
         text: what it holds.
 
     Returns:
-        `tokens` and `ner_tags`, a list of texts a sentence.
+        `tokens` and `ner_tags`, a list of texts a sentence; a sentence with a line of other columns is bad.
     """
-    sentences = [list(lines) for in_sentence, lines in groupby(_columns(path, text), key=bool) if in_sentence]
-    if not sentences:
+    lines = _lines(path, text)
+    width = _width(lines)
+    sentences = _without_comments(path, _sentences(lines), width)
+    problems = {index: problem for index, lines in enumerate(sentences) if (problem := _problem(lines, width))}
+    good = [[] if index in problems else lines for index, lines in enumerate(sentences)]
+    rows = _words(path, [[line.columns for line in lines] for lines in good])
+    kept = [index for index, row in enumerate(rows) if index in problems or (row and row[0][0] != _DOCUMENT_START)]
+    if not kept:
         raise AlignAttnError(f"{path} holds no sentence: give a file with a token and its tag a line")
-    return {
-        TOKENS: [[columns[0] for columns in sentence] for sentence in sentences],
-        TAGS: [[columns[-1] for columns in sentence] for sentence in sentences],
+    rows = [rows[index] for index in kept]
+    _check_columns(path, [row for row in rows if row])
+    columns = {
+        TOKENS: [[columns[0] for columns in row] or None for row in rows],
+        TAGS: [[columns[-1] for columns in row] or None for row in rows],
     }
+    return TextRows(columns, {place: problems[index] for place, index in enumerate(kept) if index in problems})
 
 
-def _columns(path: Path, text: str) -> Iterator[list[str]]:
-    """The columns of every line; none of a line that stands between sentences."""
-    width = 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.strip(_BLANKS)
-        columns = _SEPARATOR.split(line) if line else []
-        if not columns or columns[0] == _DOCUMENT_START:
-            yield []
-            continue
-        if len(columns) == 1:
+def _lines(path: Path, text: str) -> list[_Line]:
+    """The lines; those between sentences have no columns."""
+    # Old files of the Macintosh end lines so.
+    text = text if "\n" in text else text.replace("\r", "\n")
+    lines = [line.strip(_BLANKS) for line in text.split("\n")]
+    written = [line for line in lines if line and not line.startswith(_DOCUMENT_START)]
+    tokens = [line for line in written if not line.startswith("#")] or written
+    has_tabs = bool(tokens) and all("\t" in line for line in tokens)
+    if has_tabs:
+        # Where columns are separated by tabs, a token may hold blanks.
+        widths = {len(_BLANK.split(line)) - len(_tabbed(line)) for line in tokens}
+        if len(tokens) > 1 and len(widths) == 1 and widths != {0}:
             raise AlignAttnError(
-                f"line {number} of {path} has a token and no tag: {line!r}; add its tag as the last column"
+                f"{path} has tabs and blanks between the columns of every line, as {shown(tokens[0])}: separate all "
+                "columns by tabs"
             )
-        width = width or len(columns)
-        if len(columns) != width:
-            raise AlignAttnError(
-                f"line {number} of {path} has {len(columns)} columns, the lines before it {width}: {line!r}; "
-                "give every token the same columns"
-            )
-        yield columns
+    found = []
+    for number, line in enumerate(lines, start=1):
+        columns = (_tabbed(line) if has_tabs else _BLANK.split(line)) if line else []
+        is_start = bool(columns) and columns[0].startswith(_DOCUMENT_START)
+        found.append(_Line(number, line, [] if is_start else columns))
+    return found
+
+
+def _tabbed(line: str) -> list[str]:
+    return [column.strip(" ") for column in line.split("\t")]
+
+
+def _width(lines: Iterable[_Line]) -> int:
+    """How many columns most lines have, comments aside where there are others."""
+    counts = Counter(len(line.columns) for line in lines if line.columns and not line.text.startswith("#"))
+    counts = counts or Counter(len(line.columns) for line in lines if line.columns)
+    return max(counts, key=lambda columns: counts[columns], default=0)
+
+
+def _sentences(lines: Iterable[_Line]) -> list[list[_Line]]:
+    return [list(group) for in_sentence, group in groupby(lines, key=lambda line: bool(line.columns)) if in_sentence]
+
+
+def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) -> list[list[_Line]]:
+    tags = {line.columns[-1] for lines in sentences for line in lines if not line.text.startswith("#")}
+    are_entities = bool(tags) and _are_entities(tags)
+    comments: list[_Line] = []
+    left = []
+    for lines in sentences:
+        count = 0
+        while count < len(lines) and _is_comment(lines[count], width, tags, are_entities):
+            count += 1
+        comments += lines[:count]
+        left.append(lines[count:])
+    if comments:
+        print(
+            f"{path}: {len(comments)} line(s) that start with # are taken for comments, the first is line "
+            f"{comments[0].number}: {shown(comments[0].text)}",
+            file=sys.stderr,
+        )
+    return [lines for lines in left if lines]
+
+
+def _is_comment(line: _Line, width: int, tags: set[str], are_entities: bool) -> bool:
+    if not line.text.startswith("#"):
+        return False
+    if _NAMED_COMMENT.match(line.text):
+        return True
+    if len(line.columns) != width:
+        # A hashtag without a tag is no comment.
+        return len(line.columns) > 1 or not line.text[1:].isalnum()
+    # A comment may have as many words as there are columns.
+    last = line.columns[-1]
+    return last not in tags and not _OF_ENTITIES.fullmatch(last) and (are_entities or "=" in last.strip("="))
+
+
+def _problem(lines: Iterable[_Line], width: int) -> str | None:
+    for line in lines:
+        if len(line.columns) == 1:
+            return f"line {line.number} has a token and no tag: {shown(line.text)}"
+        if len(line.columns) != width:
+            return f"line {line.number} has {len(line.columns)} columns, most lines {width}: {shown(line.text)}"
+    return None
+
+
+def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]]:
+    """The columns of each line without one that counts the words."""
+    if not _counts_words(sentences):
+        return sentences
+    lines = [columns for sentence in sentences for columns in sentence]
+    tags = {columns[-1] for columns in lines}
+    if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
+        raise AlignAttnError(
+            f"{path} has the columns of syntax, as CoNLL-X and CoNLL-U, the last of which holds no tags: keep two of "
+            "them, the word and the tag that is to be learnt"
+        )
+    left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)
+    others = f", nor are {left_out} line(s) of several words or none (such as 1-2 or 1.1)" if left_out else ""
+    print(f"{path}: its first column counts the words and is not read{others}", file=sys.stderr)
+    return [[columns[1:] for columns in lines if _COUNT.fullmatch(columns[0])] for lines in sentences]
+
+
+def _counts_words(sentences: Iterable[list[list[str]]]) -> bool:
+    """Whether the first of three or more columns counts the words, in each sentence or in the whole file."""
+    firsts = [[columns[0] for columns in sentence] for sentence in sentences if sentence]
+    if not firsts or any(not _COUNT.fullmatch(first) and not _PART.fullmatch(first) for row in firsts for first in row):
+        return False
+    width = max(len(columns) for sentence in sentences for columns in sentence)
+    counts = [[int(first) for first in row if _COUNT.fullmatch(first)] for row in firsts]
+    increase = all(before < after for row in counts for before, after in pairwise(row))
+    return width > len((TOKENS, TAGS)) and increase and any(len(row) > 1 for row in counts)
+
+
+def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Refuse a first column that holds no words, and a last one that holds no tags."""
+    words = [[columns[0] for columns in sentence] for sentence in sentences]
+    tags = Counter(columns[-1] for sentence in sentences for columns in sentence)
+    long = [row for row in words if len(row) > 1]
+    advice = "the first column must be the word and the last its tag"
+    if len(long) > 1 and all(len(set(row)) == 1 for row in long):
+        raise AlignAttnError(
+            f"{path}: its first column is the same throughout each sentence, such as {shown(long[0][0])}: {advice}"
+        )
+    if words and all(_PART.fullmatch(word) for row in words for word in row):
+        raise AlignAttnError(f"{path}: its first column numbers the words, such as {shown(words[0][0])}: {advice}")
+    firsts = {word for row in words for word in row}
+    if len(firsts) > 1 and _are_entities(firsts) and not any(map(_OF_ENTITIES.fullmatch, tags)):
+        raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {advice}")
+    if tags and set(tags) <= _MARKS:
+        raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, and no tag: {advice}")
+    if len(tags) > max(SURELY_TAGS, MOST_DIFFERENT * tags.total()):
+        raise AlignAttnError(
+            f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, more than tags "
+            f"can be: {advice}"
+        )
+
+
+def _are_entities(values: Iterable[str]) -> bool:
+    return all(map(_OF_ENTITIES.fullmatch, values))

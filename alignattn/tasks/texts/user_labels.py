@@ -1,12 +1,32 @@
 """What the labels of a user's own texts mean: classes by number or by name, or scores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import datasets
 
 from alignattn.support.compression import plain_stem
 from alignattn.support.errors import AlignAttnError, listing
-from alignattn.tasks.labels import UNLABELLED, Label, no_labelled_row, parse_label
+from alignattn.tasks.labels import (
+    NO_LABEL,
+    UNLABELLED,
+    Label,
+    class_names,
+    form_problem,
+    has_decimal_comma,
+    is_code,
+    is_missing,
+    is_score,
+    named_labels,
+    no_labelled_row,
+    only_item,
+    parse_label,
+    twin_hint,
+)
 from alignattn.tasks.task import MOST_CLASSES, MetricName
+from alignattn.tasks.texts.label_hints import NULL_MARKERS
 from alignattn.tasks.texts.task import TextClassification
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
@@ -21,44 +41,165 @@ MOST_DIFFERENT = 0.5
 """Share of the rows that have a label of their own in a column of classes."""
 
 
-def parse_user_labels(values: Iterable[Any], origin: str) -> dict[int, Label]:
-    """A user's labels by row, counted from 0: integers, real numbers, or names without the blanks around them.
+@dataclass(frozen=True)
+class UserLabels:
+    """The labels of a user's file.
 
-    Text that is a number counts as that number, since a CSV file holds nothing but text. A row without a label is
-    left out.
+    Attributes:
+        origin: the file.
+        labels: integers, real numbers, or names without the blanks around them, by row, counted from 0.
+        problems: what is wrong with the other rows.
+        names: those that the file has for the numbers of its classes, in their order; -1 among the labels then marks a
+            row without one.
     """
-    parsed = {
-        index: parse_label(value)
-        for index, value in enumerate(values)
-        if value is not None and not (isinstance(value, str) and not value.strip())
+
+    origin: str
+    labels: Mapping[int, Label]
+    problems: Mapping[int, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+    def without(self, rows: Mapping[int, str]) -> "UserLabels":
+        """The labels of all other rows."""
+        return replace(self, labels={index: label for index, label in self.labels.items() if index not in rows})
+
+
+def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> UserLabels:
+    """Read the labels of a file: names of classes where it has them, else what `_parsed` makes of the whole column.
+
+    Args:
+        dataset: the rows of the file.
+        column: of the labels.
+        origin: the file.
+    """
+    names = class_names(dataset, column)
+    values: dict[int, Any] = {}
+    problems: dict[int, str] = {}
+    for index, value in enumerate(map(only_item, dataset[column][:])):
+        problem = NO_LABEL if is_missing(value) else form_problem(value)
+        if problem is None and isinstance(value, float) and value in (float("inf"), -float("inf")):
+            problem = f"label {value} is not a finite number"
+        if problem is None and names and value not in (UNLABELLED, *range(len(names))):
+            problem = f"label {value} is the number of no class, and {len(names)} classes have a name"
+        if problem is None:
+            values[index] = value
+        else:
+            problems[index] = problem
+    if names:
+        named = named_labels(values.values(), dict(enumerate(names)))
+        labels = dict(zip(values, (UNLABELLED if name == str(UNLABELLED) else name for name in named), strict=True))
+        return UserLabels(origin, labels, problems, names)
+    parsed = _parsed(values)
+    _check_one_kind(parsed, origin)
+    return UserLabels(origin, parsed, problems)
+
+
+def _parsed(values: Mapping[int, Any]) -> dict[int, Label]:
+    """Labels as numbers where the whole column allows it, since a CSV file holds only text.
+
+    Scores may have an exponent, as Python writes small ones. Codes such as 0101 make text of all integers, so that 101
+    stays another class.
+    """
+    texts = {
+        index: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value).strip()
+        for index, value in values.items()
     }
-    are_names = {index: isinstance(label, str) for index, label in parsed.items()}
-    if len(set(are_names.values())) > 1:
-        first = next(iter(parsed))
-        other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
-        raise AlignAttnError(
-            f"labels of {origin} mix numbers and names ({parsed[first]!r} in row {first + 1}, {parsed[other]!r} in "
-            f"row {other + 1}): use one kind throughout"
+    if all(map(is_score, texts.values())) and any("." in str(value) for value in texts.values()):
+        return {index: parse_label(value, is_score=True) for index, value in texts.items()}
+    if any(isinstance(value, str) and is_code(value) for value in texts.values()):
+        return {index: str(value) for index, value in texts.items()}
+    return {index: parse_label(value) for index, value in texts.items()}
+
+
+def _check_one_kind(labels: Mapping[int, Label], origin: str) -> None:
+    are_names = {index: isinstance(label, str) for index, label in labels.items()}
+    if len(set(are_names.values())) < 2:
+        return
+    first = next(iter(labels))
+    other = next(index for index, is_name in are_names.items() if is_name != are_names[first])
+    name = next(str(labels[index]) for index in (first, other) if are_names[index])
+    advice = "use one kind throughout"
+    if has_decimal_comma(name):
+        advice = f"write a decimal point if {name} is a number"
+    elif name.casefold() in NULL_MARKERS:
+        advice = f"leave the field empty if {name!r} marks a row without a label"
+    raise AlignAttnError(
+        f"labels of {origin} mix numbers and names ({labels[first]!r} in row {first + 1}, {labels[other]!r} in "
+        f"row {other + 1}): {advice}"
+    )
+
+
+def _without_points(training: UserLabels) -> Mapping[int, Label]:
+    """The labels with 1 for 1.0 where they are few whole numbers and rows lack one: pandas writes integers so then."""
+    labels, origin = training.labels, training.origin
+    if not all(map(_is_whole, labels.values())) or all(isinstance(label, int) for label in labels.values()):
+        return labels
+    numbers = sorted({int(label) for label in labels.values()})
+    if not BINARY <= len(numbers) <= SURELY_CLASSES:
+        return labels
+    listed = listing([str(number) for number in numbers])
+    if NO_LABEL not in training.problems.values():
+        print(
+            f"{origin}: its labels are whole numbers with a decimal point ({listed}), which are read as scores; for "
+            "classes, write 1 for 1.0",
+            file=sys.stderr,
         )
-    return parsed
+        return labels
+    print(
+        f"{origin}: its labels are whole numbers and some rows have none, and then pandas writes 1 as 1.0: they are "
+        f"read as classes ({listed}); for scores, remove the rows without a label",
+        file=sys.stderr,
+    )
+    return {index: int(label) for index, label in labels.items()}
 
 
-def user_task(
-    labels: Mapping[int, Label], text_columns: Sequence[str], label_column: str, origin: str
-) -> TextClassification:
+def _is_whole(label: Label) -> bool:
+    return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
+
+
+def share_names(splits: Mapping[str, UserLabels]) -> dict[str, UserLabels]:
+    """Return the labels of all files by name, where one has names for its class numbers and another has none."""
+    named = next((labels for labels in splits.values() if labels.names), None)
+    if named is None:
+        return dict(splits)
+    return {split: labels if labels.names else _by_names_of(named, labels) for split, labels in splits.items()}
+
+
+def _by_names_of(named: UserLabels, labels: UserLabels) -> UserLabels:
+    values = labels.labels.values()
+    if not all(map(_is_whole, values)):
+        return labels
+    numbers = sorted({int(value) for value in values} - {UNLABELLED})
+    listed = listing([str(number) for number in numbers])
+    are_names = all(str(number) in named.names for number in numbers)
+    are_numbers = all(number in range(len(named.names)) for number in numbers)
+    if are_names and not are_numbers:
+        return labels
+    numbered = ", ".join(f"{number} = {name}" for number, name in enumerate(named.names))
+    if are_names or not are_numbers:
+        problem = "which can be their names or their numbers" if are_names else "which are not all numbers of those"
+        raise AlignAttnError(
+            f"{named.origin} names its classes ({numbered}), and {labels.origin} has the labels {listed}, {problem}: "
+            "write the names in both"
+        )
+    print(f"{labels.origin}: its label numbers are read by the names of {named.origin}: {numbered}", file=sys.stderr)
+    by_name = {
+        index: UNLABELLED if value == UNLABELLED else named.names[int(value)] for index, value in labels.labels.items()
+    }
+    return replace(labels, labels=by_name, names=named.names)
+
+
+def user_task(training: UserLabels, text_columns: Sequence[str], label_column: str) -> TextClassification:
     """The task that a user's training labels pose: names or integers are classes, real numbers a regression.
 
     Args:
-        labels: By row, counted from 0; at least one.
+        training: The labels of the training file, whose name is the task's; at least one.
         text_columns: The columns of text.
         label_column: The column of the labels.
-        origin: The training file, whose name is the task's.
     """
-    classes: tuple[str, ...] = ()
-    names = [label for label in labels.values() if isinstance(label, str)]
-    if names:
-        classes = tuple(sorted(set(names)))
-    elif all(isinstance(label, int) for label in labels.values()):
+    labels, origin = _without_points(training), training.origin
+    names = sorted({label for label in labels.values() if isinstance(label, str)})
+    classes: tuple[str, ...] = tuple(names)
+    if not names and (training.names or all(isinstance(label, int) for label in labels.values())):
         classes = _numbered_classes(labels, origin)
     if len(classes) == 1:
         raise AlignAttnError(
@@ -66,10 +207,14 @@ def user_task(
         )
     if len(classes) > MOST_CLASSES or len(classes) > max(len(labels) * MOST_DIFFERENT, SURELY_CLASSES):
         advice = "" if names else ", or write 1.0 for 1 to learn a score"
+        if all(map(has_decimal_comma, names)) and names:
+            advice = ", or write a decimal point to learn a score"
         raise AlignAttnError(
             f"column {label_column!r} of {origin} has {len(classes):,} different labels in {len(labels):,} rows, more "
             f"than classes can be: check --label_column{advice}"
         )
+    # A file that names its classes says their order, and may have some that no row has.
+    classes = training.names or classes
     metrics = USER_BINARY_METRICS if len(classes) == BINARY else USER_CLASSIFICATION_METRICS
     return TextClassification(
         name=plain_stem(origin),
@@ -90,31 +235,37 @@ def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ..
     return tuple(map(str, others if marks_unlabelled else numbers))
 
 
-def user_label_numbers(
-    task: TextClassification, labels: Mapping[int, Label], num_rows: int
-) -> tuple[list[Label], dict[int, str]]:
-    """A user's labels as class numbers or scores by the classes of the training file, and what is wrong with others.
+def user_label_column(task: TextClassification, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
+    """A user's labels as names of classes or scores by the training file, and what is wrong with others.
 
     Args:
         task: What `user_task` made of the training file.
-        labels: By row, counted from 0.
+        split: The labels of a file.
         num_rows: How many rows there are.
 
     Returns:
         The label of every row, -1 where there is none that is good; the problems by row.
     """
-    numbers = {name: number for number, name in enumerate(task.labels)}
-    if all(isinstance(parse_label(name), int) for name in task.labels):
-        numbers.setdefault(str(UNLABELLED), UNLABELLED)
-    column: list[Label] = [UNLABELLED] * num_rows
+    unlabelled: Label = UNLABELLED if task.is_regression else str(UNLABELLED)
+    names = {*task.labels}
+    are_integers = all(isinstance(parse_label(name), int) for name in task.labels)
+    if split.names or are_integers:
+        names.add(str(UNLABELLED))
+    column: list[Label] = [unlabelled] * num_rows
     problems = {}
-    for index, label in labels.items():
+    for index, label in split.labels.items():
         if task.is_regression and not isinstance(label, str):
             column[index] = label
         elif task.is_regression:
             problems[index] = f"label {label!r} is not a number"
-        elif str(label) in numbers:
-            column[index] = numbers[str(label)]
+        elif (name := _plain_name(label, are_integers=are_integers)) in names:
+            column[index] = name
         else:
-            problems[index] = f"label {label!r} is not a class of the training file ({listing(task.labels)})"
+            hint = twin_hint(label, task.labels)
+            problems[index] = f"label {label!r} is not a class of the training file ({listing(task.labels)}){hint}"
     return column, problems
+
+
+def _plain_name(label: Label, *, are_integers: bool) -> str:
+    """The name of a class; of whole numbers with a point that of the integer where all classes are integers."""
+    return str(int(label)) if are_integers and _is_whole(label) else str(label)

@@ -64,7 +64,7 @@ class VqaKind(LabelledKind[VisualQuestionAnswering]):
     def normalise(self, task: VisualQuestionAnswering, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with a label: of several people's answers the most frequent that is a class, or none (-1)."""
         if not task.answers_column:
-            return dataset
+            return super().normalise(task, dataset)
         number = {label: index for index, label in enumerate(task.labels)}
         labels = [_best_known(answers, number) for answers in dataset[task.answers_column][:]]
         return dataset.add_column(task.label_column, np.array(labels, dtype=np.int64))

@@ -279,3 +279,21 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
     for words, message in expected.items():
         assert message in refusal(words, capsys)
     assert not (tmp_path / "comparison").exists()
+
+
+def test_a_measure_that_is_undefined_for_a_run_is_left_out_and_said(
+    make: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = [{"validation": {"accuracy": share, "f1": f1}} for share, f1 in ((0.5, 0.5), (0.75, None))]
+    folders = [
+        make(name, metrics["validation"]["accuracy"], results={"metrics": metrics})
+        for name, metrics in zip(("one", "two"), measured, strict=True)
+    ]
+    assert main(["compare", *map(str, folders), "--output_dir", str(tmp_path / "table")]) == 0
+    said = capsys.readouterr().out
+    assert "validation f1 is undefined" in said
+    assert "validation accuracy" in said
+    folders = [make(f"{name}-alone", 0.5, results={"metrics": {"validation": {"f1": None}}}) for name in ("one", "two")]
+    other = str(tmp_path / "other")
+    assert main(["compare", *map(str, folders), "--output_dir", other]) == USER_ERROR_EXIT_CODE
+    assert "undefined" in capsys.readouterr().err

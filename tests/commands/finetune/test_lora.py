@@ -62,8 +62,9 @@ def test_targets_and_scale_are_options(options):  # noqa: F811
     assert (inspection / "heads.csv").is_file()
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(options, tmp_path, capsys):  # noqa: F811
-    assert_goes_on_after(3, options, tmp_path / "killed", capsys, attention="aa-gan", lora_r="2")
+@pytest.mark.parametrize("attention", ["aa-gan", "sparsemax"])
+def test_a_killed_run_goes_on_to_the_same_weights(attention, options, tmp_path, capsys):  # noqa: F811
+    assert_goes_on_after(3, options, tmp_path / "killed", capsys, attention=attention, lora_r="2")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ import alignattn
 from alignattn.calibration import apply_temperature
 from alignattn.cli import main
 from alignattn.runs.predictor import Batching, Predictor
+from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -311,6 +312,17 @@ def test_bad_rows_are_named_or_keep_their_place_without_a_prediction(own, tmp_pa
     assert [row["prediction"] for row in read(tmp_path / "bad-predicted.jsonl")] == [None, None]
 
 
+def test_texts_that_are_no_valid_unicode_are_bad_rows(own, tmp_path, capsys):
+    path = tmp_path / "new.jsonl"
+    path.write_text('{"said": "the cat"}\n{"said": "a \\ud83d dog"}\n{"said": \n')
+    assert predict("--run", own / "run", "--file", path) == 2
+    assert "new.jsonl, row 2: column 'said' holds \\ud83d" in said(capsys)
+    assert predict("--run", own / "run", "--file", path, "--skip_bad_rows") == 0
+    assert [row["prediction"] is None for row in read(tmp_path / "new-predicted.jsonl")] == [False, True, True]
+    with pytest.raises(AlignAttnError, match="row 2: column 'said' holds"):
+        alignattn.load_run(own / "run").predict(["the cat", "a \ud83d dog"])
+
+
 def test_rows_from_python_are_texts_pairs_or_columns(own, train):
     predictor = alignattn.load_run(own / "run")
     texts = ["the cat", "a dog sees a bird", "not"]
@@ -362,7 +374,7 @@ MISTAKES = [
     ("--file {new} --temperature {config}", "is no file of `alignattn calibrate`"),
     ("--file {other}", "has no column 'said', which the run reads (it has text, label): rename one"),
     ("--file {taken}", "has a column 'prediction', as the predictions do: rename it"),
-    ("--file {empty}", "is empty: give a file that holds rows"),
+    ("--file {empty}", "empty.csv is empty"),
     ("--file {none}", "is empty: give a file that holds rows"),
     ("--file {damaged}", "cannot read"),
 ]

@@ -171,3 +171,14 @@ def test_rows_of_a_run_are_as_long_as_it_had_them(monkeypatch) -> None:
 def test_the_words_to_swap_come_from_one_source(tmp_path) -> None:
     with pytest.raises(AlignAttnError, match="--neighbors and --synonyms are given"):
         Resources(neighbors=tmp_path / "neighbors.parquet", synonyms="wordnet")
+
+
+def test_outputs_and_rows_meet_by_the_names_of_classes(classifier, data, tiny_checkpoint: Path, capsys) -> None:
+    """A model that names its classes in another order than the task has its outputs put in that order."""
+    torch.manual_seed(0)
+    model = classifier(id2label={0: "POSITIVE", 1: "NEGATIVE"}, label2id={"POSITIVE": 0, "NEGATIVE": 1})
+    saved = BertForSequenceClassification.from_pretrained(model)
+    target = load(model, data(SST2))
+    assert target.task.labels == ("negative", "positive")
+    assert torch.equal(target.model.classifier.weight, saved.classifier.weight.flip(0))
+    assert "POSITIVE, NEGATIVE" in capsys.readouterr().err

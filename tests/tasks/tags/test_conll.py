@@ -62,11 +62,11 @@ def test_only_blanks_tabs_and_newlines_separate(path: Path, token: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"EU B-ORG\nsays O\n\nno\n", "line 4 of .*x.conll has a token and no tag: 'no'"),
-        (b"EU NNP B-ORG\n\nsays O\n", "line 3 of .*x.conll has 2 columns, the lines before it 3: 'says O'"),
+        (b"EU B-ORG\nsays O\n\nno\n", "x.conll, row 2: line 4 has a token and no tag: 'no'"),
+        (b"EU NNP B-ORG\n\nsays O\n", "x.conll, row 2: line 3 has 2 columns, most lines 3: 'says O'"),
         (b"", "x.conll holds no sentence"),
         (b"-DOCSTART- O\n\n\n", "x.conll holds no sentence"),
-        ("Köln B-LOC\n".encode("latin-1"), "cannot read .*x.conll as CONLL: .*utf-8.*--encoding"),
+        ("Köln B-LOC\n".encode("latin-1"), "x.conll, row 1: column .tokens. holds the byte 0xf6.*--encoding"),
     ],
 )
 def test_faults_are_named(path: Path, content: bytes, message: str) -> None:
@@ -78,4 +78,114 @@ def test_faults_are_named(path: Path, content: bytes, message: str) -> None:
 
 def test_missing_file(path: Path) -> None:
     with pytest.raises(AlignAttnError, match=r"there is no file .*x\.conll"):
+        read_file(path)
+
+
+SENTENCES = [["EU", "rejects", "it"], ["German", "call"]]
+SENTENCE_TAGS = [["B-ORG", "O", "O"], ["B-MISC", "O"]]
+
+
+def lines(form: str, first: int = 1, *, restarts: bool = True) -> str:
+    """The sentences, a line of `form` a word: its number `n`, its sentence's `s`, the word `w`, its tag `t`."""
+    text, number = "", first
+    for sentence, (words, tags) in enumerate(zip(SENTENCES, SENTENCE_TAGS, strict=True)):
+        number = first if restarts else number
+        for word, tag in zip(words, tags, strict=True):
+            text += form.format(n=number, s=sentence, w=word, t=tag) + "\n"
+            number += 1
+        text += "\n"
+    return text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines("{n} {w} {t}"),
+        lines("{n}\t{w}\tNN\t{t}", 0),
+        lines("{n} {w} {t}", restarts=False),
+        "1-2 EUs _\n" + lines("{n} {w} {t}").replace("\n2 rejects", "\n1.1 not _\n2 rejects"),
+        lines("{n}\t{w}\t_\tN\tN\t_\t0\troot\t_\t{t}"),
+        "1 -DOCSTART- O\n\n" + lines("{n} {w} {t}"),
+    ],
+    ids=["from 1", "from 0", "through the file", "several words or none", "tags in the last of ten", "document"],
+)
+def test_a_column_that_counts_the_words_is_left_out(path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text(text)
+    assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
+    assert "counts the words" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# text = EU rejects it",
+        "# text = O",
+        "# id 59 domain=train",
+        "# sent 1",
+        "#begin document (a/b); part 000",
+        "# a word apart",
+        "#\thttp://example.org [2009-10-17]",
+    ],
+)
+@pytest.mark.parametrize("form", ["{w} N x {t}", "{w}\tN\tx\t{t}", "{w} {t}"])
+def test_comments_are_left_out_and_said(
+    path: Path, comment: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(f"{comment}\n" + lines(form).replace("\n\n", f"\n\n{comment}\n"))
+    assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
+    assert "comments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("# SYM O\nit PRP O\n", ["#", "it"]),
+        ("# #\n300 CD\nis VBZ\n", ["#", "300", "is"]),
+        ("#fail #\nagain R\n", ["#fail", "again"]),
+        ("#fail O\n#id B-X\nit O\n", ["#fail", "#id", "it"]),
+        ("it PRP\n# #\n", ["it", "#"]),
+        ("# O\n", ["#"]),
+    ],
+)
+def test_tokens_may_begin_like_comments(path: Path, text: str, tokens: list[str]) -> None:
+    path.write_text(text)
+    assert read_file(path)["tokens"][:] == [tokens]
+
+
+def test_a_hashtag_without_a_tag_is_no_comment(path: Path) -> None:
+    path.write_text("#fail\nit O\n")
+    with pytest.raises(AlignAttnError, match="line 1 has a token and no tag"):
+        read_file(path)
+
+
+def test_between_tabs_a_token_may_hold_blanks(path: Path) -> None:
+    path.write_text("New York\tB-LOC\nis\tO\n\n-DOCSTART- O\n\n10 000 000\tO\n")
+    assert read_file(path)["tokens"][:] == [["New York", "is"], ["10 000 000"]]
+
+
+@pytest.mark.parametrize("text", [lines("{w} {t}").replace("\n", "\r"), lines("\ufeff{w} {t}")], ids=["CR", "marks"])
+def test_odd_line_ends_and_marks(path: Path, text: str) -> None:
+    path.write_bytes(text.encode())
+    assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines("{n}\t{w}\t_\tN\tN\t_\t0\troot\t_\t_"),
+        lines("{n}\t{w}\t{w}\tN\tN\t_\t0\troot\t_\tSpaceAfter=No"),
+        lines("{n}\t{w}\t{t}\t-\t-"),
+        lines("{w} _"),
+        lines("a/b/c 0 {n} {w} {t}"),
+        lines("{s} {w} {t}"),
+        lines("{s}-{n}\t{w}\t{t}"),
+        lines("{t}\t{w}"),
+        lines("{w} N {t}").replace(" N ", " N\t"),
+        "".join(f"word {number}\n" for number in range(30)),
+    ],
+    ids=["X", "U", "UNER", "no tags", "2012", "sentences", "WebAnno", "tag first", "tabs and blanks", "not tags"],
+)
+def test_columns_that_are_no_words_and_tags_are_refused(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(AlignAttnError, match=r"x\.conll"):
         read_file(path)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
+from alignattn.attention.derivatives import once_differentiable
 
 BLOCK_ELEMENTS = 2**18
 """Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""

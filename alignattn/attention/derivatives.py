@@ -1,0 +1,84 @@
+"""Derivatives that were not written: asking for one is an error, where autograd alone would return zero or NaN."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from alignattn.support.errors import AlignAttnError
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward of a `torch.autograd.Function` so that a second derivative is an error.
+
+    `torch.autograd.function.once_differentiable` makes it one only where the incoming gradient requires a gradient
+    itself and all of the graph is walked: `torch.autograd.grad` towards the inputs would miss the derivative's share
+    without a word.
+
+    Args:
+        backward: takes the context and the incoming gradients, and returns a gradient or a tuple of them.
+    """
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *gradients: Tensor) -> Any:
+        # A compiler refuses second derivatives by itself.
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            with torch.no_grad():
+                return backward(ctx, *gradients)
+        unpacked = _Unpacked(ctx)
+        with torch.no_grad():
+            found = backward(unpacked, *gradients)
+        sources = [*unpacked.saved_tensors, *gradients]
+        if not any(source is not None and source.requires_grad for source in sources):
+            # The gradient was made in the forward pass: what it depends on is not at hand.
+            sources = [torch.empty((), requires_grad=True)]
+        parts = found if isinstance(found, tuple) else (found,)
+        refused = tuple(part if part is None else _NotTwice.apply(part, *sources) for part in parts)  # type: ignore[no-untyped-call]
+        return refused if isinstance(found, tuple) else refused[0]
+
+    return wrapper
+
+
+class _Unpacked:
+    """A context whose saved tensors are read once: checkpointing unpacks them no second time."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.saved_tensors = ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+class _NotTwice(torch.autograd.Function):
+    """Passes a gradient on, which depends on `sources` in a way that is not written down."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise RuntimeError(
+            "a second derivative is asked of a function that is once_differentiable: alignments and sparse attention "
+            "weights have first derivatives only (no create_graph=True through them; softmax has a second one)"
+        )
+
+
+def check_reverse_mode(name: str, *inputs: Any) -> None:
+    """Refuse forward-mode differentiation (`torch.func.jvp`), of which a custom operation says nothing.
+
+    Args:
+        name: of what is differentiated, for the message.
+        *inputs: tensors and others, which are passed over.
+    """
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(isinstance(part, Tensor) and forward_ad.unpack_dual(part).tangent is not None for part in inputs):
+        raise AlignAttnError(
+            f"normalizer {name!r} has no derivative in forward mode (torch.func.jvp, jacfwd, hessian): take "
+            "torch.autograd.grad, or softmax"
+        )

@@ -1,0 +1,83 @@
+"""The alignment loss of a step, taken from what its forwards recorded."""
+
+from torch import Tensor, nn
+
+from alignattn.attention.alignment.base import sum_of
+from alignattn.attention.config import BASIS
+from alignattn.patching.recording import mean_alignment
+from alignattn.patching.slots import Patch, aligned_patches
+from alignattn.support.errors import AlignAttnError
+
+
+def alignment_loss(model: nn.Module) -> Tensor:
+    """Return λ · A(Q, K) of a step, to be added to the task loss, and forget what the step recorded.
+
+        loss = model(**batch).loss + alignattn.alignment_loss(model)
+
+    A step is all forwards with gradients in training mode since the last time. Each is aligned over its own mask, and
+    they are averaged by their samples.
+
+    Args:
+        model: patched with an alignment, or around one that is: compiled, in DistributedDataParallel, part of another.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        AlignAttnError: if the model has no alignment, or no such forward went through its attention.
+    """
+    return sum_of(state.config.alignment_weight * distance for state, distance, _ in step_alignments(model))
+
+
+def step_alignments(model: nn.Module) -> list[tuple[Patch, Tensor, dict[str, Tensor]]]:
+    """Return A(Q, K) of a step and its diagnostics for each patched part of a model, and forget what it recorded."""
+    states = aligned_patches(model)
+    if not states:
+        raise AlignAttnError(
+            f"this {type(model).__name__} is not patched with an alignment: call alignattn.patch first"
+        )
+    if any(own.is_meta for state in states for own in state.alignments.parameters()):
+        raise AlignAttnError(
+            f"this {type(model).__name__} is offloaded (its weights are on no device), which accelerate serves for "
+            "inference alone: train it on devices"
+        )
+    lacked_gradient = any(state.collector.saw_no_gradient for state in states)
+    taken = [(state, state.collector.take()) for state in states]
+    recorded = [(state, calls) for state, calls in taken if calls]
+    if not recorded and lacked_gradient:
+        raise AlignAttnError(
+            "gradients were off in the forward, and the alignment loss would be lost: reentrant checkpointing does so "
+            '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
+        )
+    if not recorded:
+        raise AlignAttnError(
+            f"no attention layer of this {type(model).__name__} recorded queries and keys since the last alignment "
+            "loss or optimizer step: call it after a forward in training mode that passes through transformers' "
+            "attention interface or through alignattn.attend"
+        )
+    moves_model = any(state.config.gradient_scope != BASIS for state, _ in recorded)
+    if moves_model and not any(
+        part.requires_grad for _, calls in recorded for call in calls for part in (call.query, call.key)
+    ):
+        raise AlignAttnError(
+            f"nothing that makes the queries and keys of this {type(model).__name__} is trained, so no parameter can "
+            "follow the alignment: train their projections, or adapt them (LoRA's target_modules)"
+        )
+    return [(state, *mean_alignment(calls, state.alignments)) for state, calls in recorded]
+
+
+def discard(model: nn.Module) -> None:
+    """Forget what the forwards since the last loss recorded, where no loss of them is taken.
+
+        loss = model(**batch).loss
+        if not loss.isfinite():
+            alignattn.discard(model)  # or the next alignment loss would count this batch, too
+            continue
+
+    A forward that fails is forgotten by itself.
+
+    Args:
+        model: as for `alignment_loss`.
+    """
+    for state in aligned_patches(model):
+        state.collector.take()

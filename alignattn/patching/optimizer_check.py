@@ -1,0 +1,70 @@
+"""Whether the own networks of an alignment are trained at all: looked at in the first step of a model's optimizer."""
+
+import gc
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from alignattn.attention.attend import CHILD_NAME
+
+_WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Collectors whose loss was taken, and of whose model no optimizer has stepped since."""
+
+_SEEN: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Collectors whose networks were looked at."""
+
+
+def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) -> None:
+    """Warn once of each model whose alignment loss is minimised while the alignment's own networks are not trained.
+
+    They are not if they are frozen, or get a gradient and are in no optimizer. A model is passed over if the optimizer
+    has none of its parameters (DeepSpeed's has copies).
+
+    Args:
+        optimizer: that has stepped, and has not zeroed the gradients.
+        collectors: `alignattn.patching.recording.Collector`s, of all models.
+    """
+    if torch.compiler.is_compiling():
+        return
+    _WAITING.update(collector for collector in collectors if collector._taken and collector not in _SEEN)
+    stepped = set(_parameters_of(optimizer))
+    for collector in list(_WAITING):
+        model = collector.owner
+        if model is None or stepped.isdisjoint(map(id, model.parameters())):
+            continue
+        _WAITING.discard(collector)
+        _SEEN.add(collector)
+        networks = dict(getattr(model, CHILD_NAME).alignments.named_parameters())
+        frozen = [name for name, own in networks.items() if not own.requires_grad]
+        lost = [name for name, own in networks.items() if own.grad is not None and id(own) not in stepped]
+        if lost:
+            # Another optimizer may be theirs, which steps later or more rarely.
+            elsewhere = {held for other in _all_optimizers() for held in _parameters_of(other)}
+            lost = [name for name in lost if id(networks[name]) not in elsewhere]
+        _warn(model, len(networks), "frozen", frozen, "set requires_grad on them and ")
+        _warn(model, len(networks), "in no optimizer", lost, "")
+
+
+def _warn(model: nn.Module, count: int, problem: str, names: list[str], before: str) -> None:
+    if names:
+        warnings.warn(
+            f"the alignment of this {type(model).__name__} does not learn: {len(names)} of the {count} parameters of "
+            f"its own networks are {problem} (such as {CHILD_NAME}.alignments.{names[0]}): {before}make the optimizer, "
+            "after the patch, of alignattn.parameter_groups(model, learning_rate=…)",
+            stacklevel=2,
+        )
+
+
+def _parameters_of(optimizer: Any) -> Iterator[int]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from map(id, group["params"])
+
+
+def _all_optimizers() -> Iterator[Any]:
+    # By the type: to ask an object for its class may call code of its own.
+    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))

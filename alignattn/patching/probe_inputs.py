@@ -1,0 +1,120 @@
+"""Small inputs for any model of transformers, made from its `main_input_name` and the sizes in its config."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+IDS = "input_ids"
+MASK = "attention_mask"
+
+PROBED_TOKENS = 6
+"""Of a sequence: enough for a first token that a last one may reach or not."""
+
+PROBED_ROWS = 2
+
+DEFAULT_IMAGE_SIZE = 32
+"""Of a model that takes images of any size, in pixels."""
+
+DEFAULT_FRAMES = 64
+"""Of a model that takes audio features of any length."""
+
+Inputs = dict[str, Tensor]
+
+
+def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
+    """Yield inputs to try on the encoder of a model: its main input, then all inputs that it names.
+
+    Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
+    takes ids and a mask.
+    """
+    encoder: Any = model.base_model
+    device = next(encoder.parameters()).device
+    dtype = next((own.dtype for own in encoder.parameters() if own.is_floating_point()), torch.float32)
+    makers = {IDS: _ids, "pixel_values": _pixels, "input_values": _waveform, "input_features": _audio_features}
+    named = signature(encoder.forward).parameters
+    made: Inputs = {}
+    for name, make in makers.items():
+        if name in named and (values := make(encoder.config)) is not None:
+            made[name] = values.to(device, dtype if values.is_floating_point() else None)
+    main = encoder.main_input_name
+    for names in ([main], list(made)):
+        inputs = {name: made[name] for name in names if name in made}
+        if inputs:
+            yield _with_and_without_padding(inputs, takes_mask=MASK in named)
+
+
+def padding_of(inputs: Mapping[str, Tensor]) -> Tensor | None:
+    """Return which tokens of ids are real, `[B, n]` bool; None where the input is another, or has no mask."""
+    return inputs[MASK].bool() if IDS in inputs and MASK in inputs else None
+
+
+def _with_and_without_padding(inputs: Inputs, *, takes_mask: bool) -> list[Inputs]:
+    if IDS not in inputs or not takes_mask:
+        return [inputs]
+    full = torch.ones_like(inputs[IDS])
+    padded = full.clone()
+    padded[-1, -1] = 0
+    return [inputs | {MASK: full}, inputs | {MASK: padded}]
+
+
+def _ids(config: Any) -> Tensor | None:
+    """Return rows of ids that differ in their last token, `[2, 6]`."""
+    text = config.get_text_config()
+    vocabulary = getattr(text, "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        return None
+    special: set[Any] = set()
+    for name in ("pad", "bos", "eos", "mask"):
+        token = getattr(text, f"{name}_token_id", None)
+        special.update(token if isinstance(token, list) else [token])
+    usual = [token for token in range(max(0, vocabulary - 2 - len(special)), vocabulary) if token not in special]
+    if len(usual) < 2:
+        return None
+    ids = torch.full((PROBED_ROWS, PROBED_TOKENS), usual[-1])
+    ids[1, -1] = usual[-2]
+    return ids
+
+
+def _pixels(config: Any) -> Tensor | None:
+    """Return one image, `[1, C, H, W]`, of the size that the model was made for."""
+    vision = getattr(config, "vision_config", None) or config
+    size = getattr(vision, "image_size", None) or DEFAULT_IMAGE_SIZE
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    channels = getattr(vision, "num_channels", None) or 3
+    return _ramp(1, channels, height, width)
+
+
+def _waveform(config: Any) -> Tensor | None:
+    """Return one waveform, `[1, T]`, of six frames; of a model of spectrograms `[1, T, bins]`."""
+    bins, frames = getattr(config, "num_mel_bins", None), getattr(config, "max_length", None)
+    if isinstance(bins, int) and isinstance(frames, int):
+        return _ramp(1, frames, bins)
+    kernels, strides = getattr(config, "conv_kernel", None), getattr(config, "conv_stride", None)
+    if kernels is None or strides is None:
+        return None
+    samples = PROBED_TOKENS
+    for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
+        samples = (samples - 1) * stride + kernel
+    return _ramp(1, samples)
+
+
+def _audio_features(config: Any) -> Tensor | None:
+    """Return the features of one recording: `[1, bins, T]` for Whisper, `[1, T, features]` for others."""
+    audio = getattr(config, "audio_config", None) or config
+    bins, positions = getattr(audio, "num_mel_bins", None), getattr(audio, "max_source_positions", None)
+    if isinstance(bins, int) and isinstance(positions, int):
+        return _ramp(1, bins, 2 * positions)
+    for name in ("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", "input_dim"):
+        size = getattr(audio, name, None)
+        if isinstance(size, int):
+            return _ramp(1, DEFAULT_FRAMES, size)
+    return None
+
+
+def _ramp(*shape: int) -> Tensor:
+    """Return different values between -1 and 1."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)

@@ -1,0 +1,330 @@
+"""The way of a model's attention to its slots, through transformers' attention interface.
+
+transformers calls one registered function for attention in almost every model. Slots that change what a model computes
+need such a function of ours, and so does `alignattn.collect`. An alignment alone needs none: hooks observe the model,
+and its attention implementation stays as it is.
+
+A function of ours calls the one that it stands on as the model itself would: of `eager` the function of the model's own
+modelling file, which may cap scores or add sinks, with the mask that it takes.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.masking_utils import eager_mask, sdpa_mask
+
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.packing import Packing, packing_of
+from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
+from alignattn.patching.recording import allowed_pairs
+from alignattn.support.errors import AlignAttnError
+
+AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
+"""An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""
+
+EAGER = "eager"
+IMPLEMENTATIONS = {"sdpa": "alignattn_sdpa", EAGER: "alignattn_eager"}
+"""The attention implementations that slots can stand on, and the name of ours for each.
+
+A name with "flash" in it would be taken for flash attention. Each needs a mask function of its name: without one the
+mask arrives as None, and padding is attended to, silently."""
+
+_BASES = {ours: base for base, ours in IMPLEMENTATIONS.items()}
+
+OWN_FUNCTIONS = "alignattn_own_functions"
+"""Attribute of each attention module of a patched model, with slots or left out: its own attention functions, by
+implementation. A module without it belongs to no patched model."""
+
+SERVED_KEYWORDS = frozenset({"softcap", "position_bias", "sliding_window"})
+"""Arguments of a model's own attention function that any slots serve. A sliding window is in the mask."""
+
+OTHER_SCORES = frozenset({"s_aux", "sinks", "indices", "block_indices"})
+"""Arguments of attention functions that add weights or choose keys, which no slots serve."""
+
+
+def is_ours(implementation: str | None) -> bool:
+    """Tell whether an attention implementation is one of ours."""
+    return implementation in _BASES
+
+
+def base_of(implementation: str | None) -> str | None:
+    """Return the attention implementation that one of ours stands on; any other is its own."""
+    return _BASES.get(str(implementation), implementation)
+
+
+def check_implementation(module: Any) -> None:
+    """Refuse a call of a module with slots whose attention implementation was set after the patch.
+
+    Raises:
+        AlignAttnError: if so: its slots would not be used.
+    """
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if OWN_FUNCTIONS in vars(module) and not is_ours(implementation):
+        raise AlignAttnError(
+            f"the attention implementation of {type(module).__name__} was set to {implementation!r} after the patch, "
+            "and its slots would not be used: call alignattn.unpatch, set the implementation, and patch again"
+        )
+
+
+def _note_own_functions(model: nn.Module) -> None:
+    """Note at each attention module of a model what it attends with."""
+    for module in model.modules():
+        functions = own_functions(module)
+        if functions:
+            object.__setattr__(module, OWN_FUNCTIONS, functions)
+
+
+def forget_own_functions(model: nn.Module) -> None:
+    """Forget what each attention module of a model attends with."""
+    for module in model.modules():
+        vars(module).pop(OWN_FUNCTIONS, None)
+
+
+def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
+    """Return the attention functions of the modelling file of a module, by implementation; empty if it has none."""
+    for home in _homes(module):
+        interface = getattr(home, "ALL_ATTENTION_FUNCTIONS", None)
+        if interface is None:
+            continue
+        eager = getattr(home, "eager_attention_forward", None)
+        functions = {"sdpa": interface["sdpa"]}
+        return functions if eager is None else functions | {EAGER: eager}
+    return {}
+
+
+def _homes(module: nn.Module) -> Iterator[Any]:
+    for of_class in type(module).__mro__:
+        if of_class.__module__ in sys.modules and of_class not in (nn.Module, object):
+            yield sys.modules[of_class.__module__]
+
+
+def unserved_keywords(module: nn.Module) -> frozenset[str]:
+    """Return the arguments by which a module attends otherwise than slots can."""
+    eager = own_functions(module).get(EAGER)
+    standard = signature(attention_function).parameters
+    own = set() if eager is None else signature(eager).parameters.keys() - standard.keys()
+    return frozenset(own | OTHER_SCORES) - SERVED_KEYWORDS
+
+
+def configs_of(model: nn.Module) -> list[Any]:
+    """Return the configs of a model and of its modules, each once."""
+    found = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
+    return [config for config in found.values() if isinstance(config, PreTrainedConfig)]
+
+
+def enter_route(model: nn.Module) -> None:
+    """Have the attention of a patched model call its slots.
+
+    Raises:
+        AlignAttnError: if they cannot stand on its attention implementation.
+    """
+    _note_own_functions(model)
+    for config in configs_of(model):
+        name = IMPLEMENTATIONS.get(str(config._attn_implementation))
+        if name is not None:
+            # Of this config alone: the public setter would set those within it, too.
+            config._attn_implementation_internal = name
+    for module in model.modules():
+        if OWN_FUNCTIONS in vars(module) and CHILD_NAME in module._modules:
+            _check_on_route(model, module)
+        elif CHILD_NAME in module._modules:
+            give_slotted_forward(module)
+
+
+def _check_on_route(model: nn.Module, module: Any) -> None:
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if not is_ours(implementation):
+        leave_route(model)
+        raise AlignAttnError(
+            f"slots cannot stand on the attention implementation {implementation!r} of {type(model).__name__}: load it "
+            f"with attn_implementation={' or '.join(map(repr, IMPLEMENTATIONS))}"
+        )
+
+
+def leave_route(model: nn.Module) -> None:
+    """Undo `enter_route`."""
+    for config in configs_of(model):
+        if is_ours(config._attn_implementation):
+            config._attn_implementation_internal = base_of(config._attn_implementation)
+    for module in model.modules():
+        take_slotted_forward(module)
+
+
+@contextmanager
+def routed(model: nn.Module) -> Iterator[None]:
+    """Have the attention of a model, and of its parts, call their slots for as long as it takes.
+
+    Raises:
+        AlignAttnError: as `enter_route` does.
+    """
+    slots: list[Any] = [child for module in model.modules() if (child := module._modules.get(CHILD_NAME)) is not None]
+    owners = {id(owner): owner for child in slots if child.is_observed and (owner := child.collector.owner) is not None}
+    entered = [owner for owner in owners.values() if not _is_on_route(owner)]
+    try:
+        for owner in entered:
+            enter_route(owner)
+        yield
+    finally:
+        for owner in entered:
+            leave_route(owner)
+
+
+@contextmanager
+def unrouted(model: nn.Module) -> Iterator[None]:
+    """Have the attention of a patched model call no slots, for as long as it takes."""
+    is_routed = _is_on_route(model)
+    leave_route(model)
+    try:
+        yield
+    finally:
+        if is_routed:
+            enter_route(model)
+
+
+def _is_on_route(model: nn.Module) -> bool:
+    return any(is_ours(config._attn_implementation) for config in configs_of(model)) or any(
+        is_slotted(module) for module in model.modules()
+    )
+
+
+def attention_function(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    base: str,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    output_attentions: bool | None = False,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend by the module's slots, if it has some: the function that transformers calls.
+
+    The samples of a packed batch (`cu_seq_lens_q` of flash attention's arguments) are attended as those of a padded
+    batch.
+
+    Raises:
+        AlignAttnError: if the module belongs to no patched model, or asks for what its slots cannot do.
+    """
+    own = getattr(module, OWN_FUNCTIONS, None)
+    if own is None:
+        raise AlignAttnError(
+            f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
+            "and no slots: a model built from the config of a patched one is patched by alignattn.patch first"
+        )
+    packing = _packing_of_call(module, query, kwargs)
+    if packing is not None:
+        query, key, value = (packing.padded(heads.transpose(1, 2)).transpose(1, 2) for heads in (query, key, value))
+        attention_mask = packing.pairs(attention_mask)
+
+    def plain(wants_weights: bool) -> tuple[Tensor, Tensor | None]:
+        attended, weights = _attend_by_own(
+            own, base, module, query, key, value, attention_mask, wants_weights, dropout, scaling, kwargs
+        )
+        return attended.transpose(1, 2), weights
+
+    slots: Any = module._modules.get(CHILD_NAME)
+    if slots is None:
+        attended, weights = plain(False)
+    else:
+        _check_call(module, slots, query, key, kwargs)
+        pairs, bias = _pairs_and_bias(attention_mask, kwargs.get("position_bias"), query)
+        attended, weights = slots(
+            query,
+            key,
+            value,
+            pairs,
+            plain,
+            bias=bias,
+            softcap=kwargs.get("softcap"),
+            scale=scaling,
+            dropout=dropout,
+            wants_weights=bool(output_attentions) or base == EAGER,
+            packing=packing,
+        )
+    attended = attended.transpose(1, 2).contiguous()
+    return (attended if packing is None else packing.packed(attended)), weights
+
+
+def _attend_by_own(
+    own: Mapping[str, AttentionFunction],
+    base: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    wants_weights: bool,
+    dropout: float,
+    scaling: float | None,
+    kwargs: Mapping[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as the model itself does, by its eager function where the weights are wanted."""
+    name = EAGER if wants_weights and EAGER in own else base
+    if name == EAGER and mask is not None and not mask.is_floating_point():
+        # Eager functions add their mask: a bool one would let padding in.
+        mask = query.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(query.dtype).min)
+    return own[name](module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
+
+
+def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return which query may attend to which key, `[B, 1, n, n]` bool, and what the model adds to its scores.
+
+    A float mask of the user's own may hold any numbers: where it masks, the slots mask, and elsewhere they add it.
+    """
+    if mask is None:
+        return None, bias
+    pairs = allowed_pairs(mask)
+    if mask.is_floating_point():
+        added = mask.to(query.dtype)
+        bias = added if bias is None else bias + added
+    sizes = len(query), 1, query.shape[2], query.shape[2]
+    if pairs.dim() != len(sizes) or any(size not in (1, full) for size, full in zip(pairs.shape, sizes, strict=True)):
+        raise AlignAttnError(
+            f"slots read a mask of pairs of tokens, {list(sizes)}, and this one is {list(mask.shape)}: choose an "
+            "alignment alone"
+        )
+    return pairs.expand(sizes), bias
+
+
+def _packing_of_call(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> Packing | None:
+    bounds = kwargs.get("cu_seq_lens_q")
+    if bounds is None:
+        return None
+    if len(query) != 1:
+        name = type(module).__name__
+        raise AlignAttnError(f"{name} is given cu_seq_lens_q and {len(query)} rows: a packed batch is one")
+    return packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
+
+
+def _check_call(module: nn.Module, slots: Any, query: Tensor, key: Tensor, kwargs: Mapping[str, Any]) -> None:
+    name = type(module).__name__
+    if kwargs.get("is_causal"):
+        raise AlignAttnError(f"{name} attends causally: slots are for bidirectional encoders")
+    if query.shape != key.shape:
+        raise AlignAttnError(
+            f"{name} has queries {list(query.shape)} and keys {list(key.shape)}: slots are for self-attention with as "
+            "many heads of keys as of queries"
+        )
+    unserved = [keyword for keyword in slots.unserved if kwargs.get(keyword) is not None]
+    if unserved:
+        raise AlignAttnError(
+            f"{name} attends with {unserved[0]!r}, which {slots.config.describe_slots()} cannot do: choose an "
+            "alignment alone"
+        )
+
+
+_MASKS: Mapping[str, Callable[..., Any]] = {"sdpa": sdpa_mask, EAGER: eager_mask}
+
+for _base, _ours in IMPLEMENTATIONS.items():
+    AttentionInterface.register(_ours, functools.partial(attention_function, base=_base))
+    AttentionMaskInterface.register(_ours, _MASKS[_base])

@@ -1,0 +1,229 @@
+"""How a patched model is saved: with the layers that it has, and so that nothing loads it with another function.
+
+An alignment leaves the function as it is, and the folder of such a model is an ordinary one. A score, normalizer or
+value changes it, and plain transformers would load the folder and attend softly. So its `config.json` names a model
+type that transformers does not know, and hides a field without which no class of transformers builds the model.
+"""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.utils import CONFIG_NAME
+
+from alignattn.attention.attend import CHILD_NAME
+from alignattn.attention.config import AttentionConfig
+from alignattn.patching.attach import declared_layers
+from alignattn.patching.projections import attention_modules
+from alignattn.patching.routing import base_of
+from alignattn.patching.sizes import bare_model
+from alignattn.patching.slots import LOADING_HINT, LayerSlots, patch_of
+from alignattn.patching.state_dicts import REMAINING, layer_dim, rows_of
+from alignattn.support.errors import AlignAttnError
+from alignattn.support.json_records import read_json
+
+TYPE_SUFFIX = f"_{LOADING_HINT}"
+"""What a saved config adds to its model type if the patch changes the function."""
+
+HIDDEN_FIELD = f"{CHILD_NAME}_hides"
+"""Field of such a config: the value that the field with the hint has."""
+
+LOADER_FIELD = "attn_implementation"
+"""Field of such a config that names the hint as the attention implementation."""
+
+
+def restored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a saved config as they were before a patch that changes the function hid some.
+
+    Args:
+        fields: the content of a `config.json`, of any model.
+    """
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or not model_type.endswith(TYPE_SUFFIX):
+        return dict(fields)
+    hidden = fields.get(HIDDEN_FIELD)
+    if not isinstance(hidden, dict):
+        raise ValueError(f"its {CONFIG_NAME} lacks {HIDDEN_FIELD}")
+    rest = {name: value for name, value in fields.items() if name != HIDDEN_FIELD}
+    return rest | hidden | {"model_type": model_type.removesuffix(TYPE_SUFFIX)}
+
+
+class PatchedSaving:
+    """The `save_pretrained` of a patched model.
+
+    Args:
+        model: that is patched.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the class of the model does; arguments as for its `save_pretrained`.
+
+        Raises:
+            AlignAttnError: if layers were changed after the patch so that the folder could not be loaded.
+        """
+        model: Any = self.model
+        save = functools.partial(type(model).save_pretrained, model)
+        if getattr(model, "_hf_peft_config_loaded", False):
+            save(*args, **kwargs)
+            return
+        given = inspect.signature(save).bind(*args, **kwargs)
+        attention = attention_as_saved(model)
+        if is_changed(model):
+            check_loadable(model)
+            state_dict = given.arguments.get("state_dict") or model.state_dict()
+            given.arguments["state_dict"] = _with_remaining_layers(model, state_dict)
+        own = model.config
+        model.config = _config_to_save(model, attention)
+        try:
+            save(*given.args, **given.kwargs)
+        finally:
+            model.config = own
+
+
+def is_changed(model: nn.Module) -> bool:
+    """Tell whether layers with slots were removed, added, moved or taken from another model since the patch."""
+    at_patch = {size: list(range(len(paths))) for size, paths in patch_of(model).paths.items()}
+    return rows_of(model) != at_patch or _is_mixed(model)
+
+
+def _is_mixed(model: nn.Module) -> bool:
+    return any(
+        slots.collector is not patch_of(model).collector for slots in model.modules() if isinstance(slots, LayerSlots)
+    )
+
+
+def attention_as_saved(model: Any) -> AttentionConfig:
+    """Return the choices of a patch with its `layers` counted as they stand now."""
+    config: AttentionConfig = patch_of(model).config
+    layers = declared_layers(model) or attention_modules(model)
+    plain = {id(layer.module) for layer in layers}
+    # The modules of a family are of another class while they have slots, and are not among these.
+    modules = [module for module in model.modules() if id(module) in plain or _has_slots(module)]
+    with_slots = tuple(index for index, module in enumerate(modules) if _has_slots(module))
+    if not with_slots:
+        raise AlignAttnError(
+            f"no attention layer of this {type(model).__name__} has the slots of its patch any more: call "
+            "alignattn.unpatch before you save it"
+        )
+    is_of_all = config.layers is None and len(with_slots) == len(modules)
+    return config if is_of_all else dataclasses.replace(config, layers=with_slots)
+
+
+def _has_slots(module: nn.Module) -> bool:
+    return isinstance(getattr(module, CHILD_NAME, None), LayerSlots)
+
+
+def check_loadable(model: Any) -> None:
+    """Refuse a model whose layers its config does not describe any more.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    if _is_mixed(model):
+        raise AlignAttnError(
+            f"layers of this {type(model).__name__} have the slots of another model's patch: call alignattn.unpatch "
+            "on both before you move layers, and patch anew"
+        )
+    described = {name: tensor.shape for name, tensor in bare_model(type(model), model.config).state_dict().items()}
+    held = {name: tensor.shape for name, tensor in model.state_dict().items() if f".{CHILD_NAME}." not in f".{name}"}
+    odd = sorted(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))
+    if odd:
+        raise AlignAttnError(
+            f"layers of this {type(model).__name__} were changed, and its config does not say so ({len(odd)} weights "
+            f"differ, such as {odd[0]}): set model.config.num_hidden_layers, and what else counts layers there"
+        )
+
+
+def _with_remaining_layers(model: nn.Module, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a state dict whose stacked parameters of the alignment are of the layers that a model has."""
+    cut = dict(state_dict)
+    for size, rows in rows_of(model).items():
+        prefix = f"{CHILD_NAME}.alignments.{size}."
+        for name in [name for name in cut if name.startswith(prefix)]:
+            dim = layer_dim(name, cut[name])
+            if dim is not None:
+                cut[name] = cut[name].index_select(dim, torch.tensor(rows, device=cut[name].device))
+    if patch_of(model).alignments:
+        cut[REMAINING] = torch.ones(1, dtype=torch.uint8)
+    gone = [f"{CHILD_NAME}.alignments.{size}." for size in patch_of(model).paths.keys() - rows_of(model).keys()]
+    return {name: tensor for name, tensor in cut.items() if not name.startswith(tuple(gone))}
+
+
+def _config_to_save(model: Any, attention: AttentionConfig) -> PreTrainedConfig:
+    """Return a copy of a model's config that writes what the folder is to say; the model's own stays as it is."""
+    config: PreTrainedConfig = copy.copy(model.config)
+    # In the dict: the class validates what is set, and writes its fields alone.
+    vars(config)["save_pretrained"] = functools.partial(_save_config, config, model, attention)
+    return config
+
+
+def _save_config(
+    config: PreTrainedConfig, model: Any, attention: AttentionConfig, folder: str | Path, **kwargs: Any
+) -> None:
+    written = copy.copy(config)
+    del vars(written)["save_pretrained"]
+    setattr(written, CHILD_NAME, attention.to_dict())
+    # What is validated is what the model is without the patch: `output_attentions` asks for "eager", not for ours.
+    vars(written)["_attn_implementation_internal"] = base_of(config._attn_implementation)
+    written.save_pretrained(folder, **kwargs)
+    if attention.changes_function:
+        path = Path(folder, CONFIG_NAME)
+        fields = _hidden(read_json(path), model)
+        path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _hidden(fields: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
+    """Return the fields of a config as nothing but `restored_fields` reads them."""
+    plain = {name: value for name, value in fields.items() if name != LOADER_FIELD}
+    hidden = next(
+        (name for name in _fields_to_hide(plain, model) if _is_refused(plain | {name: LOADING_HINT}, model)), ""
+    )
+    hint = {hidden: LOADING_HINT} if hidden else {}
+    return (
+        fields
+        | hint
+        | {
+            "model_type": f"{fields['model_type']}{TYPE_SUFFIX}",
+            HIDDEN_FIELD: {name: fields[name] for name in hint},
+        }
+    )
+
+
+def _fields_to_hide(fields: Mapping[str, Any], model: PreTrainedModel) -> Iterator[str]:
+    """Yield the names of fields that a config may hide.
+
+    The first are those of activations: the config alone is still read, as peft does when it saves an adapter.
+    """
+    yield from (name for name, value in fields.items() if isinstance(value, str) and value in ACT2FN)
+    inherited = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    yield from (
+        field.name
+        for field in dataclasses.fields(model.config)
+        if field.name in fields and field.name not in inherited and field.name != CHILD_NAME
+    )
+
+
+def _is_refused(fields: Mapping[str, Any], model: PreTrainedModel) -> bool:
+    """Tell whether a class of transformers refuses a config, and names the hint, while the tokenizer is found by it."""
+    try:
+        PreTrainedConfig.from_dict(copy.deepcopy(dict(fields)))
+    except Exception:
+        return False
+    try:
+        # Of any head, the encoder is a part.
+        bare_model(type(model.base_model), type(model.config).from_dict(copy.deepcopy(dict(fields))))
+    except Exception as error:  # whatever the class raises
+        return LOADING_HINT in str(error)
+    return False

@@ -1,0 +1,255 @@
+"""What a patch does to every model type that transformers knows: small random models, patched and compared.
+
+    python benchmarks/model_types.py [--types bert clip ...] [--jobs 2] [--attentions aa-ct qvi entmax15]
+
+For each type it builds a small model with random weights, and for each attention it tells one of:
+
+    equal           aa-ct: in evaluation the outputs equal those before the patch, to the bit, and after `unpatch`, too;
+                    the alignment loss and all gradients of a training step are finite
+    runs            qvi, entmax15: the patched model runs, its outputs and all gradients are finite
+    refused         `patch` refuses the model
+    contradicted    `patch` refuses the model for a reason that the judge's own measurement contradicts
+    refused late    `patch` takes the model, and a forward or a step of training is refused
+    differs         an output differs, or something is not finite
+    traceback       anything else is raised
+
+Each type runs in a process of its own with limits of memory and time. A line of `model_types.jsonl` in the output
+folder holds what was found of a type; a run that was ended goes on where it was. `model_types.md` there is the table,
+with the reasons, and with the types of which no small model can be built. Nothing is loaded but the installed packages.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from model_checks import check_type
+from model_overrides import OVERRIDES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+ATTENTIONS = ("aa-ct", "qvi", "entmax15")
+RESULTS, TABLE = "model_types.jsonl", "model_types.md"
+GIB = 2**30
+PATIENCE = 10
+"""Seconds waited for a second of processor time: a busy machine is no finding."""
+LEAST_SECONDS = 6
+"""That are waited for, however low the limit is."""
+WRONG = ("traceback", "differs", "refused late", "contradicted")
+"""What must not be, worst first."""
+OUTCOMES = (*WRONG, "refused", "runs", "equal")
+"""Worst first: a type's entry in the table is the worst of a class's implementations."""
+STATUSES = ("built", "not buildable", "no model")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return 1 if anything is wrong."""
+    options = _parsed(argv)
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    path = options.output_dir / RESULTS
+    types = options.types or list(CONFIG_MAPPING_NAMES)
+    if unknown := [name for name in types if name not in CONFIG_MAPPING_NAMES]:
+        sys.exit(f"transformers knows no model type {', '.join(unknown)}")
+    done = {} if options.again else read_results(path)
+    todo = [name for name in types if name not in done]
+    for number, report in enumerate(run_types(todo, options), start=1):
+        with path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(report) + "\n")
+        print(f"{number}/{len(todo)} {one_line(report)}", flush=True)
+    reports = [report for name, report in read_results(path).items() if name in types]
+    table = markdown(reports, options.attentions)
+    (options.output_dir / TABLE).write_text(table, encoding="utf-8")
+    print(summary(reports, options.attentions))
+    return int(any(finding["outcome"] in WRONG for report in reports for finding in report["findings"]))
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", nargs="+", help="model types (default: all)")
+    parser.add_argument("--attentions", nargs="+", default=list(ATTENTIONS), help="names that alignattn.patch takes")
+    parser.add_argument("--jobs", type=int, default=1, help="types at a time")
+    parser.add_argument("--seconds", type=int, default=120, help="limit of processor time of a type")
+    parser.add_argument("--memory_gib", type=int, default=8, help="limit of memory of a type")
+    parser.add_argument("--output_dir", type=Path, default=Path("model_types"), help="folder of results")
+    parser.add_argument("--again", action="store_true", help="run types that the results hold, too")
+    return parser.parse_args(argv)
+
+
+@dataclass
+class Job:
+    """A type that is checked in a process of its own."""
+
+    model_type: str
+    process: BaseProcess
+    receiver: Connection
+    started: float = field(default_factory=time.monotonic)
+
+    def report(self) -> dict[str, Any] | None:
+        """Return what the process sent, None if it died without."""
+        try:
+            return self.receiver.recv() if self.receiver.poll() else None
+        except EOFError:
+            return None
+
+
+def run_types(types: Sequence[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Check types, some at a time; give the report of each, also of one whose process died."""
+    waiting, running = list(reversed(types)), []
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            running.append(_started(waiting.pop(), options))
+        wait([job.receiver for job in running], timeout=1)
+        for job in list(running):
+            seconds = time.monotonic() - job.started
+            is_late = seconds > PATIENCE * max(options.seconds, LEAST_SECONDS)
+            if not (is_late or job.receiver.poll()):
+                continue
+            running.remove(job)
+            report = job.report()
+            if report is not None or is_late:
+                job.process.kill()
+            job.process.join()
+            why = f"no result in {seconds:.0f} s" if is_late else end_of_process(job.process.exitcode)
+            yield {**(report or _unchecked(job.model_type, why)), "seconds": round(seconds, 1)}
+
+
+def end_of_process(code: int | None) -> str:
+    """Return why a process ended that sent no report."""
+    reasons = {-signal.SIGXCPU: "the limit of processor time is reached", -signal.SIGKILL: "its process was killed"}
+    return reasons.get(code, f"its process ended with code {code}") if code is not None else "its process runs on"
+
+
+def _started(model_type: str, options: argparse.Namespace) -> Job:
+    # By fork: what this process has loaded need not be loaded by each type; no model is.
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (sender, model_type, tuple(options.attentions), options.memory_gib * GIB, options.seconds)
+    process = context.Process(target=_check, args=arguments)
+    process.start()
+    sender.close()
+    return Job(model_type, process, receiver)
+
+
+def _unchecked(model_type: str, why: str) -> dict[str, Any]:
+    return {
+        "model_type": model_type,
+        "status": "not buildable",
+        "reason": why,
+        "level": "",
+        "findings": [],
+        "unbuilt": {},
+    }
+
+
+def _check(sender: Connection, model_type: str, attentions: tuple[str, ...], memory: int, seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, resource.RLIM_INFINITY))
+    # What libraries print is no result: warnings of a type that is built by no checkpoint.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, sys.stderr.fileno())
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        report = check_type(model_type, OVERRIDES.get(model_type, {}), attentions).to_json()
+    except Exception as error:
+        report = _unchecked(model_type, f"the check itself failed: {type(error).__name__}: {error}")
+    sender.send(report)
+
+
+def read_results(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the reports of a results file by type, the last of each; a line that was cut off is passed over."""
+    reports: dict[str, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            report = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        reports[report["model_type"]] = report
+    return reports
+
+
+def worst(outcomes: Sequence[str]) -> str:
+    """Return the worst of outcomes."""
+    return min(outcomes, key=OUTCOMES.index)
+
+
+def one_line(report: Mapping[str, Any]) -> str:
+    """Return what was found of a type in a line."""
+    if report["status"] != "built":
+        return f"{report['model_type']}: {report['status']}: {report['reason']}"
+    counts = Counter(finding["outcome"] for finding in report["findings"])
+    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+    return f"{report['model_type']} ({report['level']}, {report['seconds']} s): {told}"
+
+
+def by_target(report: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return the findings of a type by model and attention: the worst of the implementations."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for finding in report["findings"]:
+        row = found.setdefault(finding["target"], {})
+        before = row.get(finding["attention"])
+        if before is None or worst([before["outcome"], finding["outcome"]]) != before["outcome"]:
+            row[finding["attention"]] = finding
+    return found
+
+
+def summary(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
+    """Return the counts: of types by status, and of models by attention and outcome."""
+    statuses = Counter(report["status"] for report in reports)
+    lines = [", ".join(f"{statuses[status]} types {status}" for status in STATUSES if statuses[status])]
+    rows = [row for report in reports for row in by_target(report).values()]
+    for attention in attentions:
+        counts = Counter(row[attention]["outcome"] for row in rows if attention in row)
+        lines.append(f"{attention}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(OUTCOMES)))
+    return "\n".join(lines)
+
+
+def markdown(reports: Sequence[Mapping[str, Any]], attentions: Sequence[str]) -> str:
+    """Return the table of types and attentions, what is wrong, the reasons, and the types that were not built."""
+    lines = ["# Model types", "", summary(reports, attentions).replace("\n", "\n\n"), ""]
+    lines += [f"| type | model | {' | '.join(attentions)} |", "|" + " --- |" * (2 + len(attentions))]
+    for report in reports:
+        for target, row in by_target(report).items():
+            cells = [row[attention]["outcome"] if attention in row else "" for attention in attentions]
+            lines.append(f"| {report['model_type']} | {target} | {' | '.join(cells)} |")
+    for title, outcomes in (("Wrong", WRONG), ("Refused", ("refused",))):
+        lines += ["", f"## {title}", ""]
+        for report in reports:
+            reasons: dict[tuple[str, str], list[str]] = {}
+            for finding in report["findings"]:
+                if finding["outcome"] in outcomes:
+                    key = (finding["target"], f"{finding['outcome']}: {finding['reason']}")
+                    reasons.setdefault(key, []).append(f"{finding['attention']} ({finding['implementation']})")
+            lines += [
+                f"- {report['model_type']}, {target}, {', '.join(of)}: {reason}"
+                for (target, reason), of in reasons.items()
+            ]
+    lines += ["", "## Not built", ""]
+    lines += [
+        f"- {report['model_type']}: {report['reason']}" for report in reports if report["status"] == "not buildable"
+    ]
+    lines += [
+        f"- {report['model_type']}, {name}: {why}"
+        for report in reports
+        if report["status"] == "built"
+        for name, why in report["unbuilt"].items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

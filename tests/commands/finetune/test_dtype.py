@@ -1,0 +1,177 @@
+"""Checkpoints that are stored in half precision: in which type a run trains, keeps and predicts."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pandas as pd
+import psutil
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from test_finetune import options, read, rows_file, run, weights  # noqa: F401
+
+import alignattn
+from alignattn.runs import precision
+
+HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(params=HALVES)
+def halved(request, tiny_checkpoint, tmp_path):
+    """A checkpoint in half precision, and the same numbers stored in float32."""
+    model = transformers.BertModel.from_pretrained(tiny_checkpoint).to(HALVES[request.param])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
+    half, whole = tmp_path / "half", tmp_path / "whole"
+    for folder, dtype in ((half, model.dtype), (whole, torch.float32)):
+        model.to(dtype).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return SimpleNamespace(name=request.param, half=str(half), whole=str(whole))
+
+
+def types_in(folder):
+    return {str(tensor.dtype).removeprefix("torch.") for tensor in weights(folder).values()}
+
+
+def losses(folder):
+    return [entry["loss"] for entry in read(folder, "trainer_state.json")["log_history"] if "loss" in entry]
+
+
+def predicted(folder, rows):
+    """The largest probabilities that a run wrote of its rows, and those that its folder predicts now."""
+    texts = list(pd.read_csv(rows)[["a", "b"]].itertuples(index=False, name=None))
+    now = [row["probability"] for row in alignattn.load_run(folder).predict(texts, batch_size=8, by_length=False)]
+    written = pd.read_parquet(folder / "predictions.parquet")["probabilities"]
+    return torch.tensor([max(row) for row in written], dtype=torch.float64), torch.tensor(now, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("attention", ["aa-gan", "qvi"])
+def test_a_run_trains_as_from_the_same_weights_in_float32(options, halved, tmp_path, attention, capsys):  # noqa: F811
+    folders = {stored: tmp_path / f"run-{stored}" for stored in ("half", "whole")}
+    for stored, folder in folders.items():
+        changes = {"model": getattr(halved, stored), "output_dir": str(folder), "attention": attention}
+        assert run(options, **changes, logging_steps="1") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights: ")]
+    assert f"stored in {halved.name}, trained in float32" in said[0]
+    assert losses(folders["half"]) == losses(folders["whole"])
+    found, expected = (weights(folder) for folder in folders.values())
+    assert types_in(folders["half"]) == {"float32"}
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    torch.testing.assert_close(*predicted(folders["half"], options["--train_file"]))
+    assert alignattn.load_run(folders["half"]).model.dtype == torch.float32
+
+
+@pytest.mark.parametrize("mixed", [{}, {"bf16": "true", "dtype": "bfloat16"}], ids=["plain", "autocast"])
+@pytest.mark.parametrize("attention", ["aa-gan", "qvi"])
+def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp_path, attention, mixed):  # noqa: F811
+    folder = tmp_path / "run"
+    seen = Counter()
+
+    def look(trainer):
+        for name, own in trainer.model.named_parameters():
+            if "original_module" not in name:
+                seen[own.requires_grad, str(own.dtype).removeprefix("torch.")] += 1
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("alignattn.runs.run.check_disk_room", look)
+        changes = {"model": halved.half, "output_dir": str(folder), "attention": attention, "lora_r": "2"}
+        assert run(options, **changes, **mixed) == 0
+    assert set(seen) == {(False, mixed.get("dtype", halved.name)), (True, "float32")}
+    adapter = load_file(folder / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in adapter.values() if tensor.is_floating_point()} == {torch.float32}
+    if not mixed:
+        assert types_in(folder) == {"float32"}
+        torch.testing.assert_close(*predicted(folder, options["--train_file"]))
+
+
+def test_what_adapters_learned_of_a_half_precision_base_survives_the_merge(options, halved, tmp_path):  # noqa: F811
+    """Of deltas far below half a unit in the last place of a weight, which the stored type would round away."""
+    folder = tmp_path / "run"
+    changes = {"model": halved.half, "output_dir": str(folder), "lora_r": "2", "attention": "soft"}
+    assert run(options, **changes, learning_rate="1e-5") == 0
+    before, after = load_file(f"{halved.half}/model.safetensors"), weights(folder)
+    name = "encoder.layer.0.attention.self.query.weight"
+    moved = after[f"bert.{name}"] - before[name].float()
+    assert (moved != 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("halved", "dtype"),
+    [("float16", "bfloat16"), ("bfloat16", "bfloat16"), ("bfloat16", "auto")],
+    indirect=["halved"],
+)
+def test_another_type_can_be_chosen_and_is_kept(options, halved, tmp_path, dtype, capsys):  # noqa: F811
+    folder = tmp_path / "run"
+    changes = {"model": halved.half, "output_dir": str(folder), "attention": "aa-gan+qvi"}
+    assert run(options, **changes, dtype=dtype) == 0
+    assert "trained in bfloat16, float32" in capsys.readouterr().out
+    saved = {name: tensor.dtype for name, tensor in weights(folder).items()}
+    assert {dtype for name, dtype in saved.items() if "alignattn" not in name} == {torch.bfloat16}
+    assert {dtype for name, dtype in saved.items() if "alignattn" in name} == {torch.float32}
+    model = alignattn.load_run(folder).model
+    assert {name: own.dtype for name, own in model.state_dict().items() if name in saved} == saved
+    torch.testing.assert_close(*predicted(folder, options["--train_file"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "culprit"),
+    [
+        ({"dtype": "float16"}, "--dtype float16"),
+        ({"dtype": "float16", "fp16": "true"}, "--dtype float16"),
+        ({"dtype": "bfloat16", "fp16": "true"}, "--fp16"),
+        ({"dtype": "float16", "bf16": "true", "lora_r": "2"}, "--bf16"),
+        ({"dtype": "float8"}, "--dtype"),
+        ({"model_config": ["dtype=float16"]}, "--model_config"),
+        ({"model": "lstm", "dtype": "bfloat16", "text_columns": ["a"]}, "--dtype"),
+    ],
+    ids=str,
+)
+def test_types_that_cannot_be_trained_are_refused(options, changes, culprit, capsys):  # noqa: F811
+    assert run(options, **changes) == 2
+    error = capsys.readouterr().err
+    assert culprit in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_stored_type_that_cannot_be_trained_is_refused(options, halved, capsys):  # noqa: F811
+    assert run(options, model=halved.half, dtype="auto") == (2 if halved.name == "float16" else 0)
+    assert ("float16 cannot be trained" in capsys.readouterr().err) == (halved.name == "float16")
+
+
+@pytest.mark.parametrize(
+    ("free", "changes", "fits"),
+    [
+        (15.9, {}, False),
+        (16.1, {}, True),
+        (8.1, {"dtype": "bfloat16"}, True),
+        (7.9, {"optim": "sgd"}, False),
+        (8.1, {"optim": "sgd"}, True),
+        (4.1, {"lora_r": "2"}, True),
+    ],
+    ids=str,
+)
+def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, changes, fits, capsys, monkeypatch):  # noqa: F811
+    """By parameters: float32 weights, gradients and two moments are 16 bytes each."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(options["--model"])
+    count = sum(own.numel() for own in model.parameters())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(free * count)))
+    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
+    loads = []
+    monkeypatch.setattr("alignattn.runs.run.load_run_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded"))
+    if fits:
+        with pytest.raises(pytest.exit.Exception):
+            run(options, **changes)
+    else:
+        assert run(options, **changes) == 2
+        assert "memory" in capsys.readouterr().err
+    assert loads == [1] * fits
+
+
+def test_a_container_s_limit_counts(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(precision, "CONTAINER_LIMIT", limit)
+    free = precision._free_memory(use_cpu=True)
+    limit.write_text("max\n")
+    assert precision._free_memory(use_cpu=True) > 1e6
+    limit.write_text("4096\n")
+    assert precision._free_memory(use_cpu=True) == 4096 < free

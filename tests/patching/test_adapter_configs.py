@@ -1,0 +1,145 @@
+"""What peft keeps of a user's own: the config that was given, what it says of a model, and which parameters train."""
+
+import copy
+import json
+
+import peft
+import pytest
+import torch
+from conftest import tiny_batch, tiny_model
+from peft.peft_model import get_model_status
+from transformers import AutoModelForSequenceClassification
+
+import alignattn
+from alignattn.patching import LOADING_HINT, alignment_parameters, function_parameters
+from alignattn.patching.checkpoints import load_checkpoint
+from alignattn.support.errors import AlignAttnError
+
+PRESETS = ("aa-ct", "sparsemax", "aa-ct+qvi")
+ORDERS = ("patched first", "adapted first")
+ADAPTERS = {
+    "lora": lambda: peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False, task_type="SEQ_CLS"),
+    "ia3": lambda: peft.IA3Config(target_modules=["key", "query"], feedforward_modules=["query"]),
+    "osf": lambda: peft.OSFConfig(target_modules=["query", "key"], effective_rank=4),
+}
+PROMPTS = {
+    "prompts": lambda: peft.PromptTuningConfig(num_virtual_tokens=2, task_type="SEQ_CLS"),
+    "p-tuning": lambda: peft.PromptEncoderConfig(num_virtual_tokens=2, encoder_hidden_size=8, task_type="SEQ_CLS"),
+}
+
+
+@pytest.fixture
+def base(tmp_path):
+    tiny_model("bert").save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def adapted(base, preset, config, order=ORDERS[0]):
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    if order == ORDERS[0]:
+        alignattn.patch(model, preset)
+    model = peft.get_peft_model(model, config)
+    if order == ORDERS[1]:
+        alignattn.patch(model, preset)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return model.eval()(**tiny_batch()).logits
+
+
+def task_in(folder):
+    return json.loads((folder / "adapter_config.json").read_text())["task_type"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", [*ADAPTERS, *PROMPTS])
+def test_any_adapter_trains_the_slots_and_is_saved_with_them(kind, order, preset, base, tmp_path):
+    model = adapted(base, preset, (ADAPTERS | PROMPTS)[kind](), order)
+    assert all(own.requires_grad for own in [*alignment_parameters(model), *function_parameters(model)])
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = alignattn.from_pretrained(tmp_path / "adapter", AutoModelForSequenceClassification)
+    torch.testing.assert_close(logits_of(loaded), logits_of(model))
+    plain = AutoModelForSequenceClassification.from_pretrained(base)
+    if preset == "aa-ct":
+        torch.testing.assert_close(
+            logits_of(peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")), logits_of(model)
+        )
+    else:
+        with pytest.raises(ValueError, match=LOADING_HINT):
+            peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
+
+
+def test_the_head_beside_prompts_is_no_new_one(base, tmp_path):
+    adapted(base, "aa-ct", PROMPTS["prompts"]()).save_pretrained(tmp_path / "adapter")
+    load_checkpoint(str(tmp_path / "adapter"), AutoModelForSequenceClassification, lacking="classifier: train one")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_config_that_was_given_stays_the_users(order, preset, base, tmp_path):
+    config = ADAPTERS["lora"]()
+    model = adapted(base, preset, config, order)
+    model.add_adapter("second", config)
+    model.save_pretrained(tmp_path / "adapter")
+    assert config.task_type == "SEQ_CLS"
+    told = "SEQ_CLS" if preset == "aa-ct" else LOADING_HINT
+    assert task_in(tmp_path / "adapter") == task_in(tmp_path / "adapter" / "second") == told
+    copy.deepcopy(model).save_pretrained(tmp_path / "copy")
+    assert task_in(tmp_path / "copy") == told
+    another = adapted(base, preset, config, order)
+    assert type(another) is type(model)
+    another.save_pretrained(tmp_path / "another")
+    loaded = alignattn.from_pretrained(tmp_path / "another", AutoModelForSequenceClassification)
+    assert torch.equal(logits_of(loaded), logits_of(another))
+    plain = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(base), config)
+    plain.save_pretrained(tmp_path / "plain")
+    assert task_in(tmp_path / "plain") == "SEQ_CLS"
+
+
+def test_an_unpatched_model_has_plain_adapters(base, tmp_path):
+    model = adapted(base, "sparsemax", ADAPTERS["lora"]())
+    alignattn.unpatch(model)
+    model.save_pretrained(tmp_path / "adapter")
+    assert task_in(tmp_path / "adapter") == "SEQ_CLS"
+    alignattn.patch(model, "qvi")
+    model.save_pretrained(tmp_path / "adapter")
+    assert task_in(tmp_path / "adapter") == LOADING_HINT
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_peft_says_of_a_patched_model_what_it_says_of_a_plain_one(order, kind, base):
+    plain = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(base), ADAPTERS[kind]())
+    model = adapted(base, "aa-ct+qvi", ADAPTERS[kind](), order)
+    for state in ("enabled", "disabled"):
+        found, expected = vars(get_model_status(model)), vars(get_model_status(plain))
+        of_parameters = ("trainable_params", "total_params")
+        assert {name: value for name, value in found.items() if name not in of_parameters} == {
+            name: value for name, value in expected.items() if name not in of_parameters
+        }, state
+        for each in (model, plain):
+            each.base_model.disable_adapter_layers()
+
+
+def test_what_a_user_froze_stays_frozen(base):
+    model = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), "aa-ct+qvi")
+    for own in function_parameters(model):
+        own.requires_grad_(False)
+    for config in (ADAPTERS["osf"](), ADAPTERS["lora"]()):
+        twin = peft.get_peft_model(copy.deepcopy(model), config)
+        assert not any(own.requires_grad for own in function_parameters(twin))
+        assert all(own.requires_grad for own in alignment_parameters(twin))
+
+
+def test_adapters_around_a_part_that_is_patched_are_refused(base, tmp_path):
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    alignattn.patch(model.bert, "aa-ct")
+    with pytest.raises(AlignAttnError, match="BertModel is a part of"):
+        peft.get_peft_model(model, PROMPTS["prompts"]()).save_pretrained(tmp_path / "adapter")

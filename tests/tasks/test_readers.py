@@ -1,0 +1,350 @@
+"""What files hold beside plain rows: read right, or the row is named and can be left out."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from alignattn.commands.predict.inputs import file_source
+from alignattn.support.errors import AlignAttnError
+from alignattn.tasks import TASKS, TextClassification
+from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
+from alignattn.tasks.sources import read_file
+
+TEXTS, LABELS = ["good", "bad", "fine", "poor"], ["pos", "neg", "pos", "neg"]
+RECORDS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+TASK = TextClassification(name="toy", text_columns=("text",), labels=("neg", "pos"), metrics=("accuracy",))
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text,label,,,\ngood,pos,,,\nbad,neg,,,\nfine,pos,,,\npoor,neg,,,\n",
+        "text,label, ,\ngood,pos\nbad,neg,,\nfine,pos,\npoor,neg\n",
+        "text,label\ngood,pos,\nbad,neg,\nfine,pos,\npoor,neg,\n",
+        "text,,label\ngood,,pos\nbad,,neg\n\n   \nfine,,pos\npoor,,neg\n",
+        ",text,label\n0,good,pos\n1,bad,neg\n2,fine,pos\n3,poor,neg\n",
+        "sep=;\r\ntext;label;\r\ngood;pos;\r\nbad;neg;\r\nfine;pos;\r\npoor;neg;\r\n",
+    ],
+    ids=["spam.csv", "short rows", "rows end in a comma", "in the middle", "index of pandas", "spreadsheet"],
+)
+def test_columns_without_a_name_are_no_reason_to_refuse(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path / "rows.csv", content)
+    rows = load_user_rows(path, None, ["text"], "label")
+    assert rows.train is not None
+    assert rows.train[:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
+    columns = {name for name in read_file(path).column_names if not name.startswith("Unnamed: 0")}
+    assert columns == {"text", "label"}
+
+
+def test_values_in_columns_without_a_name_are_kept_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "spam.csv", "v1,v2,,\nham,a,,\nspam,b, cut off,here\nham,c,,\n")
+    assert read_file(path)[:] == {
+        "v1": ["ham", "spam", "ham"],
+        "v2": ["a", "b", "c"],
+        "Unnamed: 2": ["", " cut off", ""],
+        "Unnamed: 3": ["", "here", ""],
+    }
+    assert "row 2" in capsys.readouterr().err
+
+
+def test_the_index_of_pandas_is_kept_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "rows.csv", ",text\n7,a\n8,b\n")
+    assert read_file(path)[:] == {"Unnamed: 0": ["7", "8"], "text": ["a", "b"]}
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("header", ["text,label,label", "text,label,label,,"])
+def test_a_name_that_stands_twice_is_refused(tmp_path: Path, header: str) -> None:
+    width = header.count(",") - 2
+    with pytest.raises(AlignAttnError, match="twice"):
+        read_file(write(tmp_path / "rows.csv", f"{header}\na,b,c{',' * width}\n"))
+
+
+def bad_parquet() -> pa.Table:
+    texts = pa.array([b"good", b"bad", b"fine", b"poor", b"\xff"], pa.binary())
+    broken = pa.Array.from_buffers(pa.string(), len(texts), texts.buffers())
+    return pa.table({"text": broken, "label": [*LABELS, "pos"]})
+
+
+def of_parquet(path: Path) -> Path:
+    pq.write_table(bad_parquet(), path)
+    return path
+
+
+CSV = "text,label\n" + "".join(f"{text},{label}\n" for text, label in zip(TEXTS, LABELS, strict=True))
+JSON_LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
+BAD_ROWS: dict[str, tuple[str, str | bytes]] = {
+    "half of a character": ("rows.jsonl", JSON_LINES + '{"text": "a \\ud83d b", "label": "pos"}\n'),
+    "half, in a label": ("rows.jsonl", JSON_LINES + '{"text": "a", "label": "\\udc00"}\n'),
+    "half, in a list": ("rows.json", json.dumps([*RECORDS, {"text": ["\ud83d"], "label": "pos"}])),
+    "half, in a name": ("rows.jsonl", JSON_LINES + '{"text": {"\\ud83d": 1}, "label": "pos"}\n'),
+    "NUL alone": ("rows.jsonl", JSON_LINES + '{"text": "\\u0000", "label": "pos"}\n'),
+    "no width": ("rows.csv", CSV + "\u200b\ufeff,pos\n"),
+    "no JSON": ("rows.jsonl", JSON_LINES + '{"text": "a", "label": \n'),
+    "nested": ("rows.jsonl", JSON_LINES + '{"text": ' + "[" * 9999 + "]" * 9999 + "}\n"),
+    "a list": ("rows.jsonl", JSON_LINES + '["a", "pos"]\n'),
+    "too many values": ("rows.csv", CSV + "a, b,pos\n"),
+    "too few values": ("rows.csv", CSV + "a\n"),
+    "between semicolons": ("rows.csv", CSV.replace(",", ";") + "a;b;pos\n"),
+    "a quote inside": ("rows.csv", CSV + '"a" b,pos\n'),
+    "an open quote": ("rows.csv", CSV + '"a,pos\n'),
+    "quoted, between tabs": ("rows.tsv", CSV.replace("good", '"good"').replace(",", "\t") + "a\tb\tpos\n"),
+    "Latin-1": ("rows.csv", CSV.encode() + "ä,pos\n".encode("latin-1")),
+    "Latin-1 in JSON": ("rows.jsonl", JSON_LINES.encode() + '{"text": "ä", "label": "pos"}\n'.encode("latin-1")),
+    "Latin-1 in Parquet": ("rows.parquet", ""),
+}
+
+
+def bad_file(folder: Path, case: str) -> Path:
+    name, content = BAD_ROWS[case]
+    return write(folder / name, content) if content else of_parquet(folder / name)
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_row_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path: Path, case: str) -> None:
+    path = bad_file(tmp_path, case)
+    with pytest.raises(AlignAttnError, match=rf"{path.name}, row 5: .*--skip_bad_rows"):
+        load_user_rows(path, None, ["text"], "label")
+    rows = load_user_rows(path, None, ["text"], "label", skip_bad_rows=True)
+    assert rows.train is not None
+    assert rows.train[:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
+    assert [bad.row for bad in rows.bad_rows["train"]] == [5]
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_the_files_of_a_task_are_read_alike(tmp_path: Path, case: str) -> None:
+    path = bad_file(tmp_path, case)
+    with pytest.raises(AlignAttnError, match=rf"{path.name}, row 5: .*--skip_bad_rows"):
+        load_task_files(TASK, path, path)
+    rows = load_task_files(TASK, path, path, skip_bad_rows=True)
+    assert rows.evaluation["validation"][:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
+
+
+@pytest.mark.parametrize("case", sorted(set(BAD_ROWS) - {"NUL alone", "no width", "a list", "nested"}))
+def test_rows_to_predict_are_read_alike(tmp_path: Path, case: str) -> None:
+    (part,) = file_source(bad_file(tmp_path, case), TASK).parts(99)
+    assert set(part.problems) == {4}
+    assert part.inputs["text"][:4] == TEXTS
+
+
+def test_a_value_that_nobody_reads_makes_no_row_bad(tmp_path: Path) -> None:
+    records = [record | {"note": "\ud83d" if record["text"] == "bad" else "x"} for record in RECORDS]
+    path = write(tmp_path / "rows.json", json.dumps(records))
+    rows = load_user_rows(path, None, ["text"], "label")
+    assert rows.train is not None
+    assert rows.train["text"][:] == TEXTS
+
+
+def test_lines_behind_an_open_quote_are_not_lost(tmp_path: Path) -> None:
+    content = "text,label\n" + '"open,pos\n' + "".join(f"{text},{label}\n" for text, label in 50 * [("a", "neg")])
+    rows = load_user_rows(
+        write(tmp_path / "rows.csv", content + "b,pos\n"), None, ["text"], "label", skip_bad_rows=True
+    )
+    assert rows.train is not None
+    assert len(rows.train) == 51
+
+
+def test_parts_of_a_broken_field_are_no_rows(tmp_path: Path) -> None:
+    content = 'text,label\n"one\ntwo "quoted" three",pos\nb,neg\nc,pos\n'
+    rows = load_user_rows(write(tmp_path / "rows.csv", content), None, ["text"], "label", skip_bad_rows=True)
+    assert rows.train is not None
+    assert rows.train["text"][:] == ["b", "c"]
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(RECORDS),
+        json.dumps(RECORDS, indent=2),
+        json.dumps({"data": RECORDS}),
+        json.dumps({"version": 1, "data": RECORDS, "splits": ["a"]}, indent=1),
+        json.dumps({"rows": RECORDS}),
+        "\n".join(json.dumps(record, indent=2) for record in RECORDS),
+        json.dumps(RECORDS[0], indent=2) + "\n" + "\n".join(map(json.dumps, RECORDS[1:])),
+        " ".join(map(json.dumps, RECORDS)),
+        "\ufeff" + JSON_LINES.replace("\n", "\r\n\r\n"),
+    ],
+    ids=["list", "pretty", "data", "data beside others", "one name", "objects", "first pretty", "one line", "CRLF"],
+)
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_every_form_of_json_holds_the_same_rows(tmp_path: Path, name: str, content: str) -> None:
+    assert read_file(write(tmp_path / name, content))[:] == {"text": TEXTS, "label": LABELS}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(RECORDS, indent=1)[:-3],
+        json.dumps(RECORDS[0], indent=1) + json.dumps(RECORDS[1], indent=1)[:-3],
+        "[" + JSON_LINES + "]",
+        "no JSON",
+    ],
+    ids=["cut list", "cut objects", "no commas", "other text"],
+)
+def test_json_that_is_broken_over_lines_is_refused_whole(tmp_path: Path, content: str) -> None:
+    with pytest.raises(AlignAttnError, match=r"rows\.json is not JSON: .*line \d+"):
+        read_file(write(tmp_path / "rows.json", content))
+
+
+def article(*, with_impossible: bool) -> dict[str, Any]:
+    impossible = {"id": "4", "question": "Who meows?", "answers": [], "is_impossible": True}
+    cat = {"id": "1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}]}
+    cat["answers"].append({"text": "The cat", "answer_start": 0})  # type: ignore[attr-defined]
+    mat = {"id": "2", "question": "Where?", "answers": [{"text": "mat", "answer_start": 15}]}
+    dogs = {"id": "3", "question": "Who barks?", "answers": [{"text": "Dogs", "answer_start": 0}]}
+    return {
+        "title": "Pets",
+        "paragraphs": [
+            {"context": "The cat on the mat", "qas": [cat, mat]},
+            {"context": "Dogs bark.", "qas": [dogs, *([impossible] if with_impossible else [])]},
+        ],
+    }
+
+
+ANSWERS = [
+    {"text": ["cat", "The cat"], "answer_start": [4, 0]},
+    {"text": ["mat"], "answer_start": [15]},
+    {"text": ["Dogs"], "answer_start": [0]},
+    {"text": [], "answer_start": []},
+]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda article: json.dumps({"version": "1.1", "data": [article]}),
+        lambda article: json.dumps({"data": [article], "version": "v2.0"}, indent=4),
+        lambda article: json.dumps([article]),
+        lambda article: json.dumps(article) + "\n",
+        lambda article: "\n".join(map(json.dumps, article["paragraphs"])),
+    ],
+    ids=["line", "pretty", "list", "articles", "paragraphs"],
+)
+@pytest.mark.parametrize("task", ["squad", "squadv2"])
+def test_squads_own_files_are_read(tmp_path: Path, form: Callable[[Any], str], task: str) -> None:
+    path = write(tmp_path / "train.json", form(article(with_impossible=task == "squadv2")))
+    rows = load_task_files(TASKS[task], path, path)
+    count = 4 if task == "squadv2" else 3
+    assert rows.train is not None
+    assert rows.train["id"][:] == ["1", "2", "3", "4"][:count]
+    assert rows.train["answers"][:] == ANSWERS[:count]
+    assert rows.train["context"][:] == [*2 * ["The cat on the mat"], *2 * ["Dogs bark."]][:count]
+    (part,) = file_source(path, TASKS[task]).parts(99)
+    assert (len(part.inputs), dict(part.problems)) == (count, {})
+
+
+def test_rows_whose_answers_are_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
+    row = {"id": "1", "question": "Who?", "context": "A cat.", "answers": [{"answer_start": 2, "text": "cat"}]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    rows = load_task_files(TASKS["squad"], tmp_path / "rows.parquet", None)
+    assert rows.train is not None
+    assert rows.train["answers"][:] == [{"text": ["cat"], "answer_start": [2]}]
+
+
+def test_what_is_wrong_within_an_article_is_a_bad_row(tmp_path: Path) -> None:
+    whole = article(with_impossible=True)
+    whole["paragraphs"][0]["qas"].insert(1, "no question")
+    whole["paragraphs"].insert(1, {"context": "Alone."})
+    whole["paragraphs"][2]["qas"][-1]["answers"] = [{"text": "Dogs", "answer_start": 0}]
+    path = write(tmp_path / "train.json", json.dumps({"data": [whole]}))
+    with pytest.raises(AlignAttnError, match=r"row 2: .*Pets.*no question.*3 bad of 6 rows"):
+        load_task_files(TASKS["squadv2"], path, None)
+    rows = load_task_files(TASKS["squadv2"], path, None, skip_bad_rows=True)
+    assert rows.train is not None
+    assert rows.train["id"][:] == ["1", "2", "3"]
+    assert [bad.row for bad in rows.bad_rows["train"]] == [2, 4, 6]
+
+
+# Encodings
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "named"),
+    [
+        (CSV.encode("utf-16"), None, "--encoding utf-16"),
+        (CSV.encode("utf-16-le"), None, "--encoding utf-16-le"),
+        (CSV.encode("utf-16-be"), None, "utf-16-be"),
+        (gzip.compress(CSV.encode()), None, r"\.gz"),
+        (b"PK\x03\x04" + bytes(range(256)), None, "ZIP archive or a spreadsheet"),
+        ("tëxt,label\na,b\n".encode("latin-1"), None, "--encoding"),
+    ],
+    ids=["UTF-16", "UTF-16-LE", "UTF-16-BE", "gzip", "spreadsheet", "header"],
+)
+def test_files_that_are_no_text_in_the_encoding_say_what_they_are(
+    tmp_path: Path, content: bytes, encoding: str | None, named: str
+) -> None:
+    with pytest.raises(AlignAttnError, match=rf"rows\.csv .*{named}"):
+        read_file(write(tmp_path / "rows.csv", content), encoding=encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path / "rows.csv", ("\ufeff" + CSV).encode(encoding.replace("-sig", "")))
+    assert read_file(path, encoding=encoding)[:] == {"text": TEXTS, "label": LABELS}
+
+
+# Folders
+
+
+def test_files_of_a_folder_that_are_not_read_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["pos/1.txt", "neg/1.txt", "pos/2.md", "neg/3", "neu/1.html", "README", "neg/more/1.txt", "pos/.hidden"]
+    for name in names:
+        write(tmp_path / "reviews" / name, name)
+    rows = load_user_rows(tmp_path / "reviews", None, ["text"], "label")
+    assert rows.task.labels == ("neg", "pos")
+    err = capsys.readouterr().err
+    assert "5 file(s) are not read" in err
+    assert "neu" in err
+    assert ".hidden" not in err
+
+
+def test_a_folder_in_which_nothing_is_read_says_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "reviews" / "pos" / "1.md", "a")
+    with pytest.raises(AlignAttnError, match=r"1 file\(s\) are not read, such as pos/1\.md"):
+        read_file(tmp_path / "reviews")
+
+
+@pytest.mark.parametrize("content", ["ä".encode("latin-1"), b" \n"], ids=["encoding", "empty"])
+def test_a_bad_text_of_a_folder_is_named_by_its_file(tmp_path: Path, content: bytes) -> None:
+    for name in ("neg/1.txt", "pos/2.txt"):
+        write(tmp_path / "reviews" / name, name)
+    write(tmp_path / "reviews" / "neg" / "2.txt", content)
+    with pytest.raises(AlignAttnError, match=r"row 2: neg/2\.txt.*--skip_bad_rows"):
+        load_user_rows(tmp_path / "reviews", None, ["text"], "label")
+    rows = load_user_rows(tmp_path / "reviews", None, ["text"], "label", skip_bad_rows=True)
+    assert rows.train is not None
+    assert rows.train["text"][:] == ["neg/1.txt", "pos/2.txt"]
+
+
+def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.conll", "EU B-ORG\nsays O\n\nIt O\nworks\n\nin O\nRome B-LOC\n")
+    with pytest.raises(AlignAttnError, match=r"x\.conll, row 2: line 5 .*works.*--skip_bad_rows"):
+        load_user_tags(path, None, "tokens", "ner_tags")
+    rows = load_user_tags(path, None, "tokens", "ner_tags", skip_bad_rows=True)
+    assert rows.train is not None
+    assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]
+    assert [bad.row for bad in rows.bad_rows["train"]] == [2]
+
+
+def test_a_file_of_bad_sentences_alone_says_what_is_wrong(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.conll", "EU\nsays\n")
+    with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token and no tag"):
+        load_user_tags(path, None, "tokens", "ner_tags")
