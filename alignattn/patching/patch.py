@@ -74,7 +74,9 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         _check_function_slots(model, config, layers)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
-    if found is not None and attends_causally(found):
+    # Some encoders of images say so of themselves, and are given masks that let all attend: a forward knows better.
+    says_causal = any(getattr(layer.module, "is_causal", False) for layer in layers)
+    if says_causal if found is None else attends_causally(found):
         raise _causal(model)
     fill_slots(model, layers, config, is_observed=True)
     if any(family_of(layer.module) for layer in layers):
@@ -143,7 +145,8 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             f"RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT, {SERVED} and others (alignattn.attach serves "
             "modules of your own)"
         )
-    if any(getattr(layer.module, "is_causal", False) or getattr(layer.module, "is_decoder", False) for layer in layers):
+    has_decoder = model.config.is_encoder_decoder and getattr(model.base_model, "decoder", None) is not None
+    if has_decoder or any(getattr(layer.module, "is_decoder", False) for layer in layers):
         raise _causal(model)
     if config.layers is None:
         return layers

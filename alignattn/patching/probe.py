@@ -229,8 +229,10 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
     if silent:
         path = min(silent).removesuffix(f".{CHILD_NAME}")
         raise AlignAttnError(f"{name} computes its output without calling {path}: there is nothing to align")
-    real = padding_of(inputs)
+    real, ids = padding_of(inputs), inputs.get(IDS)
     for call in calls:
+        if ids is not None and call.query.shape[:2] == ids.T.shape:
+            raise AlignAttnError(f"the attention of {name} keeps tokens before samples, which an alignment cannot read")
         given = real_tokens(call.mask, len(call.query))[0]
         if given is not None and given.shape != call.query.shape[:2]:
             raise AlignAttnError(

@@ -352,7 +352,13 @@ class LayerSlots(AttentionVariant):
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
             mask = packing.is_real
-        return RecordedCall(_as_batch(query), _as_batch(key), mask, self)
+        query, key = _as_batch(query), _as_batch(key)
+        if len(query) != len(key):
+            raise AlignAttnError(
+                f"an attention module of {type(self.collector.owner).__name__} projects {len(query)} rows of queries "
+                f"and {len(key)} of keys, which an alignment cannot pair"
+            )
+        return RecordedCall(query, key, mask, self)
 
 
 def _as_batch(projected: Tensor) -> Tensor:
