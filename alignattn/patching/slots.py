@@ -21,7 +21,7 @@ from alignattn.attention.packing import Packing
 from alignattn.attention.scores import Score
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
-from alignattn.patching.projections import FUSED, AttentionModule, check_direct
+from alignattn.patching.projections import DECLARED_POOLED, FUSED, AttentionModule, check_direct
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError, listing
 
@@ -130,7 +130,13 @@ class LayerSlots(AttentionVariant):
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
         keeps_score = getattr(layer.module, "own_score", None) is not None
-        super().__init__(state.config, layer.head_dim, layer.num_heads, keeps_score=keeps_score)
+        super().__init__(
+            state.config,
+            layer.head_dim,
+            layer.num_heads,
+            keeps_score=keeps_score,
+            has_one_query=layer.names is DECLARED_POOLED,
+        )
         self.collector = state.collector
         self.changes_function = state.config.changes_function
         self.aligns = state.config.alignment is not None
