@@ -1,6 +1,6 @@
 """A linear projection that hands its output on twice: to the attention, and to the alignment loss.
 
-The paper lets the alignment loss optimise "the query and key projection matrices" (Zhang et al. 2021, section 3.1).
+The paper lets the alignment loss optimise "the query and key projection matrices" (Zhang et al. 2021, section 2.3.1).
 That needs a gradient which reaches a projection's weight and bias but stops before its input, while the task's
 gradient passes as ever. Two outputs of one autograd function do it: backward sees the two gradients apart, forms
 the weight's from their sum and the input's from the task's alone, and so costs one addition.

@@ -3,7 +3,7 @@
 Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction". Every value first meets the
 queries, Q̂ = softmax(V Qᵀ / √d) Q, in one more attention call, so no tensor of n × n is formed where the kernel forms
 none. Where there is one query q, as in pooling, Q̂ is q for every value. Each choice is a function on tensors and a
-module that holds its parameters.
+module that holds its parameters. Equations are those of the paper.
 """
 
 from abc import ABC, abstractmethod
@@ -86,7 +86,7 @@ class Value(Slot, ABC):
 
     @classmethod
     def for_one_query(cls) -> "type[Value]":
-        """Return the class of this choice for attention with one query, such as pooling."""
+        """Return the class of this choice for attention by one query, such as pooling."""
         return cls
 
 
@@ -174,8 +174,8 @@ class _Gated(_Interacting):
 class QVI(_Gated):
     """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
 
-    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)). With one query the gate is another
-    one, that of `PooledQVI`.
+    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)). Attention by one
+    query has the gate of `OneQueryQVI`.
 
     Args:
         head_dim: size d of a head's query and value.
@@ -195,16 +195,16 @@ class QVI(_Gated):
 
     @classmethod
     def for_one_query(cls) -> type[Value]:
-        """Return `PooledQVI`."""
-        return PooledQVI
+        """Return `OneQueryQVI`."""
+        return OneQueryQVI
 
     def _gate_weights(self, dtype: torch.dtype) -> Tensor:
         mix, gate = self.mix.to(dtype), self.gate.to(dtype)
         return torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
 
 
-class PooledQVI(_Gated):
-    """Query-value interaction with one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
+class OneQueryQVI(_Gated):
+    """Query-value interaction by one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
 
     Args:
         head_dim: size d of a head's query and value.

@@ -25,7 +25,7 @@ class AttentionVariant(nn.Module):
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
         keeps_score: whether the layer brings a score of its own, which serves where the config chooses no other.
-        has_one_query: whether the layer attends by one query, as in pooling.
+        has_one_query: whether the layer attends by one query a call, as in pooling.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from alignattn.attention.packing import Packing
 from alignattn.attention.scores import Score
 from alignattn.attention.variant import AttentionVariant, attention_with_weights, masked_bias
 from alignattn.patching.owned_configs import ConfigPairs
-from alignattn.patching.projections import DECLARED_POOLED, FUSED, AttentionModule, check_direct
+from alignattn.patching.projections import FUSED, AttentionModule, check_direct
 from alignattn.patching.recording import Collector, LayerRecord, RecordedCall, Recording, mean_alignment, real_tokens
 from alignattn.support.errors import AlignAttnError, listing
 
@@ -135,7 +135,7 @@ class LayerSlots(AttentionVariant):
             layer.head_dim,
             layer.num_heads,
             keeps_score=keeps_score,
-            has_one_query=layer.names is DECLARED_POOLED,
+            has_one_query=layer.has_one_query,
         )
         self.collector = state.collector
         self.changes_function = state.config.changes_function

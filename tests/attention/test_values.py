@@ -7,8 +7,20 @@ import torch
 
 import alignattn
 from alignattn.attention.choices import VALUES
-from alignattn.attention.pooling import AttentionPooling
+from alignattn.attention.pooling import AttentionPooling, FeaturePooling
+from alignattn.models.lstm_dme import MetaEmbedding
+from alignattn.models.lstm_writer import StepAttention
+from alignattn.models.memn2n import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.support.errors import AlignAttnError
+
+ONE_QUERY = {
+    "a text": AttentionPooling,
+    "a text by features": FeaturePooling,
+    "embeddings": lambda size: MetaEmbedding(5, 7, size=size),
+    "a story": lambda size: MemoryHop(SentenceTable(MemN2NConfig(embedding_dim=size))),
+    "a decoder, step by step": StepAttention,
+}
+"""Modules that attend by one query a call, of a size."""
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
 INTERACTING = ("interaction", "sum", "qvi")
@@ -34,7 +46,7 @@ def value_of(name, **options):
 
 
 def one_value(name, module, head, queries, value):
-    """g(Q, v) of one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10."""
+    """g(Q, v) of one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10: self-attention's."""
     if name == "identity":
         return value
     weights = torch.softmax(queries @ value / DIM**0.5, dim=0)
@@ -145,10 +157,12 @@ class TestPooling:
             torch.testing.assert_close(weights[b, REAL[b]], torch.softmax(scores, dim=0))
             assert (weights[b, ~REAL[b]] == 0).all()
 
-    def test_the_gate_of_one_query_has_twice_as_many_weights_as_a_value_has_features(self):
-        model = alignattn.attach(torch.nn.ModuleDict({"pooling": AttentionPooling(300)}), value="qvi", alignment=None)
-        value = model["pooling"].alignattn.value_slot
-        assert sum(parameter.numel() for parameter in value.parameters()) - value.weight.numel() == 600
+    @pytest.mark.parametrize("make", ONE_QUERY.values(), ids=ONE_QUERY)
+    def test_the_gate_of_one_query_has_two_weights_for_each_feature_of_a_value(self, make):
+        model = alignattn.attach(torch.nn.ModuleDict({"one": make(300)}), value="qvi", alignment=None)
+        parameters = dict(model["one"].alignattn.value_slot.named_parameters())
+        parameters.pop("weight")
+        assert sum(parameter.numel() for parameter in parameters.values()) == 600
 
     def test_pretrained_init_is_the_identity_and_alive(self):
         model, tokens = pooling("qvi"), torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
