@@ -144,7 +144,13 @@ class LayerSlots(AttentionVariant):
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
         keeps_score = getattr(layer.module, "own_score", None) is not None
-        super().__init__(state.config, layer.head_dim, layer.num_heads, keeps_score=keeps_score)
+        super().__init__(
+            state.config,
+            layer.head_dim,
+            layer.num_heads,
+            keeps_score=keeps_score,
+            has_one_query=layer.has_one_query,
+        )
         self.collector = state.collector
         self.config = state.config
         self.changes_function = state.config.changes_function
