@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
 from alignattn.patching.families import is_slotted
-from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
+from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
 from alignattn.patching.projections import features_of
 from alignattn.patching.recording import RecordedCall, real_tokens
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
@@ -63,9 +63,15 @@ def probe(model: PreTrainedModel) -> Probe | None:
 
 
 def attends_causally(found: Probe) -> bool:
-    """Tell whether no token attends to a later one: of two rows that differ in the last token, the first is equal."""
+    """Tell whether tokens attend to earlier ones alone: of two rows that differ in the last token, the first is equal.
+
+    Attention with weights near 0 adds less than rounding, in either direction, and is not causal for that.
+    """
     ids, hidden = found.inputs[0].get(IDS), found.outputs[0][0]
     if ids is None or hidden.shape[:2] != ids.shape:
+        return False
+    padded = found.outputs[1][0] if len(found.outputs) > 1 else None
+    if padded is not None and torch.equal(padded[0, COMPARED], padded[1, COMPARED]):
         return False
     return torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1])
 

@@ -16,6 +16,9 @@ PROBED_TOKENS = 6
 
 PROBED_ROWS = 2
 
+COMPARED = -2
+"""The place of a token that follows a differing one in the padded input: it tells whether tokens reach later ones."""
+
 DEFAULT_IMAGE_SIZE = 32
 """Of a model that takes images of any size, in pixels."""
 
@@ -29,7 +32,7 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
     """Yield inputs to try on the encoder of a model: its main input, then all inputs that it names.
 
     Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
-    takes ids and a mask.
+    takes ids and a mask. There, the rows also differ in the token before `COMPARED`, which they share.
     """
     encoder: Any = model.base_model
     device = next(encoder.parameters()).device
@@ -58,7 +61,9 @@ def _with_and_without_padding(inputs: Inputs, *, takes_mask: bool) -> list[Input
     full = torch.ones_like(inputs[IDS])
     padded = full.clone()
     padded[-1, -1] = 0
-    return [inputs | {MASK: full}, inputs | {MASK: padded}]
+    ids = inputs[IDS].clone()
+    ids[0, COMPARED - 1] = ids[1, -1]
+    return [inputs | {MASK: full}, inputs | {IDS: ids, MASK: padded}]
 
 
 def _ids(config: Any) -> Tensor | None:

@@ -382,6 +382,13 @@ class TestRefusals:
             with pytest.raises(AlignAttnError, match="causally"):
                 alignattn.patch(model, "aa-ct")
 
+    def test_attention_that_adds_less_than_rounding_is_no_causal_attention(self):
+        model = tiny_model("bert")
+        with torch.no_grad():
+            for layer in model.base_model.encoder.layer:
+                layer.attention.output.dense.weight.mul_(1e-12)
+        assert alignattn.is_patched(alignattn.patch(model, "aa-ct"))
+
     def test_unsupported_attention_implementation(self):
         model = tiny_model("bert")
         model.set_attn_implementation("flex_attention")
