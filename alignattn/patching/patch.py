@@ -68,16 +68,16 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         return attach(model, config)
     layers = _layers_to_patch(model, config)
     check_model(model)
-    _check_layers(model, layers)
-    check_budget(config, type(model).__name__)
-    if config.changes_function:
-        _check_function_slots(model, config, layers)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
     # Some encoders of images say so of themselves, and are given masks that let all attend: a forward knows better.
     says_causal = any(getattr(layer.module, "is_causal", False) for layer in layers)
     if says_causal if found is None else attends_causally(found):
         raise _causal(model)
+    _check_layers(model, layers)
+    check_budget(config, type(model).__name__)
+    if config.changes_function:
+        _check_function_slots(model, config, layers)
     fill_slots(model, layers, config, is_observed=True)
     if any(family_of(layer.module) for layer in layers):
         patch_of(model).hooks.append(model.register_forward_pre_hook(_refuse_packed, with_kwargs=True))

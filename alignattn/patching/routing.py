@@ -97,7 +97,7 @@ def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
         interface = getattr(home, "ALL_ATTENTION_FUNCTIONS", None)
         if interface is None:
             continue
-        eager = getattr(home, _name_of_eager(type(module)), None)
+        eager = getattr(home, _name_of_eager(type(module)), None)  # type: ignore[arg-type]  # a class has a hash
         functions = {"sdpa": interface["sdpa"]}
         return functions if eager is None else functions | {EAGER: eager}
     return {}
