@@ -16,7 +16,7 @@ from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, declared_layers, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
-from alignattn.patching.probe import attends_causally, can_probe, probe, prove, prove_at_first_forward
+from alignattn.patching.probe import attends_causally, can_probe, causal, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
@@ -73,7 +73,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     # Some encoders of images say so of themselves, and are given masks that let all attend: a forward knows better.
     says_causal = any(getattr(layer.module, "is_causal", False) for layer in layers)
     if says_causal if found is None else attends_causally(found):
-        raise _causal(model)
+        raise causal(model)
     _check_layers(model, layers)
     check_budget(config, type(model).__name__)
     if config.changes_function:
@@ -145,9 +145,8 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             f"RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT, {SERVED} and others (alignattn.attach serves "
             "modules of your own)"
         )
-    has_decoder = model.config.is_encoder_decoder and getattr(model.base_model, "decoder", None) is not None
-    if has_decoder or any(getattr(layer.module, "is_decoder", False) for layer in layers):
-        raise _causal(model)
+    if any(getattr(layer.module, "is_decoder", False) for layer in layers):
+        raise causal(model)
     if config.layers is None:
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
@@ -159,14 +158,6 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
     return [layers[index] for index in config.layers]
-
-
-def _causal(model: PreTrainedModel) -> AlignAttnError:
-    parts = " (patch its encoder alone: model.get_encoder())" if model.config.is_encoder_decoder else ""
-    return AlignAttnError(
-        f"{type(model).__name__} attends causally, no token attends to a later one: alignment attention is for "
-        f"bidirectional encoders{parts}"
-    )
 
 
 def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:

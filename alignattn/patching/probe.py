@@ -76,6 +76,15 @@ def attends_causally(found: Probe) -> bool:
     return torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1])
 
 
+def causal(model: Any) -> AlignAttnError:
+    """Return the refusal of a model that attends causally."""
+    parts = " (patch its encoder alone: model.get_encoder())" if model.config.is_encoder_decoder else ""
+    return AlignAttnError(
+        f"{type(model).__name__} attends causally, no token attends to a later one: alignment attention is for "
+        f"bidirectional encoders{parts}"
+    )
+
+
 def can_probe(model: nn.Module) -> bool:
     """Tell whether the weights of a model are in memory: neither on the meta device nor offloaded by accelerate."""
     is_hooked = any(hasattr(module, "_hf_hook") for module in model.modules())
@@ -226,6 +235,8 @@ def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
 
 def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
     """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
+    if any(call.mask is not None and is_one_way(call.mask) for call in calls):
+        raise causal(model)
     if patch_of(model).config.alignment is None:
         return
     name = type(model).__name__

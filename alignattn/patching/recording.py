@@ -451,6 +451,16 @@ def allowed_pairs(mask: Tensor) -> Tensor:
     return mask > MASKED_BELOW if mask.is_floating_point() else mask.bool()
 
 
+def is_one_way(mask: AttentionMask) -> bool:
+    """Tell whether of two real tokens one attends to the other alone, as under a causal mask."""
+    if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[-1] != mask.shape[-2]:
+        return False
+    pairs = allowed_pairs(mask)
+    real = pairs.diagonal(dim1=-2, dim2=-1)
+    one_way = pairs & ~pairs.transpose(-2, -1)
+    return bool((one_way & real[..., :, None] & real[..., None, :]).any())
+
+
 def _diagonal(mask: Tensor) -> Tensor:
     if mask.dim() == 2:
         return mask.bool()

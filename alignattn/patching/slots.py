@@ -27,6 +27,7 @@ from alignattn.patching.recording import (
     Collector,
     LayerRecord,
     RecordedCall,
+    is_one_way,
     mean_alignment,
     real_tokens,
 )
@@ -266,11 +267,16 @@ class LayerSlots(AttentionVariant):
         softcap: float | None,
         scale: float | None,
     ) -> None:
-        """Refuse a module whose own attention is more than what plain slots compute, as with sinks.
+        """Refuse a module that attends causally, or whose own attention is more than what plain slots compute.
 
         Raises:
             AlignAttnError: if so.
         """
+        if isinstance(mask, Tensor) and is_one_way(mask):
+            raise AlignAttnError(
+                f"{type(self.collector.owner).__name__} attends causally, and {self.config.describe_slots()} would let "
+                "tokens see later ones: slots are for bidirectional encoders"
+            )
         sizes = self.head_dim, self.num_heads
         expected, computed = (
             plain(False)[0],
