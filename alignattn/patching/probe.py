@@ -19,7 +19,7 @@ from alignattn.attention.config import BASIS
 from alignattn.patching.families import is_slotted
 from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
 from alignattn.patching.projections import features_of
-from alignattn.patching.recording import RecordedCall, real_tokens
+from alignattn.patching.recording import RecordedCall, is_one_way, real_tokens
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.support.errors import AlignAttnError
