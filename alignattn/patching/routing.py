@@ -191,6 +191,7 @@ def routed(model: nn.Module) -> Iterator[None]:
     finally:
         for owner in entered:
             leave_route(owner)
+            forget_own_functions(owner)
 
 
 @contextmanager

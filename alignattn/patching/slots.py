@@ -390,7 +390,9 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    return [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+    # A wrapper such as peft's shows the attributes of what it is around.
+    owners = [module for module in model.modules() if isinstance(module._modules.get(CHILD_NAME), Patch)]
+    return [state for state in map(patch_of, owners) if state.alignments]
 
 
 def patch_of(model: nn.Module) -> Patch:
@@ -402,6 +404,9 @@ def patch_of(model: nn.Module) -> Patch:
     state = getattr(model, CHILD_NAME, None)
     if not isinstance(state, Patch):
         raise AlignAttnError(f"this {type(model).__name__} is not patched: call alignattn.patch(model, …) first")
+    if state.collector.owner is None:
+        # A pickled collector does not hold its model.
+        state.collector.owner = next(part for part in model.modules() if part._modules.get(CHILD_NAME) is state)
     return state
 
 
