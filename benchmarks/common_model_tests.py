@@ -31,7 +31,12 @@ DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37}
 OF_TYPE: dict[str, dict[str, Any]] = {
     "distilbert": DISTILBERT,
     "deberta-v2": {"relative_attention": True, "position_biased_input": True, "pos_att_type": ["p2c", "c2p"]},
-    "modernbert": {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "reference_compile": False},
+    "modernbert": {
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
 }
 HEADS = ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "MULTIPLE_CHOICE", "MASKED_LM")
 
@@ -95,4 +100,4 @@ def _tests_of(model_type: str) -> type:
 for _type in TYPES:
     _tests = _tests_of(_type)
     globals()[_tests.__name__] = _tests
-del ModelTesterMixin, _tests
+del _tests  # pytest would collect it a second time

@@ -48,6 +48,19 @@ def adapted(base, preset, config, order=ORDERS[0]):
     return model.eval()
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_alignment_leaves_the_config_that_peft_was_given(base, tmp_path, order):
+    # peft's own tests look for the very object, which a user may change later.
+    config = ADAPTERS["lora"]()
+    model = adapted(base, "aa-ct", config, order)
+    assert model.peft_config["default"] is config
+    model.save_pretrained(tmp_path / "adapter")
+    fresh = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), "aa-ct")
+    loaded = peft.PeftModel.from_pretrained(fresh, tmp_path / "adapter", config=config)
+    assert loaded.peft_config["default"] is config
+    assert config.inference_mode
+
+
 def logits_of(model):
     with torch.no_grad():
         return model.eval()(**tiny_batch()).logits
