@@ -14,7 +14,6 @@ from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.alignment.drawn import drawn
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 NORM_EPSILON = 1e-6
@@ -82,7 +81,6 @@ class Alignment(nn.Module, ABC):
         step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
             There is none where nothing is drawn.
         by_sample: whether the loss is the mean of what each sample gives alone.
-        has_kernel: whether one of `kernels` can compute it.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
@@ -92,7 +90,6 @@ class Alignment(nn.Module, ABC):
     step: Tensor
     by_sample: ClassVar[bool] = True
     fewest_points: ClassVar[int] = 1
-    has_kernel: ClassVar[bool] = False
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -176,8 +173,7 @@ class Alignment(nn.Module, ABC):
             in_blocks: list[Call] = []
             in_groups: list[Call] = []
             for call in calls:
-                in_kernel = takes_kernels(call.query, lacks=None if self.has_kernel else "this alignment")
-                is_in_blocks = not in_kernel and self.by_sample and takes_blocks(call)
+                is_in_blocks = self.by_sample and takes_blocks(call)
                 (in_blocks if is_in_blocks else in_groups).append(call)
             parts = [
                 [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
@@ -226,8 +222,7 @@ class Alignment(nn.Module, ABC):
         if not calls[0].is_of_same_tokens:
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
-        both = both if self._fits_kernel(both) else both.to(computed_in(both))
-        both = both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
+        both = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
         return self._losses(both, _masks_of(calls), layers)
 
     def _losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
@@ -235,16 +230,12 @@ class Alignment(nn.Module, ABC):
 
         Args:
             features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer, in the
-                type that the loss is computed in, or in the model's where `_fits_kernel`.
+                type that the loss is computed in.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
         losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
         return losses * self._head_weight(features.shape[4]), diagnostics.detach()
-
-    def _fits_kernel(self, features: Tensor) -> bool:
-        """Tell whether a kernel takes features, in the model's own type: a copy of them in float32 is then spared."""
-        return False
 
     def _head_weight(self, heads: int) -> float:
         return 1 / heads if self.head_reduction == "mean" else 1.0

@@ -15,13 +15,6 @@ from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator, Navigator
 from alignattn.attention.alignment.transport import transported_similarity
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import (
-    WIDEST_DISCRIMINATED,
-    WIDEST_HIDDEN,
-    WIDEST_TRANSPORTED,
-    takes_kernels,
-    takes_network_kernels,
-)
 
 FEATURE_DIM = 16
 
@@ -36,8 +29,8 @@ class CTAlignment(Alignment):
         L = 1 - ½ [ mean_i u(q_i)·attend(τ(q_i), τ(k), u(k)) + mean_j u(k_j)·attend(τ(k_j), τ(q), u(q)) ],
 
     one call of `scaled_dot_product_attention` and no tensor of n × n; on the CPU `cpu.transport.differentiate` does it
-    faster for short samples, on a GPU `kernels.transport` where it is asked for. Queries, keys and the navigator τ_φ
-    descend it, the critic ascends it: its gradient is reversed at its input and at its output.
+    faster for short samples. Queries, keys and the navigator τ_φ descend it, the critic ascends it: its gradient is
+    reversed at its input and at its output.
 
     Diagnostics: `critic_gap`, the Euclidean distance between the mean critic vector of the queries and that of
     the keys, mean over samples and heads: 0 if the critic sees no difference, 2 if it sees them apart.
@@ -52,7 +45,6 @@ class CTAlignment(Alignment):
     """
 
     diagnostic = "critic_gap"
-    has_kernel = True
 
     def __init__(
         self,
@@ -72,13 +64,8 @@ class CTAlignment(Alignment):
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
         navigated, unit = self._vectors(features, layers)
         mask = None if tokens.mask is None else _attended_to(tokens.mask)
-        if takes_kernels(features, (self.feature_dim, WIDEST_TRANSPORTED)):
-            from alignattn.attention.kernels.transport import weighted_similarity
-
-            similarity = weighted_similarity(navigated, unit, tokens.token_weight, mask)
-        else:
-            similarity = transported_similarity(navigated.transpose(3, 4), unit.transpose(3, 4), mask)
-            similarity = (similarity * tokens.token_weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
+        similarity = transported_similarity(navigated.transpose(3, 4), unit.transpose(3, 4), mask)
+        similarity = (similarity * tokens.token_weight[:, :, :, None]).sum(dim=(1, 2, 3, 4))
         # Wholly padded samples weigh nothing in the similarity, so the constant counts by weight as well.
         losses = features.shape[4] * tokens.sample_weight.sum(dim=1) - 0.5 * similarity
         with torch.no_grad():
@@ -89,23 +76,10 @@ class CTAlignment(Alignment):
 
     def _vectors(self, features: Tensor, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the navigator's vectors, and the critic's of length 1, `[C, 2, B, n, H, f]`."""
-        if self._fits_kernel(features):
-            from alignattn.attention.kernels.networks import transport_vectors
-
-            return transport_vectors(features, self.navigator, self.critic, layers)
         rows, shape = by_layer(features, layers), (*features.shape[:-1], -1)
         navigated = self.navigator(rows, layers).view(shape)
         criticised = reverse_gradient(self.critic(reverse_gradient(rows), layers))
         return navigated, unit_vectors(criticised).view(shape)
-
-    def _fits_kernel(self, features: Tensor) -> bool:
-        return takes_network_kernels(
-            features,
-            (self.head_dim, WIDEST_DISCRIMINATED),
-            (self.hidden_dim, WIDEST_HIDDEN),
-            (self.feature_dim, WIDEST_TRANSPORTED),
-            are_known=NetworkPass.knows(self.navigator, self.critic),
-        )
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd, samples of one length at a time."""

@@ -10,7 +10,6 @@ from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_network_kernels
 
 
 class GANAlignment(Alignment):
@@ -31,7 +30,6 @@ class GANAlignment(Alignment):
     """
 
     diagnostic = "discriminator_accuracy"
-    has_kernel = True
 
     def __init__(
         self,
@@ -47,11 +45,6 @@ class GANAlignment(Alignment):
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        if self._fits_kernel(features):
-            from alignattn.attention.kernels.discriminator import discriminated
-
-            losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
-            return losses, hits / (2 * features.shape[4])
         logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
         of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
         # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
@@ -60,15 +53,6 @@ class GANAlignment(Alignment):
         with torch.no_grad():
             accuracy = ((against < 0) * weight).sum(dim=(1, 2, 3, 4)) / (2 * features.shape[4])
         return (F.softplus(against) * weight).sum(dim=(1, 2, 3, 4)), accuracy
-
-    def _fits_kernel(self, features: Tensor) -> bool:
-        return takes_network_kernels(
-            features,
-            (self.head_dim, WIDEST_DISCRIMINATED),
-            (self.hidden_dim, WIDEST_HIDDEN),
-            are_known=NetworkPass.knows(self.discriminator),
-            what="alignment",
-        )
 
     def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
         """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""

@@ -1,6 +1,6 @@
 """Alignment by optimal transport (Zhang et al. 2021, eq. 3; Cuturi 2013)."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vec
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_MOVED, takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
@@ -24,8 +23,7 @@ class OTAlignment(Alignment):
     Eq. 3 with the sign of the entropy mended. Both marginals are uniform over the real tokens. The gradient goes
     through C with the plan held fixed; by the envelope theorem that is the gradient of <C, π> + ε Σ π log π at
     its minimum. Both costs are a dot product up to terms of one token, so forward needs only π k and πᵀ q of
-    the plan, and nothing of n × n is kept for backward; on a GPU `kernels.sinkhorn` has nothing of n × n in memory at
-    all, where it is asked for.
+    the plan, and nothing of n × n is kept for backward.
 
     Diagnostics: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that
     of its column sums, mean over samples and heads; 0 at convergence, at most 4.
@@ -47,7 +45,6 @@ class OTAlignment(Alignment):
     """
 
     diagnostic = "marginal_error"
-    has_kernel = True
 
     def __init__(
         self,
@@ -75,8 +72,6 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
-        if takes_kernels(call.query, (self.head_dim, WIDEST_MOVED)):
-            return super()._elements(call)
         return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
 
     def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
@@ -103,18 +98,16 @@ class OTAlignment(Alignment):
     def _transported(self, vectors: Tensor, probability: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π."""
         factor = 1.0 if self.cost == "cosine" else 2.0
-        options: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "anneal_from": self.anneal_from,
-            "iterations": self.iterations,
-        }
-        if takes_kernels(vectors, (self.head_dim, WIDEST_MOVED)):
-            from alignattn.attention.kernels.sinkhorn import transported
-
-            product, marginals = transported(vectors, probability, factor=factor, **options)
-            return product, marginals[0], marginals[1]
         query, key = vectors
-        return _moved(query, key, sinkhorn(factor * query, key, *probability, **options))
+        plan = sinkhorn(
+            factor * query,
+            key,
+            *probability,
+            epsilon=self.epsilon,
+            anneal_from=self.anneal_from,
+            iterations=self.iterations,
+        )
+        return _moved(query, key, plan)
 
     def extra_repr(self) -> str:
         """Name the options, for the module's `repr`."""

@@ -80,14 +80,6 @@ def test_a_line_for_each_attention_shape_and_phase(result: Path, model_folder: s
     assert keys == expected
 
 
-@pytest.mark.usefixtures("no_kernels")
-def test_where_no_kernel_fits_it_is_said_and_pytorch_computes(model_folder: str, tmp_path: Path, capsys: Any) -> None:
-    words = f"--model {model_folder} --attentions aa-ct --shapes 1x8 --repeats 1 --kernels triton"
-    assert run_command(["benchmark", *words.split(), "--output_dir", str(tmp_path / "benchmark")]) == 0
-    assert capsys.readouterr().err.count("no kernel computes the alignment") == 1
-    assert {line["kernels"] for line in lines_of(tmp_path / "benchmark" / "benchmark.csv")} == {"triton"}
-
-
 def test_ratios_are_those_of_the_repeats(result: Path) -> None:
     repeats = lines_of(result / "repeats.csv")
     for line in lines_of(result / "benchmark.csv"):
