@@ -143,7 +143,7 @@ class Plan:
             profiled=("2x8",),
             repeats=2,
             warmup=1,
-            tests=("tests/patching/test_observing.py",),
+            tests=("tests/patching/test_cuda.py",),
             trained=(("cnn", "agnews"),),
             trained_steps=2,
             attacks=Attacks(steps=2, examples=1, recipes=("textfooler",)),

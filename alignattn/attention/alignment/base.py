@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.alignment.drawn import drawn
 from alignattn.attention.choices import HeadReduction
 from alignattn.support.errors import AlignAttnError
@@ -59,6 +58,10 @@ class TokenMeasure:
     def token_weight(self) -> Tensor:
         """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of that over real tokens; a side sums to 1."""
         return self.probability * self.sample_weight[:, None, :, None]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of `[C, 2, B, n, H]` over real tokens and samples, summed over sides and heads, `[C]`."""
+        return (values * self.token_weight[..., None]).sum(dim=(1, 2, 3, 4))
 
 
 class Alignment(nn.Module, ABC):
@@ -160,7 +163,8 @@ class Alignment(nn.Module, ABC):
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
-        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows; on the CPU blocks of a call.
+        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows. On a CPU the backend
+        `cpu` computes the same.
 
         Args:
             calls: at least one.
@@ -170,17 +174,19 @@ class Alignment(nn.Module, ABC):
         if self.by_sample and self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
         with torch.autocast(calls[0].query.device.type, enabled=False):
-            in_blocks: list[Call] = []
+            on_cpu: list[Call] = []
             in_groups: list[Call] = []
             for call in calls:
-                is_in_blocks = self.by_sample and takes_blocks(call)
-                (in_blocks if is_in_blocks else in_groups).append(call)
+                (on_cpu if self.by_sample and uses_cpu_backend(call) else in_groups).append(call)
             parts = [
-                [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
+                tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
                 for layers, group in self._groups(in_groups)
             ]
-            if in_blocks:
-                parts.append([*loss_in_blocks(self._loss_of_block, in_blocks, samples, list(self.parameters()))])
+            if on_cpu:
+                # Imported here, because the backend imports the losses, which are subclasses of this class.
+                from alignattn.attention.alignment.cpu.backend import loss_on_cpu
+
+                parts.append(loss_on_cpu(self, on_cpu, samples))
             device = calls[0].query.device
             loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         if self.points is not None and self.training:
@@ -223,9 +229,9 @@ class Alignment(nn.Module, ABC):
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
         both = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
-        return self._losses(both, _masks_of(calls), layers)
+        return self.losses(both, _masks_of(calls), layers)
 
-    def _losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
+    def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
@@ -234,19 +240,16 @@ class Alignment(nn.Module, ABC):
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
-        losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
-        return losses * self._head_weight(features.shape[4]), diagnostics.detach()
+        losses, diagnostics = self.compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
+        return losses * self.head_weight(features.shape[4]), diagnostics.detach()
 
-    def _head_weight(self, heads: int) -> float:
+    def head_weight(self, heads: int) -> float:
+        """Return the factor of the sum over heads."""
         return 1 / heads if self.head_reduction == "mean" else 1.0
 
     @abstractmethod
-    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        """Return the losses summed over heads, and the diagnostics, as `_losses` does."""
-
-    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
-        """Return what a block of samples adds to the loss, on the CPU, with its gradient; see `LossOfBlock`."""
-        return by_autograd(self._losses, list(self.parameters()), features, block, layer, keeps_gradient)
+    def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the losses summed over heads, and the diagnostics, as `losses` does: the equation."""
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
         sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
@@ -293,6 +296,11 @@ def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:
             part = []
         part.append(call)
     yield part
+
+
+def uses_cpu_backend(call: Call) -> bool:
+    """Tell whether the backend for the CPU computes the loss of a call."""
+    return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
 def computed_in(features: Tensor) -> torch.dtype:

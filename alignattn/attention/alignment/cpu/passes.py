@@ -12,7 +12,66 @@ from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
-from alignattn.attention.alignment.networks import Highway, Linear, highway, highway_gradient
+from alignattn.attention.alignment.networks import Highway, Linear
+
+Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]
+NEW: Buffers = (None, None, None)
+"""Results go to fresh memory."""
+
+
+def highway(features: Tensor, weight: Tensor, bias: Tensor, out: Buffers = NEW) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gate t = sigmoid(x W' + b'), the transform h = relu(x W" + b") and the output x + t * (h - x).
+
+    Args:
+        features: x, `[l, rows, size]`.
+        weight: W' over W", `[l, 2 * size, size]`.
+        bias: b' before b", `[l, 2 * size]`.
+        out: where to write the three results, each `[l, rows, size]`; None = to fresh memory.
+    """
+    gate_weight, transform_weight = weight.chunk(2, dim=1)
+    gate_bias, transform_bias = bias[:, None].chunk(2, dim=2)
+    gate = torch.baddbmm(gate_bias, features, gate_weight.mT, out=out[0]).sigmoid_()
+    transform = torch.baddbmm(transform_bias, features, transform_weight.mT, out=out[1]).relu_()
+    return gate, transform, torch.lerp(features, transform, gate, out=out[2])
+
+
+def highway_gradient(
+    gradient: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    gate: Tensor,
+    transform: Tensor,
+    output: Tensor,
+    out: Buffers = NEW,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients in the features, the weight and the bias of `highway`.
+
+    Autograd's own backward makes more passes over the features. With g = dL/dy,
+
+        dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
+
+    the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
+
+    Args:
+        gradient: g, `[l, rows, size]`.
+        features: as given to `highway`, like `weight`.
+        weight: `[l, 2 * size, size]`.
+        gate: as `highway` returned it, like `transform` and `output`.
+        transform: `[l, rows, size]`.
+        output: `[l, rows, size]`.
+        out: where to write the gradients in the features, the transform and the gate; the tensors `gradient`,
+            `gate` and `output` will do, in this order. None = to fresh memory.
+    """
+    gate_weight, transform_weight = weight.chunk(2, dim=1)
+    to_transform = torch.mul(gradient, gate, out=out[1])
+    to_features = torch.sub(gradient, to_transform, out=out[0])
+    to_gate = torch.sub(output, features, out=out[2]).mul_(to_features)
+    # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
+    torch.ops.aten.threshold_backward.grad_input(to_transform, transform, 0, grad_input=to_transform)
+    to_weight = torch.cat((to_gate.mT @ features, to_transform.mT @ features), dim=1)
+    to_bias = torch.cat((to_gate.sum(dim=1), to_transform.sum(dim=1)), dim=1)
+    to_features.baddbmm_(to_gate, gate_weight).baddbmm_(to_transform, transform_weight)
+    return to_features, to_weight, to_bias
 
 
 class _Pass(Protocol):
