@@ -13,6 +13,7 @@ from alignattn.attention.alignment.base import unit_vectors
 from alignattn.attention.alignment.cpu import ct
 from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.cpu.scratch import KEPT_BYTES, SCRATCH, Scratch
+from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.choices import ALIGNMENTS
 
@@ -159,6 +160,17 @@ class TestLoss:
         torch.testing.assert_close(
             network[-1].parametrizations.weight.original.grad, next(known.children())[-1].weight.grad
         )
+
+    def test_a_subclass_with_another_equation_is_left_to_autograd(self):
+        class Doubled(GANAlignment):
+            def compute(self, features, tokens, layers):
+                losses, accuracies = super().compute(features, tokens, layers)
+                return 2 * losses, accuracies
+
+        once, doubled = GANAlignment(DIM).double(), Doubled(DIM).double()
+        doubled.load_state_dict(once.state_dict())
+        expected = [2 * tensor for tensor in loss_and_gradients(once, *features())]
+        torch.testing.assert_close(loss_and_gradients(doubled, *features()), expected)
 
     @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_a_batch_without_tokens_weighs_nothing(self, name):

@@ -95,10 +95,8 @@ class OTAlignment(Alignment):
         with torch.no_grad():
             of_rows, of_columns = (share[:, None] for share in marginals)
             errors = ((row_sum - of_rows).abs() + (column_sum - of_columns).abs()).sum(dim=-1)
-        losses, error = (
-            each.view(calls, batch) * tokens.sample_weight for each in (costs.sum(dim=1), errors.mean(dim=1))
-        )
-        return losses.sum(dim=1), error.sum(dim=1)
+            error = (errors.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
+        return (costs.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), error
 
     def _transported(
         self, query: Tensor, key: Tensor, left: Tensor, marginals: tuple[Tensor, Tensor]

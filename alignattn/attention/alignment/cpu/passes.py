@@ -14,65 +14,6 @@ from alignattn.attention.alignment.base import NORM_EPSILON
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
 from alignattn.attention.alignment.networks import Highway, Linear
 
-Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]
-NEW: Buffers = (None, None, None)
-"""Results go to fresh memory."""
-
-
-def highway(features: Tensor, weight: Tensor, bias: Tensor, out: Buffers = NEW) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gate t = sigmoid(x W' + b'), the transform h = relu(x W" + b") and the output x + t * (h - x).
-
-    Args:
-        features: x, `[l, rows, size]`.
-        weight: W' over W", `[l, 2 * size, size]`.
-        bias: b' before b", `[l, 2 * size]`.
-        out: where to write the three results, each `[l, rows, size]`; None = to fresh memory.
-    """
-    gate_weight, transform_weight = weight.chunk(2, dim=1)
-    gate_bias, transform_bias = bias[:, None].chunk(2, dim=2)
-    gate = torch.baddbmm(gate_bias, features, gate_weight.mT, out=out[0]).sigmoid_()
-    transform = torch.baddbmm(transform_bias, features, transform_weight.mT, out=out[1]).relu_()
-    return gate, transform, torch.lerp(features, transform, gate, out=out[2])
-
-
-def highway_gradient(
-    gradient: Tensor,
-    features: Tensor,
-    weight: Tensor,
-    gate: Tensor,
-    transform: Tensor,
-    output: Tensor,
-    out: Buffers = NEW,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients in the features, the weight and the bias of `highway`.
-
-    Autograd's own backward makes more passes over the features. With g = dL/dy,
-
-        dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
-
-    the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
-
-    Args:
-        gradient: g, `[l, rows, size]`.
-        features: as given to `highway`, like `weight`.
-        weight: `[l, 2 * size, size]`.
-        gate: as `highway` returned it, like `transform` and `output`.
-        transform: `[l, rows, size]`.
-        output: `[l, rows, size]`.
-        out: where to write the gradients in the features, the transform and the gate; the tensors `gradient`,
-            `gate` and `output` will do, in this order. None = to fresh memory.
-    """
-    gate_weight, transform_weight = weight.chunk(2, dim=1)
-    to_transform = torch.mul(gradient, gate, out=out[1])
-    to_features = torch.sub(gradient, to_transform, out=out[0])
-    to_gate = torch.sub(output, features, out=out[2]).mul_(to_features)
-    # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
-    torch.ops.aten.threshold_backward.grad_input(to_transform, transform, 0, grad_input=to_transform)
-    to_weight = torch.cat((to_gate.mT @ features, to_transform.mT @ features), dim=1)
-    to_bias = torch.cat((to_gate.sum(dim=1), to_transform.sum(dim=1)), dim=1)
-    to_features.baddbmm_(to_gate, gate_weight).baddbmm_(to_transform, transform_weight)
-    return to_features, to_weight, to_bias
-
 
 class _Pass(Protocol):
     gradients: list[Tensor]
@@ -91,7 +32,7 @@ class NetworkPass:
         self._passes: list[_Pass] = [_PASSES[type(part)](part, rows, layers) for part in network]
 
     @staticmethod
-    def knows(*networks: nn.Sequential) -> bool:
+    def knows(*networks: nn.Module) -> bool:
         """Whether every layer is one whose passes are written here, and not, say, a parametrized or wrapped one."""
         inner = (layer for network in networks for layer in network.modules() if layer is not network)
         return all(type(layer) in _PASSES for layer in inner)
@@ -144,20 +85,40 @@ class _LeakyReLUPass:
 
 
 class _HighwayPass:
+    """With the gate t = sigmoid(x W' + b') and the transform h = relu(x W" + b"), y = x + t * (h - x)."""
+
     def __init__(self, layer: Highway, rows: Tensor, layers: slice) -> None:
-        self.weight, self.bias = layer.gate_and_transform.parameters_for(rows, layers)
+        weight, bias = layer.gate_and_transform.parameters_for(rows, layers)
+        self.gate_weight, self.transform_weight = weight.chunk(2, dim=1)
+        self.gate_bias, self.transform_bias = bias[:, None].chunk(2, dim=2)
 
     def forward(self, rows: Tensor) -> Tensor:
-        self.rows = rows
         gate, transform, output = (SCRATCH.take(*rows.shape, dtype=rows.dtype) for _ in range(3))
-        self.results = highway(rows, self.weight, self.bias, out=(gate, transform, output))
+        torch.baddbmm(self.gate_bias, rows, self.gate_weight.mT, out=gate).sigmoid_()
+        torch.baddbmm(self.transform_bias, rows, self.transform_weight.mT, out=transform).relu_()
+        torch.lerp(rows, transform, gate, out=output)
+        self.rows, self.gate, self.transform, self.output = rows, gate, transform, output
         return output
 
     def backward(self, gradient: Tensor) -> Tensor:
-        gate, transform, output = self.results
-        out = (gradient, gate, output)
-        to_features, *self.gradients = highway_gradient(gradient, self.rows, self.weight, gate, transform, output, out)
-        return to_features
+        """Return dL/dx, which overwrites the gradient g = dL/dy.
+
+            dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
+
+        the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
+        """
+        rows = self.rows
+        to_transform = torch.mul(gradient, self.gate, out=self.gate)
+        to_features = torch.sub(gradient, to_transform, out=gradient)
+        to_gate = torch.sub(self.output, rows, out=self.output).mul_(to_features)
+        # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
+        torch.ops.aten.threshold_backward.grad_input(to_transform, self.transform, 0, grad_input=to_transform)
+        both = (to_gate, to_transform)
+        self.gradients = [
+            torch.cat([each.mT @ rows for each in both], dim=1),
+            torch.cat([each.sum(dim=1) for each in both], dim=1),
+        ]
+        return to_features.baddbmm_(to_gate, self.gate_weight).baddbmm_(to_transform, self.transform_weight)
 
 
 _PASSES: dict[type[nn.Module], Callable[..., _Pass]] = {
