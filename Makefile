@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := attack,demo,docs,lint,peft,ray,test
-TRITON := triton==3.7.1
-ADASPLASH := adasplash==0.2.2
 # An oracle of the tests, and what it imports.
 LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops linear-operator opt-einsum unfoldnd
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -70,17 +68,13 @@ lint: $(VENV)/installed
 clean:
 	rm -rf $(VENV) demo site
 
-# torch first: with it in place, no other package pulls in another build of it. A CUDA build has brought its own Triton;
-# beside any other the kernels' tests run in the interpreter of this one, which lies apart: the compiler of torch would
-# import it in every process. AdaSplash, an oracle of these tests, would bring it. The last line installs packages without
+# torch first: with it in place, no other package pulls in another build of it. The last line installs packages without
 # what they ask for: TextAttack's flair cannot be installed beside transformers 5, and is not needed (alignattn/robustness/
 # library.py says why), nor is the torchvision of laplace-torch.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --no-deps --target $(VENV)/kernels $(ADASPLASH) \
-	  $$($(BIN)/python -c "import triton" 2>/dev/null || echo "$(TRITON);platform_system=='Linux'")
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps textattack $(LAPLACE)
 	touch $@

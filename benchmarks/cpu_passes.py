@@ -23,9 +23,9 @@ from alignattn.models.packaged import model_source
 
 SEED = 42
 PATHS = {
-    "passes": {"takes_blocks": base.takes_blocks},
-    "generic": {"takes_blocks": lambda _: False},
-    "generic, a layer at a time": {"takes_blocks": lambda _: False, "GROUP_ELEMENTS": 1},
+    "passes": {"uses_cpu_backend": base.uses_cpu_backend},
+    "generic": {"uses_cpu_backend": lambda _: False},
+    "generic, a layer at a time": {"uses_cpu_backend": lambda _: False, "GROUP_ELEMENTS": 1},
 }
 """What stands otherwise in the module that chooses."""
 

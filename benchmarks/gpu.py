@@ -2,15 +2,14 @@
 
 Stage after stage, each of at most nine minutes: the tests that need CUDA; training and evaluation steps of every
 preset at BERT-base size, beside plain attention in the same run (bfloat16 and float32, three shapes, eager,
-`torch.compile`, CUDA graphs, the kernels), with their peak memory; what a step launches, and how long the device waits;
-attacks a second; the tables' smaller models, trained. A stage that is measured is written down at once and not measured
-again: a run that was ended goes on where it was, and what it was ended in twice has failed. Where there is a CUDA GPU,
-the GPU section of docs/performance.md is written from what was found; where there is none, nothing is.
+`torch.compile`, CUDA graphs), with their peak memory; what a step launches, and how long the device waits; attacks a
+second; the tables' smaller models, trained. A stage that is measured is written down at once and not measured again: a
+run that was ended goes on where it was, and what it was ended in twice has failed. Where there is a CUDA GPU, the GPU
+section of docs/performance.md is written from what was found; where there is none, nothing is.
 
     make gpu GPU_ARGS="--minutes 9"        # as much as fits, then again
     make gpu GPU_ARGS="--only 32x128"        # some stages alone
     python benchmarks/gpu.py --device cpu --tiny        # the stages without a GPU, to try them
-    TRITON_INTERPRET=1 python benchmarks/gpu.py --device cpu --tiny        # and the kernels
 """
 
 import argparse
@@ -21,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ import torch
 from gpu_report import DOCUMENT, section, write_section
 from gpu_stages import LeftOutError, Plan, Stage, stages_of
 
-from alignattn.attention.kernels.choice import use_kernels
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.files import write_json
@@ -161,7 +159,6 @@ def _leave(plan: Plan) -> None:
     """Let go of what a stage has left; a GPU that is lost shows here, when the stage is written down."""
     try:
         torch.compiler.reset()
-        use_kernels("eager")
         if plan.device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -180,15 +177,8 @@ def digest_of_code() -> str:
 def conditions_of(plan: Plan) -> dict[str, Any]:
     """Return what makes two measurements comparable."""
     device = torch.cuda.get_device_name() if plan.device == "cuda" else plan.device
-    versions = {name: _version(name) for name in ("torch", "transformers", "triton")}
+    versions = {name: version(name) for name in ("torch", "transformers")}
     return {"device": device, "cuda": torch.version.cuda, "model": plan.model, "repeats": plan.repeats, **versions}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _measured(stage: Stage, plan: Plan, minutes: float) -> dict[str, Any] | None:

@@ -16,9 +16,7 @@ import torch
 from throughput_report import summarise_throughput
 from torch._dynamo.utils import counters
 
-from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS
-from alignattn.attention.kernels.choice import obstacles, use_kernels
 from alignattn.cli import main as run_command
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.command import load_model
@@ -36,7 +34,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 BASE_SIZE = ("albert-base-v2", "bert-base-uncased", "mpnet", "roberta-base")
 """Models of the tables that are of BERT-base's size: their trainings are reckoned from its steps."""
-WITH_KERNELS = ("aa-gan", "aa-ot", "aa-ct", "entmax15")
 SEED = 42
 NUM_LABELS = 2
 PROFILED_STEPS = 5
@@ -64,16 +61,10 @@ class Mode:
     Attributes:
         name: in the tables.
         compile_options: what `torch.compile` is given; None = nothing is compiled.
-        kernels: what computes alignments and sparse attention.
     """
 
     name: str
     compile_options: Mapping[str, Any] | None = None
-    kernels: Kernels = "eager"
-
-    def attentions(self, plan: "Plan") -> list[str]:
-        """Return those of a plan that are of interest."""
-        return [name for name in plan.attentions if self.kernels == "eager" or name in WITH_KERNELS]
 
 
 @dataclass(frozen=True)
@@ -120,8 +111,6 @@ class Plan:
         Mode("eager"),
         Mode("compile", {}),
         Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE}),
-        Mode("kernels", kernels="triton"),
-        Mode("kernels, compiled", {}, kernels="triton"),
     )
     profiled: tuple[str, ...] = ("32x128", "8x512")
     repeats: int = 20
@@ -136,14 +125,13 @@ class Plan:
         """Return a plan that goes through everything with one small cell each; nothing of it is worth a look.
 
         Graphs are made and run as they are: neither code nor a CUDA graph is made of them. Without a GPU the tests are
-        skipped one by one, and kernels left out, unless Triton's interpreter is asked for (TRITON_INTERPRET=1).
+        skipped one by one.
         """
         as_it_is = {"backend": "eager"}
         modes = (
             Mode("eager"),
             Mode("compile", as_it_is),
             Mode("CUDA graphs", {"mode": CUDA_GRAPHS_MODE, **as_it_is}),
-            Mode("kernels", kernels="triton"),
         )
         return cls(
             device,
@@ -155,7 +143,7 @@ class Plan:
             profiled=("2x8",),
             repeats=2,
             warmup=1,
-            tests=("tests/attention/test_kernels.py",),
+            tests=("tests/patching/test_cuda.py",),
             trained=(("cnn", "agnews"),),
             trained_steps=2,
             attacks=Attacks(steps=2, examples=1, recipes=("textfooler",)),
@@ -190,13 +178,13 @@ def stages_of(plan: Plan) -> Iterator[Stage]:
     for dtype in plan.dtypes:
         for shape in plan.shapes:
             for mode in plan.modes:
-                for attention in mode.attentions(plan):
+                for attention in plan.attentions:
                     yield Stage("steps", {"dtype": dtype, "shape": shape, "mode": mode.name, "attention": attention})
         if dtype != plan.dtypes[0]:
             continue
         for shape in plan.profiled:
             for mode in plan.modes:
-                for attention in (PLAIN_ATTENTION, *mode.attentions(plan)):
+                for attention in (PLAIN_ATTENTION, *plan.attentions):
                     yield Stage("profile", {"shape": shape, "mode": mode.name, "attention": attention})
         yield Stage("attacks", {})
     for model, task in plan.trained:
@@ -362,7 +350,6 @@ _MEASURES = {
 
 def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str) -> Subject:
     mode = next(mode for mode in plan.modes if mode.name == mode_name)
-    use_kernels(mode.kernels)
     counters.clear()
     options = mode.compile_options
     setting = Setting(torch.device(plan.device), getattr(torch, dtype), options is not None, options or {})
@@ -371,11 +358,9 @@ def _subject(plan: Plan, attention: str, dtype: str, shape: str, mode_name: str)
 
 
 def _check_what_ran() -> None:
-    """Leave out what kernels or CUDA graphs were asked for and something else computed: it would stand as theirs."""
+    """Leave out what CUDA graphs were asked for and something else computed: it would stand as theirs."""
     if skipped := counters["inductor"]["cudagraph_skips"]:
         raise LeftOutError(f"{skipped} graphs were left without a CUDA graph")
-    if found := obstacles():
-        raise LeftOutError("; ".join(f"no kernel computes the {what}: {why}" for what, why in found.items()))
 
 
 def _batch(plan: Plan, subject: Subject, shape: str) -> dict[str, torch.Tensor]:

@@ -41,7 +41,6 @@ from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.config import PRESETS
-from alignattn.attention.kernels import choice
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 50
@@ -120,14 +119,6 @@ def crossed(ones: Iterable[str], others: Iterable[str]) -> list[Any]:
 def chosen(names: Iterable[str], *always: str) -> list[Any]:
     """Names to parametrize over, of which some are tried always, and all by `make matrix`."""
     return [pytest.param(name, marks=[] if name in always else [pytest.mark.matrix]) for name in names]
-
-
-@pytest.fixture
-def no_kernels() -> Iterator[None]:
-    """After the test kernels are not asked for, and before it nothing was said of them."""
-    choice._say_once.cache_clear()
-    yield
-    choice.use_kernels("eager")
 
 
 def tiny_model(family: str, seed: int = 0, **config_fields: Any) -> transformers.PreTrainedModel:

@@ -1,9 +1,7 @@
 import ast
 import os
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import datasets
@@ -85,17 +83,3 @@ def test_no_loop_raises_in_the_order_of_a_set():
         if isinstance(within, ast.Raise)
     ]
     assert found == []
-
-
-def test_every_package_of_every_extra_is_pinned():
-    """But for Triton: a CUDA build of torch pins its own, which no constraint may contradict."""
-    root = Path(__file__).parents[1]
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    wanted = [*project["dependencies"], *(line for extra in extras for line in extra)]
-    pins = [line for line in (root / "constraints.txt").read_text().splitlines() if "==" in line]
-    assert {_package(line) for line in wanted} - {_package(line) for line in pins} == {"triton"}
-
-
-def _package(requirement: str) -> str:
-    return re.sub(r"[-_.]+", "-", re.split(r"[\s<>=!~;\[]", requirement)[0]).lower()

@@ -9,10 +9,6 @@ from alignattn.support.registry import Entry, Registry
 HeadReduction = Literal["sum", "mean"]
 """What an alignment loss does over the heads of a layer."""
 
-Kernels = Literal["eager", "triton"]
-"""What computes alignment losses and attention by entmax: PyTorch's operations; or kernels in Triton, on a GPU, and
-where they are asked for alone, until they are measured faster."""
-
 LOCAL, PREDICTIVE = "local", "predictive"
 """Attention in a window, and that which predicts its centre."""
 
@@ -125,9 +121,6 @@ ALIGNMENTS = _slot(
 
 OF_EDGES = ("softmax", "sparsemax", "entmax15")
 """The normalizers that have a form for the edges of a graph."""
-
-ENTMAX = ("sparsemax", "entmax15", "entmax")
-"""The normalizers that are entmaxes, of which there is a kernel."""
 
 LEARNED = frozenset({"bilinear", "additive", "gatv2", "interaction", "sum", "qvi", "gan", "ct"})
 """Choices with parameters of their own; beside them `entmax` has some, where its α is learned."""

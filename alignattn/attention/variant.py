@@ -10,9 +10,7 @@ from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.attention.cross_mask import CrossMask, Mask, pairs_of
 from alignattn.attention.edges import Edges, attend_edges
-from alignattn.attention.kernels.choice import WIDEST_SPARSE, asks_for_kernels, takes_kernels
 from alignattn.attention.normalizers.base import Normalizer
-from alignattn.attention.normalizers.thresholds import SPARSEMAX_ALPHA
 from alignattn.attention.scores import DotProduct, Score
 from alignattn.attention.values import Identity, Value
 
@@ -96,10 +94,6 @@ class AttentionVariant(nn.Module):
             pairs = pairs_of(mask)
             pairs = pairs if bias is None else masked_bias(bias, pairs)
             return F.scaled_dot_product_attention(mapped, key, values, pairs, dropout, scale=factor), None
-        if asks_for_kernels() and not self.uses_softmax and softcap is None:
-            attended = self._attend_in_kernel(score, query, key, values, mask, bias, scale, dropout, wants_weights)
-            if attended is not None:
-                return attended, None
         return attend_by(
             score,
             self.normalizer_slot,
@@ -112,42 +106,6 @@ class AttentionVariant(nn.Module):
             scale=scale,
             dropout=dropout,
         )
-
-    def _attend_in_kernel(
-        self,
-        score: Score,
-        query: Tensor,
-        key: Tensor,
-        values: Tensor,
-        mask: Mask | None,
-        bias: Tensor | None,
-        scale: float | None,
-        dropout: float,
-        wants_weights: bool,
-    ) -> Tensor | None:
-        """Return what `kernels.entmax` attends to; None where no kernel does all of it."""
-        alpha = self.normalizer_slot.alpha
-        is_entmax = isinstance(alpha, Tensor) or (alpha is not None and alpha <= SPARSEMAX_ALPHA)
-        is_even = query.dtype == key.dtype == values.dtype and values.shape == key.shape
-        unknown = {
-            "this normalizer": not is_entmax,
-            "this score": not isinstance(score, DotProduct),
-            "the edges of a graph": isinstance(mask, Edges),
-            "scores with a bias": bias is not None,
-            "attention whose weights are asked for": wants_weights,
-            "queries, keys and values of several types or sizes": not is_even,
-        }
-        lacks = next((name for name, is_so in unknown.items() if is_so), None)
-        if not takes_kernels(query, (query.shape[-1], WIDEST_SPARSE), lacks=lacks, what="attention"):
-            return None
-        # What was looked up above, for the type checker.
-        assert isinstance(score, DotProduct)
-        assert not isinstance(mask, Edges)
-        assert alpha is not None
-        from alignattn.attention.kernels.entmax import attended
-
-        mapped, factor = score.map_query(query), score.factor(scale)
-        return attended(mapped, key, values, alpha, pairs_of(mask), scale=factor, dropout=dropout)
 
 
 def masked_bias(bias: Tensor, mask: Tensor | None) -> Tensor:

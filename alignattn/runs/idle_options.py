@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.attention.choices import ENTMAX, LEARNED
+from alignattn.attention.choices import LEARNED
 from alignattn.attention.config import BASIS
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
@@ -110,12 +110,6 @@ RULES = (
         ),
         lambda options: options.attention.alignment is None,
         "without an alignment",
-        "give one as well, as --attention aa-ct",
-    ),
-    Rule(
-        ("kernels",),
-        lambda options: options.attention.alignment is None and options.attention.normalizer not in ENTMAX,
-        "without an alignment, or a normalizer of the entmax family",
         "give one as well, as --attention aa-ct",
     ),
     Rule(

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
-from alignattn.attention.kernels.choice import use_kernels
 from alignattn.models import SAMPLING_OPTION, traits_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
@@ -127,7 +126,6 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     assert rows.train is not None
     check_shared_graph(task, args, len(rows.train), data_options.fan_out)
     set_seed(args.seed)
-    use_kernels(options.training.kernels)
     loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
     data = encode_splits(rows, loaded.processor, data_options)
     write_json(options.output_dir / DATA_FILE, data_digests(options))

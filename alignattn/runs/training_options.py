@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from alignattn.attention.choices import Kernels
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.exclusive import refuse_together
@@ -38,7 +37,6 @@ RANDOM_BASIS = "random"
 BALANCE_BASES = ("balanced", RANDOM_BASIS)
 """In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
 BASIS_HELP = "Control: random, as far from the model's own."
-KERNELS_HELP = "triton: fused gan, ot, ct, entmax, on a GPU."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
 AVERAGES = ("ema", "swa")
 """How weights are averaged; `alignattn.training.averaging` does it."""
@@ -142,7 +140,6 @@ class TrainingOptions(TransformersOptions):
     balance_basis: str = option(BALANCE_BASES[0], BASIS_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_BASES, rare=True)
     alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
     slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
-    kernels: str = option("eager", KERNELS_HELP, group=ALIGNMENT_GROUP, choices=get_args(Kernels), rare=True)
     alignment_warmup_ratio: float = option(
         0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )

@@ -19,7 +19,7 @@ PADDED = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0
 def path(request, monkeypatch):
     """Both roads on the CPU."""
     if request.param == "generic":
-        monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+        monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
     return request.param
 
 
@@ -105,7 +105,7 @@ def test_a_call_counts_by_its_samples(name, path):
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_groups_take_little_more_memory_than_one_call_at_a_time(name, monkeypatch):
     """BERT-base at 8 × 512, or a part of its samples and heads that goes with the same part of the budget."""
-    monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
     length, heads, dim, layers, part = 512, 3, 64, 12, 32
     mask = (torch.arange(length) < 400)[None]
     alignment = ALIGNMENTS.load(name)(dim, num_layers=layers)

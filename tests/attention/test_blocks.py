@@ -32,7 +32,7 @@ def heads_of(tensor):
 
 def at_once(alignment, query, key, mask):
     features = torch.stack((query, key)).transpose(2, 3).contiguous()
-    losses, diagnostics = alignment._losses(features[None], None if mask is None else mask[None, None], slice(0, 1))
+    losses, diagnostics = alignment.losses(features[None], None if mask is None else mask[None, None], slice(0, 1))
     return losses[0], diagnostics[0]
 
 

@@ -21,7 +21,7 @@ WEIGHT = 0.3
 def path(request, monkeypatch):
     """Both roads on the CPU."""
     if request.param == "generic":
-        monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+        monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
 
 
 def patched(variant="aa-ct", family="bert"):

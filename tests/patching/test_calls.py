@@ -66,7 +66,7 @@ def launches(attention):
 
 @pytest.fixture(autouse=True)
 def generic_path(monkeypatch):
-    monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
 
 
 @pytest.mark.parametrize("attention", ALIGNED)

@@ -267,8 +267,6 @@ def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() ->
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
     pinned = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
     needed = [Requirement(line) for line in [*project["dependencies"], *chain.from_iterable(extras)]]
-    # A CUDA build of torch pins its own Triton, which no constraint may contradict.
-    needed = [need for need in needed if need.name != "triton"]
     assert {canonicalize_name(need.name) for need in needed} <= pinned.keys()
     assert pinned["textattack"] == library.VERSION
     assert [str(need) for need in needed if pinned[canonicalize_name(need.name)] not in need.specifier] == []

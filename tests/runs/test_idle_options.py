@@ -30,7 +30,6 @@ IDLE = """
 --attention aa-ot --alignment_learning_rate 1e-2
 --attention aa-ct --slot_learning_rate 1e-2
 --attention sparsemax --slot_learning_rate 1e-2
---attention qvi --kernels triton
 --balance_centre true
 --balance_basis random
 --lora_alpha 8

@@ -334,7 +334,7 @@ def test_the_path_of_a_gpu_trains_step_for_step_as_that_of_the_cpu(variant, tmp_
         return logged(trainer, "loss"), logged(trainer, "align_loss")
 
     of_cpu = losses()
-    monkeypatch.setattr(base, "takes_blocks", lambda _: False)
+    monkeypatch.setattr(base, "uses_cpu_backend", lambda _: False)
     for of_gpu, of_cpu_alone in zip(losses(), of_cpu, strict=True):
         assert of_gpu == pytest.approx(of_cpu_alone, abs=1e-5)
 

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, by_autograd, loss_in_blocks, takes_blocks
 from alignattn.attention.alignment.drawn import drawn
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 NORM_EPSILON = 1e-6
@@ -61,6 +59,10 @@ class TokenMeasure:
         """`[1 or C, 1 or 2, B, n]`: of a token in the mean over samples of that over real tokens; a side sums to 1."""
         return self.probability * self.sample_weight[:, None, :, None]
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean of `[C, 2, B, n, H]` over real tokens and samples, summed over sides and heads, `[C]`."""
+        return (values * self.token_weight[..., None]).sum(dim=(1, 2, 3, 4))
+
 
 class Alignment(nn.Module, ABC):
     """The distance A(Q, K) between the queries and the keys of a model's attention layers, mean over their calls.
@@ -82,7 +84,6 @@ class Alignment(nn.Module, ABC):
         step: an int64 scalar, which the draws are a function of; saved, so that a resumed run goes on with the same.
             There is none where nothing is drawn.
         by_sample: whether the loss is the mean of what each sample gives alone.
-        has_kernel: whether one of `kernels` can compute it.
         diagnostic: name of the scalar that tells whether the loss works.
 
     Raises:
@@ -92,7 +93,6 @@ class Alignment(nn.Module, ABC):
     step: Tensor
     by_sample: ClassVar[bool] = True
     fewest_points: ClassVar[int] = 1
-    has_kernel: ClassVar[bool] = False
     diagnostic: ClassVar[str]
 
     def __init__(
@@ -163,7 +163,8 @@ class Alignment(nn.Module, ABC):
     def of_calls(self, calls: Sequence[Call], samples: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and diagnostics of attention calls, each weighted by its number of samples.
 
-        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows; on the CPU blocks of a call.
+        Calls of one shape are taken together, as many at once as `GROUP_ELEMENTS` allows. On a CPU the backend
+        `cpu` computes the same.
 
         Args:
             calls: at least one.
@@ -173,18 +174,19 @@ class Alignment(nn.Module, ABC):
         if self.by_sample and self.points is not None:
             calls = [drawn(call, self.points, self.step) for call in calls]
         with torch.autocast(calls[0].query.device.type, enabled=False):
-            in_blocks: list[Call] = []
+            on_cpu: list[Call] = []
             in_groups: list[Call] = []
             for call in calls:
-                in_kernel = takes_kernels(call.query, lacks=None if self.has_kernel else "this alignment")
-                is_in_blocks = not in_kernel and self.by_sample and takes_blocks(call)
-                (in_blocks if is_in_blocks else in_groups).append(call)
+                (on_cpu if self.by_sample and uses_cpu_backend(call) else in_groups).append(call)
             parts = [
-                [part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers)]
+                tuple(part.sum() * (len(group[0].query) / samples) for part in self._of_group(group, layers))
                 for layers, group in self._groups(in_groups)
             ]
-            if in_blocks:
-                parts.append([*loss_in_blocks(self._loss_of_block, in_blocks, samples, list(self.parameters()))])
+            if on_cpu:
+                # Imported here, because the backend imports the losses, which are subclasses of this class.
+                from alignattn.attention.alignment.cpu.backend import loss_on_cpu
+
+                parts.append(loss_on_cpu(self, on_cpu, samples))
             device = calls[0].query.device
             loss, diagnostic = (sum_of(part.to(device) for part in side) for side in zip(*parts, strict=True))
         if self.points is not None and self.training:
@@ -226,36 +228,28 @@ class Alignment(nn.Module, ABC):
         if not calls[0].is_of_same_tokens:
             sides = [F.pad(side, (0, 0, 0, calls[0].length - side.shape[1])) for side in sides]
         both = torch.stack(sides)
-        both = both if self._fits_kernel(both) else both.to(computed_in(both))
-        both = both.unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
-        return self._losses(both, _masks_of(calls), layers)
+        both = both.to(computed_in(both)).unflatten(-1, (calls[0].heads, -1)).unflatten(0, (-1, 2))
+        return self.losses(both, _masks_of(calls), layers)
 
-    def _losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
+    def losses(self, features: Tensor, mask: Tensor | None, layers: slice) -> tuple[Tensor, Tensor]:
         """Return the losses and diagnostics `[C]` of C calls.
 
         Args:
             features: queries and keys, `[C, 2, B, n, H, d]`, with as many calls in succession of each layer, in the
-                type that the loss is computed in, or in the model's where `_fits_kernel`.
+                type that the loss is computed in.
             mask: `[1 or C, 1 or 2, B, n]` bool, True = a real token (`TokenMeasure`); None = all are real.
             layers: whose networks.
         """
-        losses, diagnostics = self._compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
-        return losses * self._head_weight(features.shape[4]), diagnostics.detach()
+        losses, diagnostics = self.compute(features, TokenMeasure.of(features.transpose(3, 4), mask), layers)
+        return losses * self.head_weight(features.shape[4]), diagnostics.detach()
 
-    def _fits_kernel(self, features: Tensor) -> bool:
-        """Tell whether a kernel takes features, in the model's own type: a copy of them in float32 is then spared."""
-        return False
-
-    def _head_weight(self, heads: int) -> float:
+    def head_weight(self, heads: int) -> float:
+        """Return the factor of the sum over heads."""
         return 1 / heads if self.head_reduction == "mean" else 1.0
 
     @abstractmethod
-    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        """Return the losses summed over heads, and the diagnostics, as `_losses` does."""
-
-    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
-        """Return what a block of samples adds to the loss, on the CPU, with its gradient; see `LossOfBlock`."""
-        return by_autograd(self._losses, list(self.parameters()), features, block, layer, keeps_gradient)
+    def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the losses summed over heads, and the diagnostics, as `losses` does: the equation."""
 
     def _check_shapes(self, query: Tensor, key: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> None:
         sizes = [(*side.shape[:2], *side.shape[3:]) for side in (query, key)]
@@ -302,6 +296,11 @@ def _within_budget(calls: list[Call], elements: int) -> Iterator[list[Call]]:
             part = []
         part.append(call)
     yield part
+
+
+def uses_cpu_backend(call: Call) -> bool:
+    """Tell whether the backend for the CPU computes the loss of a call."""
+    return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
 
 
 def computed_in(features: Tensor) -> torch.dtype:

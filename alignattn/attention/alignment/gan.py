@@ -5,12 +5,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, by_layer
-from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss
-from alignattn.attention.alignment.cpu.passes import NetworkPass
 from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import HIDDEN_DIM, Discriminator
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_DISCRIMINATED, WIDEST_HIDDEN, takes_network_kernels
 
 
 class GANAlignment(Alignment):
@@ -31,7 +28,6 @@ class GANAlignment(Alignment):
     """
 
     diagnostic = "discriminator_accuracy"
-    has_kernel = True
 
     def __init__(
         self,
@@ -46,46 +42,11 @@ class GANAlignment(Alignment):
         self.hidden_dim = hidden_dim
         self.discriminator = Discriminator(head_dim, hidden_dim, 1, num_layers)
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
-        if self._fits_kernel(features):
-            from alignattn.attention.kernels.discriminator import discriminated
-
-            losses, hits = discriminated(features, tokens.token_weight, self.discriminator, layers)
-            return losses, hits / (2 * features.shape[4])
+    def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the means of -log D(q) - log(1 - D(k)) and of the discriminator's accuracy."""
         logits = self.discriminator(reverse_gradient(by_layer(features, layers)), layers)
         of_query, of_key = logits.view(features.shape[:-1]).unbind(1)
-        # -log D(q) = softplus(-logit), -log(1 - D(k)) = softplus(logit), finite for any logit.
-        against = torch.stack((-of_query, of_key), dim=1)
-        weight = tokens.token_weight[..., None]
-        with torch.no_grad():
-            accuracy = ((against < 0) * weight).sum(dim=(1, 2, 3, 4)) / (2 * features.shape[4])
-        return (F.softplus(against) * weight).sum(dim=(1, 2, 3, 4)), accuracy
-
-    def _fits_kernel(self, features: Tensor) -> bool:
-        return takes_network_kernels(
-            features,
-            (self.head_dim, WIDEST_DISCRIMINATED),
-            (self.hidden_dim, WIDEST_HIDDEN),
-            are_known=NetworkPass.knows(self.discriminator),
-            what="alignment",
-        )
-
-    def _loss_of_block(self, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
-        """Compute the same without autograd: with z = -logit of a query, logit of a key, softplus'(z) = sigmoid(z)."""
-        if not NetworkPass.knows(self.discriminator):
-            return super()._loss_of_block(features, block, layer, keeps_gradient)
-        _, tokens, heads, head_dim = features.shape
-        rows = features.view(1, -1, head_dim)
-        network = NetworkPass(self.discriminator, rows, layer)
-        logits = network.forward(rows).view(2, tokens, heads)
-        logits[0].neg_()
-        weight = block.token_weight(features.dtype)[:, None]
-        accuracy = ((logits < 0) * weight).sum() / (2 * heads)
-        weight *= self._head_weight(heads)
-        loss = (F.softplus(logits) * weight).sum()
-        if not keeps_gradient:
-            return BlockLoss(loss, accuracy)
-        to_logits = logits.sigmoid_().mul_(weight)
-        to_logits[0].neg_()
-        to_features = network.backward(to_logits.view(1, -1, 1)).neg_()
-        return BlockLoss(loss, accuracy, to_features.view_as(features), network.gradients)
+        # With D = sigmoid(logit), -log D(q) = softplus(-logit) and -log(1 - D(k)) = softplus(logit), finite for any.
+        losses = torch.stack((F.softplus(-of_query), F.softplus(of_key)), dim=1)
+        is_right = torch.stack((of_query > 0, of_key < 0), dim=1)
+        return tokens.mean(losses), tokens.mean(is_right) / (2 * features.shape[4])

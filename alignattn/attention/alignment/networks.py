@@ -1,17 +1,11 @@
 """The small networks of the alignment losses: highway layer, discriminator or critic, navigator.
 
 A network holds its parameters for all L layers of a model, stacked, and maps rows of features `[l, rows, size]` by
-those of l neighbouring layers at once: on a GPU the cost is in the number of calls. At the size of one attention head
-a pass over the features costs a good part of a matrix product, so the highway layer has its backward written out. On
-the CPU `passes` runs them without autograd.
+those of l neighbouring layers at once: on a GPU the cost is in the number of calls.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from alignattn.attention.derivatives import once_differentiable
 
 HIDDEN_DIM = 16
 """Units of the hidden layer of a network, unless a config names others."""
@@ -21,79 +15,6 @@ GATE_BIAS = -1.0
 
 FIRST = slice(0, 1)
 """The layers of a network that stands for one."""
-
-Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]
-NEW: Buffers = (None, None, None)
-"""Results go to fresh memory."""
-
-
-def highway(features: Tensor, weight: Tensor, bias: Tensor, out: Buffers = NEW) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gate t = sigmoid(x W' + b'), the transform h = relu(x W" + b") and the output x + t * (h - x).
-
-    Args:
-        features: x, `[l, rows, size]`.
-        weight: W' over W", `[l, 2 * size, size]`.
-        bias: b' before b", `[l, 2 * size]`.
-        out: where to write the three results, each `[l, rows, size]`; None = to fresh memory.
-    """
-    gate_weight, transform_weight = weight.chunk(2, dim=1)
-    gate_bias, transform_bias = bias[:, None].chunk(2, dim=2)
-    gate = torch.baddbmm(gate_bias, features, gate_weight.mT, out=out[0]).sigmoid_()
-    transform = torch.baddbmm(transform_bias, features, transform_weight.mT, out=out[1]).relu_()
-    return gate, transform, torch.lerp(features, transform, gate, out=out[2])
-
-
-def highway_gradient(
-    gradient: Tensor,
-    features: Tensor,
-    weight: Tensor,
-    gate: Tensor,
-    transform: Tensor,
-    output: Tensor,
-    out: Buffers = NEW,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients in the features, the weight and the bias of `highway`.
-
-    Autograd's own backward makes more passes over the features. With g = dL/dy,
-
-        dL/dh = g * t,    dL/dx directly = g * (1 - t),    dL/d(x W' + b') = g * (1 - t) * (y - x),
-
-    the last because the sigmoid's derivative is t * (1 - t) and t * (h - x) = y - x.
-
-    Args:
-        gradient: g, `[l, rows, size]`.
-        features: as given to `highway`, like `weight`.
-        weight: `[l, 2 * size, size]`.
-        gate: as `highway` returned it, like `transform` and `output`.
-        transform: `[l, rows, size]`.
-        output: `[l, rows, size]`.
-        out: where to write the gradients in the features, the transform and the gate; the tensors `gradient`,
-            `gate` and `output` will do, in this order. None = to fresh memory.
-    """
-    gate_weight, transform_weight = weight.chunk(2, dim=1)
-    to_transform = torch.mul(gradient, gate, out=out[1])
-    to_features = torch.sub(gradient, to_transform, out=out[0])
-    to_gate = torch.sub(output, features, out=out[2]).mul_(to_features)
-    # The relu's backward in place; a product with the mask `transform > 0` takes five times as long.
-    torch.ops.aten.threshold_backward.grad_input(to_transform, transform, 0, grad_input=to_transform)
-    to_weight = torch.cat((to_gate.mT @ features, to_transform.mT @ features), dim=1)
-    to_bias = torch.cat((to_gate.sum(dim=1), to_transform.sum(dim=1)), dim=1)
-    to_features.baddbmm_(to_gate, gate_weight).baddbmm_(to_transform, transform_weight)
-    return to_features, to_weight, to_bias
-
-
-class _Highway(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        gate, transform, output = highway(features, weight, bias)
-        ctx.save_for_backward(features, weight, gate, transform, output)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features, weight, gate, transform, output = ctx.saved_tensors
-        return highway_gradient(grad_outputs[0], features, weight, gate, transform, output)
 
 
 class Linear(nn.Module):
@@ -134,9 +55,8 @@ class Highway(nn.Module):
 
     def forward(self, rows: Tensor, layers: slice = FIRST) -> Tensor:
         """Map features `[l, rows, size]` to the same shape."""
-        weight, bias = self.gate_and_transform.parameters_for(rows, layers)
-        output: Tensor = _Highway.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
-        return output
+        gate, transform = self.gate_and_transform(rows, layers).chunk(2, dim=-1)
+        return torch.lerp(rows, transform.relu(), gate.sigmoid())
 
 
 class _Network(nn.Sequential):

@@ -1,6 +1,6 @@
 """Alignment by optimal transport (Zhang et al. 2021, eq. 3; Cuturi 2013)."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vectors
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, TransportPlan, sinkhorn
+from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, sinkhorn
 from alignattn.attention.choices import HeadReduction
-from alignattn.attention.kernels.choice import WIDEST_MOVED, takes_kernels
 from alignattn.support.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
@@ -24,8 +23,7 @@ class OTAlignment(Alignment):
     Eq. 3 with the plan of section 2.3.2, where the sign of the entropy is mended. Both marginals are uniform over the
     real tokens. The gradient goes through C with the plan held fixed; by the envelope theorem that is the gradient of
     <C, π> + ε Σ π log π at its minimum. Both costs are a dot product up to terms of one token, so forward needs only
-    π k and πᵀ q of the plan, and nothing of n × n is kept for backward; on a GPU `kernels.sinkhorn` has nothing of
-    n × n in memory at all, where it is asked for.
+    π k and πᵀ q of the plan, and nothing of n × n is kept for backward.
 
     Diagnostics: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that
     of its column sums, mean over samples and heads; 0 at convergence, at most 4.
@@ -47,7 +45,6 @@ class OTAlignment(Alignment):
     """
 
     diagnostic = "marginal_error"
-    has_kernel = True
 
     def __init__(
         self,
@@ -75,46 +72,50 @@ class OTAlignment(Alignment):
         self.anneal_from = anneal_from
 
     def _elements(self, call: Call) -> int:
-        if takes_kernels(call.query, (self.head_dim, WIDEST_MOVED)):
-            return super()._elements(call)
         return max(super()._elements(call), call.heads * call.query.shape[0] * call.length**2)
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+    def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return <C, π> and the plan's marginal error."""
         calls, _, batch, length, _, _ = features.shape
         if tokens.mask is not None:
             features = features.masked_fill(~tokens.mask[..., None, None], 0)
-        # The samples of all calls side by side, a matrix a head: both are [C * B, H, n, d].
+        # The samples of all calls side by side, a matrix a head: [2, C * B, H, n, d].
         both = features.permute(1, 0, 2, 4, 3, 5).contiguous().flatten(1, 2)
         shares = [share.expand(calls, batch, length).flatten(0, 1) for share in tokens.probability.unbind(1)]
-        probability = (shares[0], shares[-1])
-        vectors = unit_vectors(both) if self.cost == "cosine" else _centred(both, probability)
-        product, row_sum, column_sum = self._transported(vectors, probability)
-        if self.cost == "cosine":
-            per_head = row_sum.sum(dim=-1) - product
-        else:
-            from_query, from_key = (torch.stack((row_sum, column_sum)) * vectors.square().sum(dim=-1)).sum(dim=-1)
-            per_head = from_query + from_key - 2 * product
+        marginals = (shares[0], shares[-1])
+        if self.cost == "cosine":  # C_ij = 1 - q_i · k_j
+            query, key = unit_vectors(both)
+            product, row_sum, column_sum = self._transported(query, key, query, marginals)
+            costs = row_sum.sum(dim=-1) - product
+        else:  # C_ij = |q_i|² + |k_j|² - 2 q_i · k_j
+            query, key = _centred(both, marginals)
+            product, row_sum, column_sum = self._transported(query, key, 2 * query, marginals)
+            squares = query.square().sum(dim=-1) * row_sum + key.square().sum(dim=-1) * column_sum
+            costs = squares.sum(dim=-1) - 2 * product
         with torch.no_grad():
-            of_rows, of_columns = (share[:, None] for share in probability)
-            error = ((row_sum - of_rows).abs() + (column_sum - of_columns).abs()).sum(dim=-1)
-            errors = (error.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
-        return (per_head.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), errors
+            of_rows, of_columns = (share[:, None] for share in marginals)
+            errors = ((row_sum - of_rows).abs() + (column_sum - of_columns).abs()).sum(dim=-1)
+            error = (errors.mean(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1)
+        return (costs.sum(dim=1).view(calls, batch) * tokens.sample_weight).sum(dim=1), error
 
-    def _transported(self, vectors: Tensor, probability: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π."""
-        factor = 1.0 if self.cost == "cosine" else 2.0
-        options: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "anneal_from": self.anneal_from,
-            "iterations": self.iterations,
-        }
-        if takes_kernels(vectors, (self.head_dim, WIDEST_MOVED)):
-            from alignattn.attention.kernels.sinkhorn import transported
+    def _transported(
+        self, query: Tensor, key: Tensor, left: Tensor, marginals: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return Σ_ij π_ij q_i · k_j `[B, H]`, whose gradient is π k and πᵀ q, and the row and column sums of π.
 
-            product, marginals = transported(vectors, probability, factor=factor, **options)
-            return product, marginals[0], marginals[1]
-        query, key = vectors
-        return _moved(query, key, sinkhorn(factor * query, key, *probability, **options))
+        π is the plan of the cost -left_i · k_j, from which C differs by terms of one token.
+        """
+        plan = sinkhorn(
+            left, key, *marginals, epsilon=self.epsilon, anneal_from=self.anneal_from, iterations=self.iterations
+        )
+        with torch.no_grad():
+            # A further feature of ones makes the marginals fall out of the same product.
+            moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))
+            moved_query = plan.apply_transposed(F.pad(query, (0, 1), value=1.0))
+        by_query = (query * moved_key[..., :-1]).sum(dim=(-2, -1))
+        by_key = (key * moved_query[..., :-1]).sum(dim=(-2, -1))
+        # Both are the same number; the second counts in the gradient alone.
+        return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]
 
     def extra_repr(self) -> str:
         """Name the options, for the module's `repr`."""
@@ -130,14 +131,3 @@ def _centred(both: Tensor, probability: tuple[Tensor, Tensor]) -> Tensor:
         of_query, of_key = (share[:, None, :, None] for share in probability)
         centre = (both[0] * of_query + both[1] * of_key).sum(dim=2, keepdim=True) / 2
     return both - centre
-
-
-def _moved(query: Tensor, key: Tensor, plan: TransportPlan) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.no_grad():
-        # A further feature of ones makes the marginals fall out of the same product.
-        moved_key = plan.apply(F.pad(key, (0, 1), value=1.0))
-        moved_query = plan.apply_transposed(F.pad(query, (0, 1), value=1.0))
-    by_query = (query * moved_key[..., :-1]).sum(dim=(-2, -1))
-    by_key = (key * moved_query[..., :-1]).sum(dim=(-2, -1))
-    # Both are the same number; the second counts in the gradient alone.
-    return by_query + (by_key - by_key.detach()), moved_key[..., -1], moved_query[..., -1]

@@ -58,7 +58,8 @@ class PooledAlignment(Alignment):
     by_sample: ClassVar[bool] = False
     diagnostic = "mean_gap"
 
-    def _compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+    def compute(self, features: Tensor, tokens: TokenMeasure, layers: slice) -> tuple[Tensor, Tensor]:
+        """Return the distances of the clouds, and those of their means."""
         points, real = features.flatten(2, 3), None
         if tokens.mask is not None:
             real = tokens.mask.flatten(2)

@@ -68,11 +68,6 @@ class Normalizer(Slot, ABC):
     in float32 (float64 for float64 scores) whatever the autocast type.
     """
 
-    @property
-    def alpha(self) -> float | Tensor | None:
-        """α of the entmax that this is, a number or of each head `[H]`; None where it is none."""
-        return None
-
     def forward(
         self,
         scores: Tensor,

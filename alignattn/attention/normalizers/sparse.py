@@ -201,11 +201,6 @@ def _entmax(scores: Tensor, alpha: float | Tensor) -> Tensor:
 class Sparsemax(Normalizer):
     """`sparsemax` as a module."""
 
-    @property
-    def alpha(self) -> float:
-        """2."""
-        return SPARSEMAX_ALPHA
-
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return sparsemax_rule(scores, mask)
 
@@ -215,11 +210,6 @@ class Sparsemax(Normalizer):
 
 class Entmax15(Normalizer):
     """`entmax15` as a module."""
-
-    @property
-    def alpha(self) -> float:
-        """1.5."""
-        return ENTMAX15_ALPHA
 
     def _weights(self, scores: Tensor, mask: Tensor | None, query: Tensor | None) -> Tensor:
         return _entmax15(scores, mask)

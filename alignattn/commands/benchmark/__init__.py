@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from alignattn.attention.choices import Kernels
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
@@ -35,7 +34,6 @@ DEFAULT_SHAPES = ("16x128", "4x512")
 MODEL_HELP = f"Folder, Hub id, {', '.join(PACKAGED)}; or without weights {', '.join(BARE_MODELS)}."
 SHAPES_HELP = f"Batches (default: {' '.join(DEFAULT_SHAPES)}, or --lengths)."
 DROPOUT_HELP = "All dropouts (default: the model's). On a CPU, PyTorch forms n × n weights in training unless it is 0."
-KERNELS_HELP = "What computes: eager, or triton (gan, ot, ct and entmax, on a GPU)."
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class BenchmarkOptions(Options):
     device: str = option("cpu", "Where to run: cpu or cuda.", choices=("cpu", "cuda"))
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
     compile: bool = option(False, "Run the model through torch.compile.")
-    kernels: str = option("eager", KERNELS_HELP, choices=get_args(Kernels))
     dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)
     threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1, high=MOST_PROCESSES)
     seed: int = option(42, "Seed of random weights, token ids and dropout.", low=0, high=LARGEST_SEED)

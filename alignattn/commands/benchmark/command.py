@@ -12,7 +12,6 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.attention.kernels.choice import use_kernels
 from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions, Shape
 from alignattn.commands.benchmark.report import (
     BENCHMARK_FILES,
@@ -73,7 +72,6 @@ def benchmark(arguments: BenchmarkOptions) -> list[StepCost]:
     check_free(folder, BENCHMARK_FILES)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    use_kernels(arguments.kernels)
     conditions = _conditions(arguments)
     _warn_if_busy(conditions)
     torch.manual_seed(arguments.seed)
@@ -176,7 +174,6 @@ def _conditions(arguments: BenchmarkOptions) -> Conditions:
         dropout="model" if arguments.dropout is None else str(arguments.dropout),
         dtype=arguments.dtype,
         compiled=arguments.compile,
-        kernels=arguments.kernels,
         device=arguments.device,
         machine=_machine(arguments.device),
         threads=torch.get_num_threads(),

@@ -32,7 +32,6 @@ class Conditions:
         dropout: as it was named, or `model`.
         dtype: of autocast; `float32` = none.
         compiled: whether the model went through `torch.compile`.
-        kernels: what computed alignments and attention by entmax.
         device: `cpu` or `cuda`.
         machine: the name of the processor or GPU.
         threads: of the CPU.
@@ -46,7 +45,6 @@ class Conditions:
     dropout: str
     dtype: str
     compiled: bool
-    kernels: str
     device: str
     machine: str
     threads: int

@@ -10,7 +10,7 @@ import torch
 from conftest import ALIGNED, DRAWN, VOCABULARY, diagnostic_of, tiny_model
 
 import alignattn
-from alignattn.attention.alignment.cpu import transport
+from alignattn.attention.alignment.cpu import ct
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands import get_command
@@ -78,14 +78,6 @@ def test_a_line_for_each_attention_shape_and_phase(result: Path, model_folder: s
         for attention in alignattn.PRESETS
     ]
     assert keys == expected
-
-
-@pytest.mark.usefixtures("no_kernels")
-def test_where_no_kernel_fits_it_is_said_and_pytorch_computes(model_folder: str, tmp_path: Path, capsys: Any) -> None:
-    words = f"--model {model_folder} --attentions aa-ct --shapes 1x8 --repeats 1 --kernels triton"
-    assert run_command(["benchmark", *words.split(), "--output_dir", str(tmp_path / "benchmark")]) == 0
-    assert capsys.readouterr().err.count("no kernel computes the alignment") == 1
-    assert {line["kernels"] for line in lines_of(tmp_path / "benchmark" / "benchmark.csv")} == {"triton"}
 
 
 def test_ratios_are_those_of_the_repeats(result: Path) -> None:
@@ -217,7 +209,7 @@ def test_extra_memory_of_ct_grows_linearly_in_length(monkeypatch: pytest.MonkeyP
         return peaks["aa-ct"] - peaks["soft"]
 
     short = extra(512)
-    monkeypatch.setattr(transport, "MATRIX_ELEMENTS", 0)
+    monkeypatch.setattr(ct, "MATRIX_ELEMENTS", 0)
     long = {length: extra(length) for length in (256, 512, 1024)}
     assert 0 < short <= long[512]
     assert long[512] / long[256] == pytest.approx(2, rel=0.1)

@@ -80,10 +80,9 @@ def weights(folder):
 
 
 @pytest.mark.parametrize("attention", alignattn.PRESETS)
-def test_a_run_writes_its_folder(options, attention, no_kernels, capsys):
-    weight, kernels = ("0.1", "triton") if attention in ALIGNED else (None, None)
-    assert run(options, attention=attention, alignment_weight=weight, kernels=kernels) == 0
-    assert capsys.readouterr().err.count("no kernel computes the alignment") == (attention in ALIGNED)
+def test_a_run_writes_its_folder(options, attention):
+    weight = "0.1" if attention in ALIGNED else None
+    assert run(options, attention=attention, alignment_weight=weight) == 0
     folder = options["--output_dir"]
     result = read(folder)
     assert (result["task"], result["attention"], result["seed"]) == ("pairs", attention, 42)

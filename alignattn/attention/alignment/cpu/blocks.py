@@ -21,11 +21,6 @@ BLOCK_ELEMENTS = 2**18
 """Features of a block's queries, and of its keys: 1 MiB each, what a core's second-level cache holds of them."""
 
 
-def takes_blocks(call: Call) -> bool:
-    """Tell whether the loss of a call is computed here."""
-    return call.query.device.type == "cpu" and call.is_of_same_tokens and not torch.compiler.is_compiling()
-
-
 @dataclass(frozen=True)
 class Block:
     """The real tokens of some samples of a batch, R in all, sample after sample.
@@ -196,7 +191,7 @@ def loss_in_blocks(
 
     Args:
         loss_of: the loss of a block. It sees float32 features, float64 for float64 input.
-        calls: that `takes_blocks`.
+        calls: on the CPU, whose queries and keys are of the same tokens.
         samples: of all calls in the mean.
         parameters: what `loss_of` depends on besides its arguments, `[L, …]`.
     """
@@ -206,51 +201,6 @@ def loss_in_blocks(
         loss_of, torch.is_grad_enabled(), calls, samples, *features, *parameters
     )
     return result
-
-
-def by_autograd(
-    losses_of: Callable[[Tensor, Tensor | None, slice], tuple[Tensor, Tensor]],
-    parameters: list[Tensor],
-    features: Tensor,
-    block: Block,
-    layer: int,
-    keeps_gradient: bool,
-) -> BlockLoss:
-    """Return a block's loss with the gradients that autograd finds.
-
-    Args:
-        losses_of: maps features `[1, 2, b, n, H, d]`, a mask `[1, 1, b, n]` and a layer's slice to the mean loss over
-            the samples and a diagnostic, `[1]`.
-        parameters: what `losses_of` depends on besides, `[L, …]`.
-        features: `[2, R, H, d]`.
-        block: whose features they are.
-        layer: the index of the layer.
-        keeps_gradient: whether the gradients are wanted.
-    """
-    share = len(block.counts) * block.sample_weight
-    layers = slice(layer, layer + 1)
-    wanted = [tensor for tensor in parameters if tensor.requires_grad]
-    mask = block.mask
-    with grad_of_its_own(keeps_gradient):
-        leaf = features.detach().requires_grad_()
-        padded = _padded(leaf, mask, len(block.counts))[None]
-        losses, diagnostics = losses_of(padded, None if mask is None else mask[None, None], layers)
-        loss, diagnostic = losses.sum(), diagnostics.sum()
-    if not keeps_gradient:
-        return BlockLoss(loss * share, diagnostic * share)
-    to_features, *found = torch.autograd.grad(loss, [leaf, *wanted], torch.full_like(loss, share))
-    remaining = iter(found)
-    to_parameters = [next(remaining)[layers] if tensor.requires_grad else None for tensor in parameters]
-    return BlockLoss(loss.detach() * share, diagnostic * share, to_features, to_parameters)
-
-
-def _padded(features: Tensor, mask: Tensor | None, samples: int) -> Tensor:
-    """Return the features `[2, R, H, d]` of a block with a mask as `[2, b, n, H, d]`, zero at padding."""
-    if mask is not None:
-        places = mask.flatten().nonzero().squeeze(-1)
-        empty = features.new_zeros(2, mask.numel(), *features.shape[2:])
-        features = empty.index_copy(1, places, features)
-    return features.unflatten(1, (samples, -1))
 
 
 @contextmanager

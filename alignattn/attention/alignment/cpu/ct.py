@@ -1,17 +1,67 @@
-"""The gradient of what conditional transport finds alike, written out, for the CPU; names as in `..transport`."""
+"""The loss of `..ct` and its gradient, written out; names as in `..ct.expected_cosine`."""
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from alignattn.attention.alignment.cpu.blocks import grad_of_its_own
+from alignattn.attention.alignment.cpu.blocks import Block, BlockLoss, grad_of_its_own
+from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.cpu.scratch import SCRATCH
-from alignattn.attention.alignment.transport import transported_similarity
+from alignattn.attention.alignment.ct import CTAlignment, expected_cosine
 
 MATRIX_ELEMENTS = 2**19
 """Of the n × n matrices of the heads worked on at once, 2 MiB: one head of 724 tokens. A longer sample gets none,
 and is left to attention, whose memory is linear in n."""
+
+
+def ct_loss(alignment: CTAlignment, features: Tensor, block: Block, layer: int, keeps_gradient: bool) -> BlockLoss:
+    """Return a block's loss, samples of one length at a time.
+
+    Args:
+        alignment: whose loss it is.
+        features: as of `LossOfBlock`, with what follows.
+        block: whose features they are.
+        layer: the index of the layer.
+        keeps_gradient: whether the gradients are wanted.
+    """
+    _, tokens, heads, head_dim = features.shape
+    rows = features.view(1, -1, head_dim)
+    navigator, critic = (NetworkPass(network, rows, layer) for network in (alignment.navigator, alignment.critic))
+    navigated = navigator.forward(rows)
+    unit, length = normalize_(critic.forward(rows))
+    to_navigated, to_unit = (SCRATCH.take(*unit.shape, dtype=unit.dtype) for _ in range(2))
+    loss, gap = navigated.new_zeros(()), navigated.new_zeros(())
+    by_token = [tensor.view(2, tokens, heads, -1) for tensor in (navigated, unit, to_navigated, to_unit)]
+    for start, samples, count in _equal_lengths(block.counts):
+        parts = [
+            tensor[:, start : start + samples * count].unflatten(1, (samples, count)).transpose(2, 3)
+            for tensor in by_token
+        ]
+        scale = -0.5 * block.sample_weight * alignment.head_weight(heads) / count
+        if keeps_gradient:
+            similarity = differentiate(parts[0], parts[1], scale, parts[2], parts[3])
+        else:
+            similarity = expected_cosine(parts[0][None], parts[1][None], None).sum()
+        loss += samples * block.sample_weight * alignment.head_weight(heads) * heads + scale * similarity
+        offset = parts[1][0].mean(dim=-2) - parts[1][1].mean(dim=-2)
+        gap += offset.norm(dim=-1).sum() * block.sample_weight / heads
+    if not keeps_gradient:
+        return BlockLoss(loss, gap)
+    to_critic = normalize_gradient_(to_unit, unit, length).neg_()
+    to_features = navigator.backward(to_navigated).sub_(critic.backward(to_critic))
+    return BlockLoss(loss, gap, to_features.view_as(features), navigator.gradients + critic.gradients)
+
+
+def _equal_lengths(counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the first token, the number and the length of neighbouring samples of equal length."""
+    start = 0
+    for count, group in groupby(counts):
+        samples = len(list(group))
+        yield start, samples, count
+        start += samples * count
 
 
 def differentiate(navigated: Tensor, unit: Tensor, scale: float, to_navigated: Tensor, to_unit: Tensor) -> Tensor:
@@ -104,7 +154,7 @@ def _by_attention(heads: _Heads) -> Tensor:
     """Do what `differentiate` does, unscaled, with no n × n tensor."""
     with grad_of_its_own(True):
         navigated, unit = (tensor.detach().requires_grad_() for tensor in (heads.navigated, heads.unit))
-        total = transported_similarity(navigated[None, :, None], unit[None, :, None], None).sum()
+        total = expected_cosine(navigated[None, :, None], unit[None, :, None], None).sum()
     for target, gradient in zip(heads[2:], torch.autograd.grad(total, (navigated, unit)), strict=True):
         target.copy_(gradient)
     return total.detach()

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from alignattn.attention.alignment.base import unit_vectors
-from alignattn.attention.alignment.cpu import transport
+from alignattn.attention.alignment.cpu import ct
 from alignattn.attention.alignment.cpu.passes import NetworkPass, normalize_, normalize_gradient_
 from alignattn.attention.alignment.cpu.scratch import KEPT_BYTES, SCRATCH, Scratch
+from alignattn.attention.alignment.gan import GANAlignment
 from alignattn.attention.alignment.networks import Discriminator, Navigator
 from alignattn.attention.choices import ALIGNMENTS
 
@@ -39,7 +40,7 @@ def dense_similarity(navigated, unit):
 def assert_differentiates(tensors, **tolerance):
     exact = [tensor.double().detach().requires_grad_() for tensor in tensors[:2]]
     expected = dense_similarity(*exact)
-    found = transport.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
+    found = ct.differentiate(tensors[0], tensors[1], SCALE, tensors[2], tensors[3])
     torch.testing.assert_close(found.double(), expected.detach(), **tolerance)
     gradients = torch.autograd.grad(SCALE * expected, exact)
     torch.testing.assert_close([tensor.double() for tensor in tensors[2:]], list(gradients), **tolerance)
@@ -55,7 +56,7 @@ class TestTransport:
     @pytest.mark.parametrize("matrices", [0, 1, 4, 100])
     def test_dense_formula(self, matrices, monkeypatch):
         """However many heads are worked on at once; with none, attention does it."""
-        monkeypatch.setattr(transport, "MATRIX_ELEMENTS", matrices * LENGTH**2)
+        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", matrices * LENGTH**2)
         assert_differentiates(vectors())
 
     @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ class TestLoss:
     @pytest.mark.parametrize("name", ADVERSARIES)
     def test_hooks_on_saved_tensors_see_nothing_of_the_inside(self, name, monkeypatch):
         """With attention's path as well, whose graph lives inside the forward pass."""
-        monkeypatch.setattr(transport, "MATRIX_ELEMENTS", 0)
+        monkeypatch.setattr(ct, "MATRIX_ELEMENTS", 0)
         alignment = ALIGNMENTS.load(name)(DIM).double().eval()
         expected = loss_and_gradients(alignment, *features())
         packed = []
@@ -159,6 +160,17 @@ class TestLoss:
         torch.testing.assert_close(
             network[-1].parametrizations.weight.original.grad, next(known.children())[-1].weight.grad
         )
+
+    def test_a_subclass_with_another_equation_is_left_to_autograd(self):
+        class Doubled(GANAlignment):
+            def compute(self, features, tokens, layers):
+                losses, accuracies = super().compute(features, tokens, layers)
+                return 2 * losses, accuracies
+
+        once, doubled = GANAlignment(DIM).double(), Doubled(DIM).double()
+        doubled.load_state_dict(once.state_dict())
+        expected = [2 * tensor for tensor in loss_and_gradients(once, *features())]
+        torch.testing.assert_close(loss_and_gradients(doubled, *features()), expected)
 
     @pytest.mark.parametrize("name", ALIGNMENTS)
     def test_a_batch_without_tokens_weighs_nothing(self, name):
