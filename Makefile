@@ -3,34 +3,41 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := demo,docs,lint,peft,ray,test
+EXTRAS := attack,demo,docs,lint,peft,ray,test
 TRITON := triton==3.7.1
 ADASPLASH := adasplash==0.2.2
+# An oracle of the tests, and what it imports.
+LAPLACE := laplace-torch asdfghjkl backpack-for-pytorch curvlinops-for-pytorch einconv einops linear-operator opt-einsum unfoldnd
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# A test that takes an hour hangs and has failed, with what each thread was at; the others go on in a new process.
+AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: attack clean demo docs faults gpu lint matrix models notebook slow test
+.PHONY: browser clean demo docs faults gpu lint matrix models notebook slow test use
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
 	$(BIN)/alignattn demo --output_dir demo $(addprefix --data_dir ,$(wildcard ../shared/data))
 
-# A test that hangs has failed, with what each thread was at, and the others go on in a new process. Those that take
-# minutes by right are run by the targets below.
+# Those that take minutes are run by the targets below.
 test: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
-	  -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+	$(PYTEST) $(AT_ONCE)
+
+# `make test` runs them, too, where there is a browser: chromium with its chromedriver.
+browser: $(VENV)/installed
+	$(PYTEST) tests/commands/reproduce/test_table_page.py
 
 # Whole commands on damaged files, full disks and kills; `make test` runs the shorter ones among them.
 faults: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "faults or not faults" tests/faults
+	$(PYTEST) $(AT_ONCE) -m "faults or not faults" tests/faults
 
 # Every family with every choice; `make test` tries each with a third of the others.
 matrix: $(VENV)/installed
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m matrix
+	$(PYTEST) $(AT_ONCE) -m matrix
 
-# TextAttack's flair cannot be installed beside transformers 5, and is not needed: see alignattn/robustness/library.py.
-attack: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[attack]"
-	$(BIN)/pip install --quiet --no-deps textattack==0.3.11
+# Two gigabytes of TensorFlow for one test.
+use: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[use]"
+	$(PYTEST) -m use tests/robustness
 
 # The site, in site/index.html: any link or anchor of it that leads nowhere is an error.
 docs: $(VENV)/installed
@@ -65,7 +72,9 @@ clean:
 
 # torch first: with it in place, no other package pulls in another build of it. A CUDA build has brought its own Triton;
 # beside any other the kernels' tests run in the interpreter of this one, which lies apart: the compiler of torch would
-# import it in every process. AdaSplash, an oracle of these tests, would bring it.
+# import it in every process. AdaSplash, an oracle of these tests, would bring it. The last line installs packages without
+# what they ask for: TextAttack's flair cannot be installed beside transformers 5, and is not needed (alignattn/robustness/
+# library.py says why), nor is the torchvision of laplace-torch.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'alignattn needs Python 3.11 or newer: make PYTHON=python3.11')"
 	$(PYTHON) -m venv $(VENV)
@@ -73,4 +82,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps --target $(VENV)/kernels $(ADASPLASH) \
 	  $$($(BIN)/python -c "import triton" 2>/dev/null || echo "$(TRITON);platform_system=='Linux'")
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps textattack $(LAPLACE)
 	touch $@

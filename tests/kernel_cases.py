@@ -9,7 +9,6 @@ were loaded.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -320,9 +319,8 @@ def main() -> None:
         found |= {f"compiled/{name}/{key}": tensor.contiguous() for key, tensor in compiled.items()}
     for name in WITHOUT_GRADIENT:
         found |= {f"without a gradient/{name}/{key}": tensor for key, tensor in without_gradient(CASES[name]).items()}
-    if find_spec("adasplash") is not None:
-        theirs = attended_by_adasplash(ATTENTIONS[BY_ADASPLASH])
-        found |= {f"adasplash/{key}": tensor.contiguous() for key, tensor in theirs.items()}
+    theirs = attended_by_adasplash(ATTENTIONS[BY_ADASPLASH])
+    found |= {f"adasplash/{key}": tensor.contiguous() for key, tensor in theirs.items()}
     save_file(found, sys.argv[1])
     print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith(f"{kernels.__name__}.")))
 

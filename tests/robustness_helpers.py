@@ -1,16 +1,15 @@
-"""Where the resources of attacks lie, what skips a test without them, and what several tests of attacks need."""
+"""Where the resources of attacks lie, and what several tests of attacks need."""
 
 import random
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 import torch
-from conftest import SHARED, WORDS
+from conftest import WORDS
+from needs import SHARED
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 
@@ -24,22 +23,6 @@ NLTK_DATA = RESOURCES / "nltk_data"
 SST2 = SHARED / "data" / "glue" / "sst2"
 WEIGHTS = "model.safetensors"
 TRAINING_ROWS = 4000
-
-LACKS_TEXTATTACK = find_spec("textattack") is None or find_spec("lru") is None
-INSTALL = "needs textattack and the extra 'attack' (make attack)"
-needs_textattack = pytest.mark.skipif(LACKS_TEXTATTACK, reason=INSTALL)
-
-
-def needs_files(path: Path) -> pytest.MarkDecorator:
-    """The mark of a test that is skipped where `path` is absent."""
-    return pytest.mark.skipif(not path.exists(), reason=f"needs {path}")
-
-
-def skip_module_without(*paths: Path) -> None:
-    """Skip the module that is being imported where TextAttack or one of `paths` is absent."""
-    absent = [INSTALL] * LACKS_TEXTATTACK + [f"needs {path}" for path in paths if not path.exists()]
-    if absent:
-        pytest.skip("; ".join(absent), allow_module_level=True)
 
 
 def random_texts(count: int, shortest: int = 1, longest: int = 20, seed: int = 0) -> list[str]:

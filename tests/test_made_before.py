@@ -9,7 +9,6 @@ import csv
 import json
 import re
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,6 @@ MADE_BEFORE = Path(__file__).parent / "fixtures" / "before_house"
 LISTED_RUN = re.compile(r"\b([0-9a-f]{16})\s+(\w+)")
 SENTINEL = 987654
 """A number of queries that no attack takes: a row that has it was not attacked again."""
-
-needs_textattack = pytest.mark.skipif(
-    find_spec("textattack") is None or find_spec("lru") is None,
-    reason="needs textattack and the extra 'attack' (make attack)",
-)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -268,7 +262,6 @@ def marked(path: Path) -> list[str]:
     return whole
 
 
-@needs_textattack
 def test_finished_attacks_are_not_made_again(here: Path) -> None:
     path = Path("attacks/finished/aa-ct/textbugger.jsonl")
     done = marked(path)
@@ -276,7 +269,6 @@ def test_finished_attacks_are_not_made_again(here: Path) -> None:
     assert path.read_text().splitlines() == done
 
 
-@needs_textattack
 def test_attacks_go_on_with_rows_as_long_as_they_began_with(here: Path) -> None:
     path = Path("attacks/finished/aa-ct/textbugger.jsonl")
     header = read(str(path.with_suffix(".json")))
@@ -287,7 +279,6 @@ def test_attacks_go_on_with_rows_as_long_as_they_began_with(here: Path) -> None:
     assert path.read_text().splitlines() == done
 
 
-@needs_textattack
 def test_broken_off_attacks_go_on_behind_the_rows_that_are_done(here: Path) -> None:
     path = Path("attacks/broken-off/aa-ct/textbugger.jsonl")
     done = marked(path)

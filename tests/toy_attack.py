@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from conftest import WORDS
-from robustness_helpers import NLTK_DATA, enlarge_weights, random_texts, skip_module_without
+from needs import skip_without
+from robustness_helpers import NLTK_DATA, enlarge_weights, random_texts
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from alignattn.robustness.library import load_textattack
@@ -22,7 +23,7 @@ from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.robustness.wrapper import wrap_model
 from alignattn.support.shard import WHOLE, Shard
 
-skip_module_without(NLTK_DATA)
+skip_without(NLTK_DATA)
 textattack = load_textattack(NLTK_DATA)
 
 NUM_ROWS = 20

@@ -2,18 +2,13 @@
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 APART = Path(sys.prefix) / "kernels"
 """Where `make` lays AdaSplash, and Triton where torch has brought none."""
 
 
 def environment_of_triton(**more: str) -> dict[str, str]:
-    """Return the environment of a process that imports Triton, and more; skips a test where there is none."""
-    if find_spec("triton") is None and not (APART / "triton").is_dir():
-        pytest.skip("needs Triton: the extra kernels")
+    """Return the environment of a process that imports Triton, and more."""
     path = os.pathsep.join([str(APART), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | more | {"PYTHONPATH": path}

@@ -47,7 +47,8 @@ class AttentionLayer(Protocol):
         query_projection: to the queries of all heads side by side, `[B, n, H · d]`; along edges `[n, H · d]`.
         key_projection: to the keys, likewise.
 
-    One that attends by another score than the scaled dot product has it as a module, `own_score`.
+    One that attends by another score than the scaled dot product has it as a module, `own_score`. One that attends by
+    one query a call, as a decoder does step by step, sets `has_one_query = True`.
     """
 
     num_heads: int

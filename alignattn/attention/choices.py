@@ -90,7 +90,7 @@ VALUES = _slot(
         "identity": Entry(".values:Identity", "V", "vaswani2017attention", "eq. 1"),
         "interaction": Entry(".values:Interaction", "(attended Q) ∗ W V", "wu2020improving", "eq. 8"),
         "sum": Entry(".values:Sum", "(attended Q) ∗ W V + V", "wu2020improving", "eq. 8", _INIT),
-        "qvi": Entry(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", "wu2020improving", "eqs. 7 to 10", _INIT),
+        "qvi": Entry(".values:QVI", "β V + (1 - β) (attended Q) ∗ W V", "wu2020improving", "eqs. 4 to 10", _INIT),
     },
 )
 """g: what is averaged."""

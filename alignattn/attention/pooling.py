@@ -10,8 +10,8 @@ from alignattn.attention.cross_mask import CrossMask
 class QueryPooling(nn.Module):
     """Pools by a learned query for each head, over keys that a subclass makes of what it pools.
 
-    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. Of one query the Q̂ that a
-    value meets is q.
+    A `PooledAttentionLayer`: `alignattn.attach` gives it a score, a normalizer and a value. The one query that a value
+    meets is q.
 
     Args:
         query: as it begins, `[H · d]`.
@@ -44,7 +44,7 @@ class QueryPooling(nn.Module):
 class AttentionPooling(QueryPooling):
     """Pools tokens into one vector: r = Σ α_i x_i, α = softmax_i(q · tanh(W x_i + b)) (Yang et al. 2016, eqs. 5 to 7).
 
-    With the values of Wu et al. 2020 it is their eqs. 1 to 6.
+    With the value slot `qvi` it is eqs. 1 to 6 of Wu et al. 2020.
 
     Args:
         dim: size of a token's vector and of the result.

@@ -2,7 +2,8 @@
 
 Wu et al. 2020, "Improving Attention Mechanism with Query-Value Interaction". Every value first meets the
 queries, Q̂ = softmax(V Qᵀ / √d) Q, in one more attention call, so no tensor of n × n is formed where the kernel forms
-none. Each choice is a function on tensors and a module that holds its parameters.
+none. Where there is one query q, as in pooling, Q̂ is q for every value. Each choice is a function on tensors and a
+module that holds its parameters. Equations are those of the paper.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from alignattn.support.errors import AlignAttnError
 Init = Literal["pretrained", "paper"]
 
 GATE_STD = 1e-5
-"""Initial standard deviation of the gate's h on a pretrained model: β is ½ to about this, and yet u has a gradient."""
+"""Initial standard deviation of the gate's weights on a pretrained model: β is ½ to about this, and yet all learn."""
 INITIAL_GATE = 0.5
 
 
@@ -59,22 +60,18 @@ def interaction(query: Tensor, value: Tensor, weight: Tensor, mask: Tensor | Edg
     return attended_query(query, value, mask) * (value @ weight.transpose(-2, -1))
 
 
-def gated(interacted: Tensor, value: Tensor, mix: Tensor, gate: Tensor) -> Tensor:
-    """Return β V + (1 - β) Q̂ ∗ W V with a gate for each token (eqs. 9, 10).
-
-    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)).
+def gated(interacted: Tensor, value: Tensor, gate: Tensor) -> Tensor:
+    """Return β V + (1 - β) Q̂ ∗ W V with a gate β = sigmoid(u · [Q̂ ∗ W V; V]) for each token (eqs. 5, 6; 9, 10).
 
     Args:
         interacted: Q̂ ∗ W V, `[B, H, m, d]`.
         value: V, `[B, H, m, d]`.
-        mix: u, `[H, 2]`: the weights of the two vectors.
-        gate: h, `[H, d]`: the weights of the features.
+        gate: u, `[H, 2 d]`: the weights of the features of both, one after the other.
 
     Returns:
         `[B, H, m, d]`.
     """
-    features = torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
-    logit = torch.cat((interacted, value), dim=-1) @ features[:, :, None]
+    logit = torch.cat((interacted, value), dim=-1) @ gate[:, :, None]
     # Under autocast a product is of a narrower type than values that no product has made.
     dtype = torch.promote_types(interacted.dtype, value.dtype)
     return torch.lerp(interacted.to(dtype), value.to(dtype), torch.sigmoid(logit).to(dtype))
@@ -86,6 +83,11 @@ class Value(Slot, ABC):
     @abstractmethod
     def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
         """Return `[B, H, m, d]` of queries `[B, H, n, d]` and values `[B, H, m, d]`; `mask` as for `attended_query`."""
+
+    @classmethod
+    def for_one_query(cls) -> "type[Value]":
+        """Return the class of this choice for attention by one query, such as pooling."""
+        return cls
 
 
 class Identity(Value):
@@ -147,14 +149,40 @@ class Sum(_Interacting):
         return self._interaction(query, value, mask) + value
 
 
-class QVI(_Interacting):
+class _Gated(_Interacting):
+    """A value with a gate between Q̂ ∗ W V and V."""
+
+    def __init__(self, head_dim: int, num_heads: int, init: Init) -> None:
+        super().__init__(head_dim, num_heads, init)
+        self.divisor = INITIAL_GATE if init == "pretrained" else 1.0
+
+    def _initial_weights(self, size: int) -> nn.Parameter:
+        """Return random weights of `size` features, `[H, size]`."""
+        std = GATE_STD if self.init == "pretrained" else size**-0.5
+        return nn.Parameter(std * torch.randn(self.num_heads, size))
+
+    @abstractmethod
+    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
+        """Return u, `[H, 2 d]`, as for `gated`."""
+
+    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
+        """Return the values, as `Value.forward`."""
+        interacted = self._interaction(query, value, mask)
+        return gated(interacted, value, self._gate_weights(value.dtype)) / self.divisor
+
+
+class QVI(_Gated):
     """Query-value interaction: β V + (1 - β) Q̂ ∗ W V with a gate β for each token (eqs. 7 to 10).
+
+    Eq. 9 is read so that its shapes close: β = sigmoid(h · (u₁ Q̂ ∗ W V + u₂ V)). Attention by one
+    query has the gate of `OneQueryQVI`.
 
     Args:
         head_dim: size d of a head's query and value.
         num_heads: heads H; each has its own W, u and h.
         init: `pretrained` starts at the pretrained function without being dead: W = 0, h almost 0, and the result is
-            divided by the initial β, ½; `paper` is the literal one, all at random and nothing divided.
+            divided by the initial β, ½; `paper` has W and h at random, and divides by nothing. u starts at ones in
+            both.
 
     Raises:
         AlignAttnError: if `init` is neither.
@@ -162,13 +190,34 @@ class QVI(_Interacting):
 
     def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
         super().__init__(head_dim, num_heads, init)
-        is_pretrained = init == "pretrained"
         self.mix = nn.Parameter(torch.ones(num_heads, 2))
-        gate_std = GATE_STD if is_pretrained else head_dim**-0.5
-        self.gate = nn.Parameter(gate_std * torch.randn(num_heads, head_dim))
-        self.divisor = INITIAL_GATE if is_pretrained else 1.0
+        self.gate = self._initial_weights(head_dim)
 
-    def forward(self, query: Tensor, value: Tensor, mask: Tensor | Edges | None = None) -> Tensor:
-        """Return the values, as `Value.forward`."""
-        mix, gate = self.mix.to(value.dtype), self.gate.to(value.dtype)
-        return gated(self._interaction(query, value, mask), value, mix, gate) / self.divisor
+    @classmethod
+    def for_one_query(cls) -> type[Value]:
+        """Return `OneQueryQVI`."""
+        return OneQueryQVI
+
+    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
+        mix, gate = self.mix.to(dtype), self.gate.to(dtype)
+        return torch.cat((mix[:, :1] * gate, mix[:, 1:] * gate), dim=-1)
+
+
+class OneQueryQVI(_Gated):
+    """Query-value interaction by one query q: β V + (1 - β) q ∗ W V, β = sigmoid(u · [q ∗ W V; V]) (eqs. 4 to 6).
+
+    Args:
+        head_dim: size d of a head's query and value.
+        num_heads: heads H; each has its own W and u.
+        init: as for `QVI`, with u in place of h.
+
+    Raises:
+        AlignAttnError: if `init` is neither.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, *, init: Init = "pretrained") -> None:
+        super().__init__(head_dim, num_heads, init)
+        self.gate = self._initial_weights(2 * head_dim)
+
+    def _gate_weights(self, dtype: torch.dtype) -> Tensor:
+        return self.gate.to(dtype)

@@ -25,9 +25,18 @@ class AttentionVariant(nn.Module):
         head_dim: size d of a head's query, key and value.
         num_heads: heads H.
         keeps_score: whether the layer brings a score of its own, which serves where the config chooses no other.
+        has_one_query: whether the layer attends by one query a call, as in pooling.
     """
 
-    def __init__(self, config: AttentionConfig, head_dim: int, num_heads: int, *, keeps_score: bool = False) -> None:
+    def __init__(
+        self,
+        config: AttentionConfig,
+        head_dim: int,
+        num_heads: int,
+        *,
+        keeps_score: bool = False,
+        has_one_query: bool = False,
+    ) -> None:
         super().__init__()
         # No name of a child is one that adapters target (`value`) or save (`score`).
         self.score_slot: Score | None = None
@@ -35,7 +44,9 @@ class AttentionVariant(nn.Module):
             self.score_slot = SCORES.load(config.score)(head_dim, num_heads, **config.score_options)
         build_normalizer = NORMALIZERS.load(config.normalizer)
         self.normalizer_slot: Normalizer = build_normalizer(head_dim, num_heads, **config.normalizer_options)
-        self.value_slot: Value = VALUES.load(config.value)(head_dim, num_heads, **config.value_options)
+        value_class: type[Value] = VALUES.load(config.value)
+        value_class = value_class.for_one_query() if has_one_query else value_class
+        self.value_slot: Value = value_class(head_dim, num_heads, **config.value_options)
         self.uses_softmax = config.normalizer == "softmax"
 
     def attend(

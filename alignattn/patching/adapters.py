@@ -148,12 +148,15 @@ class _AdapterConfigSaving:
 
 
 def _claim(patch: CarriedPatch, adapters: dict[str, PeftConfig]) -> None:
-    """Have the adapters of a patched model tell of the patch when they are saved; the user's own configs do not."""
+    """Have the adapters of a patched model tell of the patch when they are saved; the user's own configs do not.
+
+    With an alignment alone there is nothing to tell in a config, and the adapters keep those that they were given.
+    """
     patch.adapters = adapters
     for name, config in adapters.items():
         if SAVING in vars(config):
             vars(config)[SAVING].patch = patch
-        else:
+        elif patch.config.changes_function:
             adapters[name] = copy.copy(config)
             vars(adapters[name])[SAVING] = _AdapterConfigSaving(adapters[name], patch)
 

@@ -129,7 +129,8 @@ def unpatch(model: M) -> M:
     forget_own_functions(model)
     for module in model.modules():
         remove_tap(module)
-        if isinstance(getattr(module, CHILD_NAME, None), LayerSlots):
+        # A wrapper of an adapter (modules_to_save) shows the attributes of the module that it is around.
+        if isinstance(module._modules.get(CHILD_NAME), LayerSlots):
             delattr(module, CHILD_NAME)
     for hook in state.hooks:
         hook.remove()

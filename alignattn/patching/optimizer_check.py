@@ -1,4 +1,4 @@
-"""Whether the own networks of an alignment are trained at all: looked at in the first step of a model's optimizer."""
+"""Which model an optimizer's step is of, and whether it trains the own networks of an alignment at all."""
 
 import gc
 import warnings
@@ -17,6 +17,27 @@ _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 _SEEN: weakref.WeakSet[Any] = weakref.WeakSet()
 """Collectors whose networks were looked at."""
+
+_OTHERS: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Optimizer]] = weakref.WeakKeyDictionary()
+"""By collector, optimizers that are of other models."""
+
+
+def is_of_another_model(optimizer: Optimizer, collector: Any) -> bool:
+    """Tell whether an optimizer has no parameters of the model of a collector, and another optimizer has some.
+
+    Without another it may have copies of them, as DeepSpeed's has, or train what reads the model's features.
+    """
+    model = collector.owner
+    if torch.compiler.is_compiling() or model is None or not collector.is_in_step:
+        return False
+    if not set(_parameters_of(optimizer)).isdisjoint(map(id, model.parameters())):
+        return False
+    others = _OTHERS.setdefault(collector, weakref.WeakSet())
+    if optimizer not in others:
+        own = set(map(id, model.parameters()))
+        if any(not own.isdisjoint(_parameters_of(other)) for other in _all_optimizers()):
+            others.add(optimizer)
+    return optimizer in others
 
 
 def warn_of_untrained_networks(optimizer: Optimizer, collectors: Iterable[Any]) -> None:

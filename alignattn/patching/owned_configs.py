@@ -22,27 +22,36 @@ def own_configs(model: nn.Module) -> ConfigPairs:
     From then on a model of transformers is saved with what its patch is.
     """
     copies: dict[int, Any] = {}
-    pairs: ConfigPairs = []
+    pairs: dict[int, tuple[PreTrainedConfig, PreTrainedConfig]] = {}
     for module in model.modules():
         config = vars(module).get("config")
         if isinstance(config, PreTrainedConfig):
-            if id(config) not in copies:
-                copy.deepcopy(config, copies)
-                pairs.append((copies[id(config)], config))
+            # The copy of a config that holds this one holds its copy.
+            pairs.setdefault(id(config), (copy.deepcopy(config, copies), config))
             module.config = copies[id(config)]
     if isinstance(model, PreTrainedModel):
         # Here, for it reads slots, which hold these pairs.
         from alignattn.patching.saving import PatchedSaving
 
         setattr(model, SAVING, PatchedSaving(model))
-    return pairs
+    return list(pairs.values())
 
 
 def return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
     """Give a model back the configs that it had before `own_configs`, but for those that have changed since."""
     vars(model).pop(SAVING, None)
-    before: dict[int, Any] = {id(own): config for own, config in pairs if own.to_dict() == config.to_dict()}
+    changed = [own for own, config in pairs if _is_changed(own, config)]
+    # A config that holds others changes with them; one that it holds stays in it.
+    for own in changed:
+        changed += [part for part in vars(own).values() if isinstance(part, PreTrainedConfig)]
+    kept = {id(own) for own in changed}
+    before: dict[int, Any] = {id(own): config for own, config in pairs if id(own) not in kept}
     for module in model.modules():
         config = vars(module).get("config")
         if id(config) in before:
             module.config = before[id(config)]
+
+
+def _is_changed(own: PreTrainedConfig, config: PreTrainedConfig) -> bool:
+    # The attention implementation is not among what a config writes.
+    return own._attn_implementation != config._attn_implementation or own.to_dict() != config.to_dict()

@@ -16,7 +16,7 @@ from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.attach import attach, check_budget, check_model, declared_layers, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
-from alignattn.patching.probe import attends_causally, can_probe, probe, prove, prove_at_first_forward
+from alignattn.patching.probe import attends_causally, can_probe, causal, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
@@ -68,14 +68,16 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         return attach(model, config)
     layers = _layers_to_patch(model, config)
     check_model(model)
+    is_in_memory = can_probe(model)
+    found = probe(model) if is_in_memory else None
+    # Some encoders of images say so of themselves, and are given masks that let all attend: a forward knows better.
+    says_causal = any(getattr(layer.module, "is_causal", False) for layer in layers)
+    if says_causal if found is None else attends_causally(found):
+        raise causal(model)
     _check_layers(model, layers)
     check_budget(config, type(model).__name__)
     if config.changes_function:
         _check_function_slots(model, config, layers)
-    is_in_memory = can_probe(model)
-    found = probe(model) if is_in_memory else None
-    if found is not None and attends_causally(found):
-        raise _causal(model)
     fill_slots(model, layers, config, is_observed=True)
     if any(family_of(layer.module) for layer in layers):
         patch_of(model).hooks.append(model.register_forward_pre_hook(_refuse_packed, with_kwargs=True))
@@ -143,8 +145,8 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
             f"RoBERTa, DistilBERT, ELECTRA, XLM-RoBERTa, ModernBERT, {SERVED} and others (alignattn.attach serves "
             "modules of your own)"
         )
-    if any(getattr(layer.module, "is_causal", False) or getattr(layer.module, "is_decoder", False) for layer in layers):
-        raise _causal(model)
+    if any(getattr(layer.module, "is_decoder", False) for layer in layers):
+        raise causal(model)
     if config.layers is None:
         return layers
     num_layers = getattr(model.config, "num_hidden_layers", len(layers))
@@ -156,14 +158,6 @@ def _layers_to_patch(model: PreTrainedModel, config: AttentionConfig) -> list[At
     if config.layers[-1] >= num_layers:
         raise AlignAttnError(f"layers={list(config.layers)}: this model has layers 0 to {num_layers - 1}")
     return [layers[index] for index in config.layers]
-
-
-def _causal(model: PreTrainedModel) -> AlignAttnError:
-    parts = " (patch its encoder alone: model.get_encoder())" if model.config.is_encoder_decoder else ""
-    return AlignAttnError(
-        f"{type(model).__name__} attends causally, no token attends to a later one: alignment attention is for "
-        f"bidirectional encoders{parts}"
-    )
 
 
 def _check_layers(model: PreTrainedModel, layers: list[AttentionModule]) -> None:

@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
 from alignattn.patching.families import is_slotted
-from alignattn.patching.probe_inputs import IDS, padding_of, probe_inputs
+from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
 from alignattn.patching.projections import features_of
-from alignattn.patching.recording import RecordedCall, real_tokens
+from alignattn.patching.recording import RecordedCall, is_one_way, real_tokens
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.support.errors import AlignAttnError
@@ -63,11 +63,26 @@ def probe(model: PreTrainedModel) -> Probe | None:
 
 
 def attends_causally(found: Probe) -> bool:
-    """Tell whether no token attends to a later one: of two rows that differ in the last token, the first is equal."""
+    """Tell whether tokens attend to earlier ones alone: of two rows that differ in the last token, the first is equal.
+
+    Attention with weights near 0 adds less than rounding, in either direction, and is not causal for that.
+    """
     ids, hidden = found.inputs[0].get(IDS), found.outputs[0][0]
     if ids is None or hidden.shape[:2] != ids.shape:
         return False
+    padded = found.outputs[1][0] if len(found.outputs) > 1 else None
+    if padded is not None and torch.equal(padded[0, COMPARED], padded[1, COMPARED]):
+        return False
     return torch.equal(hidden[0, 0], hidden[1, 0]) and not torch.equal(hidden[0, -1], hidden[1, -1])
+
+
+def causal(model: Any) -> AlignAttnError:
+    """Return the refusal of a model that attends causally."""
+    parts = " (patch its encoder alone: model.get_encoder())" if model.config.is_encoder_decoder else ""
+    return AlignAttnError(
+        f"{type(model).__name__} attends causally, no token attends to a later one: alignment attention is for "
+        f"bidirectional encoders{parts}"
+    )
 
 
 def can_probe(model: nn.Module) -> bool:
@@ -220,6 +235,8 @@ def _difference(expected: Tensor, output: Tensor, *, is_exact: bool) -> float:
 
 def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCall]) -> None:
     """Refuse a model whose attention modules were not called, or receive a mask that does not tell padding."""
+    if any(call.mask is not None and is_one_way(call.mask) for call in calls):
+        raise causal(model)
     if patch_of(model).config.alignment is None:
         return
     name = type(model).__name__
@@ -229,8 +246,10 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
     if silent:
         path = min(silent).removesuffix(f".{CHILD_NAME}")
         raise AlignAttnError(f"{name} computes its output without calling {path}: there is nothing to align")
-    real = padding_of(inputs)
+    real, ids = padding_of(inputs), inputs.get(IDS)
     for call in calls:
+        if ids is not None and call.query.shape[:2] == ids.T.shape:
+            raise AlignAttnError(f"the attention of {name} keeps tokens before samples, which an alignment cannot read")
         given = real_tokens(call.mask, len(call.query))[0]
         if given is not None and given.shape != call.query.shape[:2]:
             raise AlignAttnError(

@@ -16,6 +16,9 @@ PROBED_TOKENS = 6
 
 PROBED_ROWS = 2
 
+COMPARED = -2
+"""The place of a token that follows a differing one in the padded input: it tells whether tokens reach later ones."""
+
 DEFAULT_IMAGE_SIZE = 32
 """Of a model that takes images of any size, in pixels."""
 
@@ -29,7 +32,8 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
     """Yield inputs to try on the encoder of a model: its main input, then all inputs that it names.
 
     Each is a sequence of one or two: without padding, and with the last token of the last row padded where the model
-    takes ids and a mask.
+    takes ids and a mask. There, the rows also differ in the token before `COMPARED`, which they share. The inputs that
+    are tried second are one, for a check takes four forwards at most.
     """
     encoder: Any = model.base_model
     device = next(encoder.parameters()).device
@@ -41,10 +45,12 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
         if name in named and (values := make(encoder.config)) is not None:
             made[name] = values.to(device, dtype if values.is_floating_point() else None)
     main = encoder.main_input_name
-    for names in ([main], list(made)):
-        inputs = {name: made[name] for name in names if name in made}
-        if inputs:
-            yield _with_and_without_padding(inputs, takes_mask=MASK in named)
+    first = {name: values for name, values in made.items() if name == main}
+    if first:
+        yield _with_and_without_padding(first, takes_mask=MASK in named)
+    if made.keys() - first.keys():
+        inputs = _with_and_without_padding(made, takes_mask=MASK in named)
+        yield inputs[-1:] if first else inputs
 
 
 def padding_of(inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -58,7 +64,9 @@ def _with_and_without_padding(inputs: Inputs, *, takes_mask: bool) -> list[Input
     full = torch.ones_like(inputs[IDS])
     padded = full.clone()
     padded[-1, -1] = 0
-    return [inputs | {MASK: full}, inputs | {MASK: padded}]
+    ids = inputs[IDS].clone()
+    ids[0, COMPARED - 1] = ids[1, -1]
+    return [inputs | {MASK: full}, inputs | {IDS: ids, MASK: padded}]
 
 
 def _ids(config: Any) -> Tensor | None:

@@ -81,6 +81,11 @@ class AttentionModule:
         """Size d of a head's query and key."""
         return features_of(next(iter(self.projections.values()))) // self.names.parts // self.num_heads
 
+    @property
+    def has_one_query(self) -> bool:
+        """Whether it attends by one query, as pooling does and a decoder that attends step by step."""
+        return self.names is DECLARED_POOLED or bool(getattr(self.module, "has_one_query", False))
+
 
 def features_of(projection: nn.Module) -> int:
     """Return how many features a projection gives, or 0 if it does not say; an adapter's layer knows that it is around.

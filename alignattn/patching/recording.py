@@ -18,9 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
+from alignattn.attention.config import BASIS
 from alignattn.attention.cross_mask import CrossMask, Mask
 from alignattn.attention.edges import Edges
-from alignattn.patching.optimizer_check import warn_of_untrained_networks
+from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
 from alignattn.support.errors import AlignAttnError
 
 
@@ -100,13 +101,16 @@ class ForwardPass:
 
     Attributes:
         reached: the node of its graph that a backward pass went through last; None before.
+        has_graph: whether there are such nodes; all projections may be frozen.
     """
 
     def __init__(self) -> None:
         self.reached: Any = None
+        self.has_graph = False
 
     def watch(self, node: Any) -> None:
         """Note when a backward pass goes through a node of a custom function."""
+        self.has_graph = True
 
         def note(*_: Any) -> None:
             self.reached = node
@@ -119,7 +123,8 @@ class ForwardPass:
         if self.reached is None:
             return False
         try:
-            _ = self.reached.saved_tensors
+            # As they are stored: to unpack them would recompute the forward of a checkpoint.
+            _ = self.reached._raw_saved_tensors
         except RuntimeError:
             return True
         return False
@@ -156,6 +161,14 @@ class RecordedCall:
         self.slots = slots
         self.previous = previous
         self.forward_pass: ForwardPass | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no loss can follow the call: a backward pass freed its graph, or nothing in it is trained."""
+        if self.forward_pass is None:
+            return False
+        is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
+        return is_frozen or self.forward_pass.is_spent
 
 
 def _end_of_list() -> RecordedCall:
@@ -201,6 +214,10 @@ class Collector:
     def owner(self) -> nn.Module | None:
         """The model; None if it is gone, or not known."""
         return None if self._owner is None else self._owner()
+
+    @owner.setter
+    def owner(self, owner: nn.Module) -> None:
+        self._owner = weakref.ref(owner)
 
     def __reduce__(self) -> tuple[type["Collector"], tuple[()]]:
         return Collector, ()
@@ -290,9 +307,9 @@ class Collector:
             self._open = self._open[:-1]
 
     def _begin_pass(self) -> None:
-        """Begin a forward, and free the records of those that a backward pass has gone through."""
+        """Begin a forward, and free the records of those that no loss can follow."""
         self._forward_pass = ForwardPass()
-        self._keep_calls(lambda call: call.forward_pass is None or not call.forward_pass.is_spent)
+        self._keep_calls(lambda call: not call.is_over)
 
     def _drop_pass(self) -> None:
         """Drop the records of the forward under way: it failed."""
@@ -354,6 +371,11 @@ class Collector:
         self.newest = _end_of_list()
         return calls
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step has begun: a forward recorded, or a loss was taken."""
+        return self.newest.previous is not None or bool(self._taken) or self.saw_no_gradient
+
     def end_step(self) -> None:
         """Free the records that no loss took before an optimizer's step, and warn of it once."""
         is_left = self.newest.previous is not None
@@ -384,7 +406,8 @@ _COLLECTORS: weakref.WeakSet[Collector] = weakref.WeakSet()
 def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     warn_of_untrained_networks(optimizer, _COLLECTORS)
     for collector in list(_COLLECTORS):
-        collector.end_step()
+        if not is_of_another_model(optimizer, collector):
+            collector.end_step()
 
 
 register_optimizer_step_post_hook(_end_step)
@@ -449,6 +472,16 @@ def real_tokens(mask: AttentionMask | None, batch: int | None = None) -> Sides:
 def allowed_pairs(mask: Tensor) -> Tensor:
     """Return a mask of pairs, bool or added to the scores, as bool of its shape: True where a query may attend."""
     return mask > MASKED_BELOW if mask.is_floating_point() else mask.bool()
+
+
+def is_one_way(mask: AttentionMask) -> bool:
+    """Tell whether of two real tokens one attends to the other alone, as under a causal mask."""
+    if not isinstance(mask, Tensor) or mask.dim() != 4 or mask.shape[-1] != mask.shape[-2]:
+        return False
+    pairs = allowed_pairs(mask)
+    real = pairs.diagonal(dim1=-2, dim2=-1)
+    one_way = pairs & ~pairs.transpose(-2, -1)
+    return bool((one_way & real[..., :, None] & real[..., None, :]).any())
 
 
 def _diagonal(mask: Tensor) -> Tensor:

@@ -9,10 +9,11 @@ modelling file, which may cap scores or add sinks, with the mask that it takes.
 """
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ IMPLEMENTATIONS = {"sdpa": "alignattn_sdpa", EAGER: "alignattn_eager"}
 
 A name with "flash" in it would be taken for flash attention. Each needs a mask function of its name: without one the
 mask arrives as None, and padding is attended to, silently."""
+
+_EAGER_DEFAULT = re.compile(r"\.get_interface\(\s*[^,()]+,\s*(\w+),?\s*\)")
+"""How the forward of an attention module chooses its function."""
 
 _BASES = {ours: base for base, ours in IMPLEMENTATIONS.items()}
 
@@ -93,10 +97,23 @@ def own_functions(module: nn.Module) -> dict[str, AttentionFunction]:
         interface = getattr(home, "ALL_ATTENTION_FUNCTIONS", None)
         if interface is None:
             continue
-        eager = getattr(home, "eager_attention_forward", None)
+        eager = getattr(home, _name_of_eager(type(module)), None)  # type: ignore[arg-type]  # a class has a hash
         functions = {"sdpa": interface["sdpa"]}
         return functions if eager is None else functions | {EAGER: eager}
     return {}
+
+
+@functools.cache
+def _name_of_eager(of_class: Any) -> str:
+    """Return the name of the function that a class of attention modules attends with in eager mode.
+
+    A modelling file may hold several: that of a class is the one that its forward gives as the default.
+    """
+    try:
+        found = _EAGER_DEFAULT.search(getsource(of_class.forward))
+    except (OSError, TypeError):
+        found = None
+    return "eager_attention_forward" if found is None else found[1]
 
 
 def _homes(module: nn.Module) -> Iterator[Any]:
@@ -174,6 +191,7 @@ def routed(model: nn.Module) -> Iterator[None]:
     finally:
         for owner in entered:
             leave_route(owner)
+            forget_own_functions(owner)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from alignattn.patching.recording import (
     Collector,
     LayerRecord,
     RecordedCall,
+    is_one_way,
     mean_alignment,
     real_tokens,
 )
@@ -144,7 +145,13 @@ class LayerSlots(AttentionVariant):
 
     def __init__(self, layer: AttentionModule, state: Patch, index: int) -> None:
         keeps_score = getattr(layer.module, "own_score", None) is not None
-        super().__init__(state.config, layer.head_dim, layer.num_heads, keeps_score=keeps_score)
+        super().__init__(
+            state.config,
+            layer.head_dim,
+            layer.num_heads,
+            keeps_score=keeps_score,
+            has_one_query=layer.has_one_query,
+        )
         self.collector = state.collector
         self.config = state.config
         self.changes_function = state.config.changes_function
@@ -260,11 +267,16 @@ class LayerSlots(AttentionVariant):
         softcap: float | None,
         scale: float | None,
     ) -> None:
-        """Refuse a module whose own attention is more than what plain slots compute, as with sinks.
+        """Refuse a module that attends causally, or whose own attention is more than what plain slots compute.
 
         Raises:
             AlignAttnError: if so.
         """
+        if isinstance(mask, Tensor) and is_one_way(mask):
+            raise AlignAttnError(
+                f"{type(self.collector.owner).__name__} attends causally, and {self.config.describe_slots()} would let "
+                "tokens see later ones: slots are for bidirectional encoders"
+            )
         sizes = self.head_dim, self.num_heads
         expected, computed = (
             plain(False)[0],
@@ -352,7 +364,13 @@ class LayerSlots(AttentionVariant):
         if packing is not None:
             query, key = packing.padded(query), packing.padded(key)
             mask = packing.is_real
-        return RecordedCall(_as_batch(query), _as_batch(key), mask, self)
+        query, key = _as_batch(query), _as_batch(key)
+        if len(query) != len(key):
+            raise AlignAttnError(
+                f"an attention module of {type(self.collector.owner).__name__} projects {len(query)} rows of queries "
+                f"and {len(key)} of keys, which an alignment cannot pair"
+            )
+        return RecordedCall(query, key, mask, self)
 
 
 def _as_batch(projected: Tensor) -> Tensor:
@@ -372,7 +390,9 @@ def has_alignment(model: Any) -> bool:
 
 def aligned_patches(model: nn.Module) -> list[Patch]:
     """Return the patches with an alignment of a model and of its parts."""
-    return [state for state in model.modules() if isinstance(state, Patch) and state.alignments]
+    # A wrapper such as peft's shows the attributes of what it is around.
+    owners = [module for module in model.modules() if isinstance(module._modules.get(CHILD_NAME), Patch)]
+    return [state for state in map(patch_of, owners) if state.alignments]
 
 
 def patch_of(model: nn.Module) -> Patch:
@@ -384,6 +404,9 @@ def patch_of(model: nn.Module) -> Patch:
     state = getattr(model, CHILD_NAME, None)
     if not isinstance(state, Patch):
         raise AlignAttnError(f"this {type(model).__name__} is not patched: call alignattn.patch(model, …) first")
+    if state.collector.owner is None:
+        # A pickled collector does not hold its model.
+        state.collector.owner = next(part for part in model.modules() if part._modules.get(CHILD_NAME) is state)
     return state
 
 

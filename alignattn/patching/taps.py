@@ -131,6 +131,11 @@ class OutputTap:
         collector, around = self.tap.collector, self.tap.collector.around
         if around is None or around.module is not module or around.is_repeated:
             return output
+        if not isinstance(output, Tensor):
+            raise AlignAttnError(
+                f"a {type(module).__name__} in the place of the {self.tap.role} projection returns no single tensor, "
+                "so an alignment cannot read it"
+            )
         if not torch.is_grad_enabled() or self.tap.gradient_scope == "all":
             aligned = output
         elif not any(parameter.requires_grad for parameter in module.parameters()):

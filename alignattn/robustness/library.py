@@ -4,6 +4,7 @@ Importing textattack 0.3.11 as it is
 
 * needs flair, which cannot be installed beside transformers 5; the three recipes never call it. Where flair is absent,
   and only there, a stand-in has the names that are imported;
+* needs editdistance, which has no wheel for Python 3.13 and newer. Where it is absent, Levenshtein counts;
 * downloads NLTK data, and tries again at every import that found no network, unless a marker file in its cache says
   that it did. It is shown a temporary cache with that marker: in the user's own, it would keep TextAttack from ever
   downloading them for a program that needs them;
@@ -37,7 +38,7 @@ from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.support.errors import AlignAttnError, install_extra
 
 VERSION = "0.3.11"
-INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION} (`make attack` does both)"
+INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION}"
 
 CACHE_VARIABLE = "TA_CACHE_DIR"
 DEFAULT_CACHE = "~/.cache/textattack"
@@ -91,6 +92,8 @@ def _import_textattack() -> None:
         import_module(name)
     if find_spec("flair") is None:
         _add_flair_stand_in()
+    if find_spec("editdistance") is None:
+        _add_edit_distance()
     cache = _prepare_cache()
     with (
         _environment_kept(),
@@ -168,3 +171,9 @@ def _add_flair_stand_in() -> None:
         sys.modules[name] = module
         if "." in name:
             setattr(sys.modules["flair"], name.partition(".")[2], module)
+
+
+def _add_edit_distance() -> None:
+    module = module_from_spec(ModuleSpec("editdistance", None))
+    vars(module)["eval"] = import_module("Levenshtein").distance
+    sys.modules[module.__name__] = module

@@ -11,6 +11,7 @@ import torch
 from dense_alignments import DENSE
 from entmax import entmax_bisect
 from kernel_cases import ATTENTIONS, BY_ADASPLASH, CASES, COMPILED, WITHOUT_GRADIENT, attended, in_one_graph, results
+from needs import GPU, needs_gpu
 from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_apart import environment_of_triton
@@ -173,8 +174,6 @@ def assert_is_dense(found, case):
 
 
 def test_sparse_attention_is_adasplashs(interpreted):
-    if "adasplash/attended" not in interpreted:
-        pytest.skip("needs AdaSplash")
     for key in ("attended", "query", "key", "value"):
         found, expected = interpreted[f"{BY_ADASPLASH}/{key}"], interpreted[f"adasplash/{key}"]
         torch.testing.assert_close(found, expected, **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}")
@@ -188,7 +187,7 @@ def test_dropout_drops_its_share(interpreted):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_gpu
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("asked_for")
 def test_on_a_gpu(name, capsys):
@@ -208,7 +207,7 @@ def test_on_a_gpu(name, capsys):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_gpu
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.usefixtures("asked_for")
 def test_sparse_attention_on_a_gpu(name, capsys):
@@ -219,7 +218,7 @@ def test_sparse_attention_on_a_gpu(name, capsys):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_gpu
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.usefixtures("asked_for")
 def test_on_a_gpu_code_is_made_of_what_is_around_the_kernels(name):
@@ -229,26 +228,26 @@ def test_on_a_gpu_code_is_made_of_what_is_around_the_kernels(name):
     if reasons := choice.obstacles():
         # What a kernel takes of every GPU alike is asserted by the tests above.
         assert all("shared memory" in reason for reason in reasons.values()), reasons
-        pytest.skip(str(reasons))
+        pytest.skip(f"{GPU} that takes all kernels: {reasons}")
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}")
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_gpu
 @pytest.mark.parametrize("name", [*CASES, *ATTENTIONS])
 @pytest.mark.usefixtures("asked_for")
 def test_on_a_gpu_a_step_is_the_same_each_time_to_the_last_bit(name):
     case, measure = (CASES[name], results) if name in CASES else (ATTENTIONS[name], attended)
     expected = measure(case, device="cuda")
     if reasons := choice.obstacles():
-        pytest.skip(str(reasons))
+        pytest.skip(f"{GPU} that takes all kernels: {reasons}")
     for key, value in measure(case, device="cuda").items():
         assert torch.equal(value, expected[key]), key
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@needs_gpu
 @pytest.mark.parametrize("normalizer", ["sparsemax", "entmax15", "entmax"])
 @pytest.mark.usefixtures("asked_for")
 def test_on_a_gpu_a_query_that_is_no_number_attends_to_none(normalizer):
@@ -272,9 +271,8 @@ with FakeTensorMode():
 """
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there, and launches")
 def test_where_triton_launches_none_pytorch_computes_and_a_line_says_why():
-    environment = environment_of_triton(TRITON_INTERPRET="0")
+    environment = environment_of_triton(TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
     done = subprocess.run([sys.executable, "-c", LAUNCHING_ON_NO_GPU], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "PyTorch's operations do: Triton launches none here: " in done.stderr
@@ -387,11 +385,9 @@ class TestWhereNoneFits:
 def test_precision_is_pytorchs_whichever_way_it_was_set(setting, expected):
     if setting.startswith("high"):
         torch.set_float32_matmul_precision(setting)
-    elif hasattr(torch.backends, "fp32_precision"):
+    else:
         # As transformers does for --tf32; the older getter raises an error from then on.
         torch.backends.fp32_precision = setting
-    else:
-        pytest.skip("needs torch 2.9")
     assert choice.precision() == expected
 
 

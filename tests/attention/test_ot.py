@@ -4,8 +4,10 @@ import math
 import warnings
 from collections.abc import Callable
 
+import ot as pot
 import pytest
 import torch
+from needs import needs_gpu
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -39,7 +41,6 @@ def cost_matrix(query: Tensor, key: Tensor, cost: str) -> Tensor:
 
 def pot_plan(costs: Tensor, epsilon: float) -> Tensor:
     """The converged plan of one head `[n, m]` between uniform distributions; raises where POT does not converge."""
-    pot = pytest.importorskip("ot", reason="needs POT, of the extra 'test'")
     of_rows, of_columns = (costs.new_full((size,), 1 / size) for size in costs.shape)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Sinkhorn did not converge")
@@ -70,7 +71,6 @@ def test_loss_is_the_cost_of_pots_plan(cost: str, epsilon: float) -> None:
 
 @pytest.mark.parametrize(("cost", "epsilon"), [("cosine", 0.01), ("squared_euclidean", 0.1)])
 def test_small_epsilon_gives_nearly_the_cheapest_plan(cost: str, epsilon: float) -> None:
-    pot = pytest.importorskip("ot", reason="needs POT, of the extra 'test'")
     query, key = features(batch=1)
     loss, diagnostics = OTAlignment(HEAD_DIM, cost=cost, epsilon=epsilon, iterations=CONVERGED).with_diagnostics(
         query, key
@@ -265,7 +265,7 @@ def test_compiles_without_a_graph_break(cost: str) -> None:
     torch.testing.assert_close(gradients(loss, query, key), gradients(expected, query, key))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("cost", COSTS)
 def test_cuda_gives_the_loss_of_the_cpu_without_waiting(cost: str) -> None:
     query, key = features()

@@ -1,6 +1,7 @@
 """The alignments without an adversary, of the tokens of a batch: moments, energy distance, sliced Wasserstein."""
 
 import numpy as np
+import ot
 import pytest
 import scipy.linalg
 import scipy.spatial
@@ -13,8 +14,6 @@ from alignattn.attention.alignment.moments import SHRINKAGE
 from alignattn.attention.alignment.pooled import Clouds
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.support.errors import AlignAttnError
-
-ot = pytest.importorskip("ot", reason="needs POT, of the extra 'test'")
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 4
 REAL_TOKENS = (6, 4, 3)

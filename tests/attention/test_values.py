@@ -1,16 +1,34 @@
 """The value slot and the pooling against loops written from the equations."""
 
+import math
+
 import pytest
 import torch
 
 import alignattn
 from alignattn.attention.choices import VALUES
-from alignattn.attention.pooling import AttentionPooling
+from alignattn.attention.pooling import AttentionPooling, FeaturePooling
+from alignattn.models.lstm_dme import MetaEmbedding
+from alignattn.models.lstm_writer import StepAttention
+from alignattn.models.memn2n import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.support.errors import AlignAttnError
+
+ONE_QUERY = {
+    "a text": AttentionPooling,
+    "a text by features": FeaturePooling,
+    "embeddings": lambda size: MetaEmbedding(5, 7, size=size),
+    "a story": lambda size: MemoryHop(SentenceTable(MemN2NConfig(embedding_dim=size))),
+    "a decoder, step by step": StepAttention,
+}
+"""Modules that attend by one query a call, of a size."""
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 5, 4
 INTERACTING = ("interaction", "sum", "qvi")
 REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], dtype=torch.bool)
+
+
+POOLED = {"identity": 0, "interaction": DIM**2, "sum": DIM**2, "qvi": DIM**2 + 2 * DIM}
+"""How many parameters a value has that meets one query: W, and the gate's u of eq. 5."""
 
 
 def tensors(dtype=torch.float64):
@@ -28,7 +46,7 @@ def value_of(name, **options):
 
 
 def one_value(name, module, head, queries, value):
-    """g(Q, v) of one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10."""
+    """g(Q, v) of one value `[d]` and the real queries `[n, d]`, eqs. 7 to 10: self-attention's."""
     if name == "identity":
         return value
     weights = torch.softmax(queries @ value / DIM**0.5, dim=0)
@@ -41,6 +59,27 @@ def one_value(name, module, head, queries, value):
     mixed = module.mix[head, 0] * interacted + module.mix[head, 1] * value
     beta = torch.sigmoid(module.gate[head] @ mixed)
     return (beta * value + (1 - beta) * interacted) / module.divisor
+
+
+def pooled_text(name, parameters, query, scores, tokens):
+    """What one query q gathers of tokens, eqs. 4 to 6, in Python's floats: Σ_i α_i (β_i v_i + (1 - β_i) q ∗ W v_i)."""
+    size, exponentials = len(query), [math.exp(score) for score in scores]
+    result = [0.0] * size
+    for exponential, token in zip(exponentials, tokens, strict=True):
+        found = token
+        if name != "identity":
+            row = parameters["weight"]
+            met = [query[k] * sum(row[k][j] * token[j] for j in range(size)) for k in range(size)]
+            beta = {"interaction": 0.0}.get(name)
+            if name == "qvi":
+                u = parameters["gate"]
+                logit = sum(u[k] * met[k] for k in range(size)) + sum(u[size + k] * token[k] for k in range(size))
+                beta = 1 / (1 + math.exp(-logit))
+            both = zip(met, token, strict=True)
+            found = [m + t if beta is None else beta * t + (1 - beta) * m for m, t in both]
+        for k in range(size):
+            result[k] += exponential / sum(exponentials) * found[k]
+    return result
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -99,6 +138,11 @@ class TestPooling:
     def test_against_the_equations(self, name):
         model = pooling(name, value_options={"init": "paper"} if name in ("sum", "qvi") else {})
         module, value = model["pooling"], model["pooling"].alignattn.value_slot
+        assert sum(parameter.numel() for parameter in value.parameters()) == POOLED[name]
+        with torch.no_grad():
+            for parameter in value.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        parameters = {key: parameter[0].tolist() for key, parameter in value.double().named_parameters()}
         tokens = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
         with alignattn.collect(model) as seen:
             pooled = module(tokens, REAL)
@@ -107,12 +151,26 @@ class TestPooling:
         for b in range(BATCH):
             real, query = tokens[b, REAL[b]], module.pooling_query
             scores = torch.stack([query @ torch.tanh(module.key_projection(token)) for token in real])
-            alpha = torch.softmax(scores, dim=0)
-            values = [one_value(name, value.double(), 0, query[None], token) for token in real]
-            torch.testing.assert_close(pooled[b], sum(a * v for a, v in zip(alpha, values, strict=True)))
+            expected = pooled_text(name, parameters, query.tolist(), scores.tolist(), real.tolist())
+            torch.testing.assert_close(pooled[b], torch.tensor(expected, dtype=torch.float64))
             torch.testing.assert_close(module(tokens, REAL)[b], pooled[b])
-            torch.testing.assert_close(weights[b, REAL[b]], alpha)
+            torch.testing.assert_close(weights[b, REAL[b]], torch.softmax(scores, dim=0))
             assert (weights[b, ~REAL[b]] == 0).all()
+
+    @pytest.mark.parametrize("make", ONE_QUERY.values(), ids=ONE_QUERY)
+    def test_the_gate_of_one_query_has_two_weights_for_each_feature_of_a_value(self, make):
+        model = alignattn.attach(torch.nn.ModuleDict({"one": make(300)}), value="qvi", alignment=None)
+        parameters = dict(model["one"].alignattn.value_slot.named_parameters())
+        parameters.pop("weight")
+        assert sum(parameter.numel() for parameter in parameters.values()) == 600
+
+    def test_pretrained_init_is_the_identity_and_alive(self):
+        model, tokens = pooling("qvi"), torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64)
+        pooled, plain = model["pooling"](tokens, REAL), pooling()["pooling"](tokens, REAL)
+        torch.testing.assert_close(pooled, plain, rtol=1e-4, atol=1e-4)
+        pooled.square().sum().backward()
+        assert model["pooling"].alignattn.value_slot.weight.grad.norm() > 0.1
+        assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
     @pytest.mark.parametrize(
         "fields", [{}, {"value": "qvi"}, {"score": "additive"}, {"normalizer": "entmax15"}], ids=str

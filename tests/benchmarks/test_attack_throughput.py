@@ -9,7 +9,8 @@ import attack_throughput
 import pytest
 import torch
 from conftest import SPECIAL
-from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, enlarge_weights, needs_files, needs_textattack
+from needs import needs_files
+from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, enlarge_weights
 from throughput_report import PairedAttack, TimedAttack, summarise_throughput, throughput_table
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -19,7 +20,6 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.records import AttackRecord
 from alignattn.support.errors import AlignAttnError
 
-NEEDS = [needs_textattack, needs_files(RESOURCES)]
 MAX_LENGTH = 300
 EXAMPLES = 2
 TEXTATTACKS_BATCH = 32
@@ -74,7 +74,7 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.usefixtures("letters")
 class TestCommand:
-    pytestmark = NEEDS
+    pytestmark = needs_files(RESOURCES)
 
     def test_both_wrappers_attack_the_same_rows_with_what_the_attack_command_finds(
         self, options, tmp_path, capsys

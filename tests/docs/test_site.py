@@ -10,8 +10,6 @@ from documentation import ROOT
 from alignattn.commands import COMMANDS, get_command
 from alignattn.support.options import options_of
 
-pytest.importorskip("mkdocs", reason="needs the extra 'docs'")
-pytest.importorskip("latex2mathml", reason="needs the extra 'docs'")
 PATH = ROOT / "scripts" / "site_pages.py"
 
 

@@ -6,6 +6,7 @@ from autocast import assert_near_under_autocast
 from graphs import CLASSES, NODES, WIDTH, write_graph
 from torch import nn
 from torch.nn import functional as F
+from torch_geometric import nn as layers
 
 import alignattn
 from alignattn.attention.alignment import OTAlignment
@@ -44,7 +45,6 @@ def logits_of(model, inputs):
 @pytest.mark.parametrize("output_heads", [1, 3])
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
 def test_it_is_what_torch_geometric_computes(name, output_heads, inputs, graph):
-    layers = pytest.importorskip("torch_geometric.nn", reason="needs the extra [graph], torch-geometric")
     model = make_model(name, num_output_heads=output_heads)
     layer_class = layers.GATConv if name == "gat" else layers.GATv2Conv
     theirs = [layer_class(WIDTH, 4, heads=2), layer_class(8, CLASSES, heads=output_heads, concat=False)]

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from conftest import SHARED
+from needs import SHARED, needs_files
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -235,7 +235,7 @@ def test_npz_files_of_another_layout_are_refused(tmp_path, arrays):
         read_embeddings(path, {"cat"})
 
 
-@pytest.mark.skipif(not SHARED_VECTORS.is_file(), reason=f"{SHARED_VECTORS} is absent")
+@needs_files(SHARED_VECTORS)
 def test_real_vectors_tell_related_words_from_others():
     vectors = read_embeddings(SHARED_VECTORS, {"king", "queen", "tuesday"}).vectors
 

@@ -3,18 +3,17 @@
 import copy
 import json
 
+import peft
 import pytest
 import torch
 from conftest import tiny_batch, tiny_model
+from peft.peft_model import get_model_status
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.patching import LOADING_HINT, alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import load_checkpoint
 from alignattn.support.errors import AlignAttnError
-
-peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
-from peft.peft_model import get_model_status  # noqa: E402
 
 PRESETS = ("aa-ct", "sparsemax", "aa-ct+qvi")
 ORDERS = ("patched first", "adapted first")
@@ -47,6 +46,19 @@ def adapted(base, preset, config, order=ORDERS[0]):
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn_like(parameter)
     return model.eval()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_alignment_leaves_the_config_that_peft_was_given(base, tmp_path, order):
+    # peft's own tests look for the very object, which a user may change later.
+    config = ADAPTERS["lora"]()
+    model = adapted(base, "aa-ct", config, order)
+    assert model.peft_config["default"] is config
+    model.save_pretrained(tmp_path / "adapter")
+    fresh = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), "aa-ct")
+    loaded = peft.PeftModel.from_pretrained(fresh, tmp_path / "adapter", config=config)
+    assert loaded.peft_config["default"] is config
+    assert config.inference_mode
 
 
 def logits_of(model):

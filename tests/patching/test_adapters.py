@@ -5,6 +5,7 @@ import gc
 import weakref
 
 import accelerate
+import peft
 import pytest
 import torch
 from conftest import ALIGNED, DRAWN, FAMILIES, WITHOUT_NETWORKS, crossed, tiny_batch, tiny_model
@@ -17,8 +18,6 @@ import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.support.errors import AlignAttnError
-
-peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
 
 ORDERS = ("patched first", "adapted first")
 TARGETS = {

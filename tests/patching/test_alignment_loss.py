@@ -120,6 +120,33 @@ def test_a_loop_without_it_keeps_nothing():
     assert query() is None
 
 
+@pytest.mark.parametrize("other", [nn.Linear(2, 2), None], ids=["plain", "aligned"])
+def test_the_step_of_another_models_optimizer_leaves_the_records(other, recwarn):
+    model = patched()
+    other = patched() if other is None else other
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    of_other = torch.optim.SGD(other.parameters(), lr=0.0)
+    model(**tiny_batch())
+    expected = alignattn.alignment_loss(model)
+    model(**tiny_batch())
+    of_other.step()
+    torch.testing.assert_close(alignattn.alignment_loss(model), expected)
+    assert not recwarn.list
+    model(**tiny_batch())
+    with pytest.warns(UserWarning, match=r"alignattn\.alignment_loss"):
+        optimizer.step()
+
+
+def test_the_step_of_an_optimizer_of_a_head_alone_keeps_nothing():
+    model = patched()
+    head = nn.Linear(model.config.num_labels, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(2):
+        head(model(**tiny_batch()).logits.detach()).sum().backward()
+        optimizer.step()
+    assert not patch_of(model).collector.take()
+
+
 @pytest.mark.parametrize("consumes_first", [True, False])
 def test_recomputed_forwards_record_nothing(consumes_first):
     model = patched()

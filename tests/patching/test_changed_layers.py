@@ -2,6 +2,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from conftest import tiny_batch, tiny_model
@@ -152,7 +153,6 @@ def test_what_could_not_be_loaded_is_refused_at_saving(change, said, tmp_path):
 
 
 def test_an_adapter_of_a_model_with_layers_that_its_base_lacks_is_refused(tmp_path):
-    peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
     model = patched()
     keep(model, 0, 1)
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"]))

@@ -3,6 +3,7 @@
 On the CPU what is compiled is the generic path, the one that a GPU runs.
 """
 
+import peft
 import pytest
 import torch
 from conftest import ALIGNED, DRAWN, chosen, tiny_batch, tiny_model
@@ -113,7 +114,6 @@ def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
 
 def adapted(order, **options):
     """A model of one layer with LoRA of every projection."""
-    peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
     sizes = {"num_hidden_layers": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = tiny_model("bert", **sizes, use_cache=False)
     config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["query", "key", "value"], **options)

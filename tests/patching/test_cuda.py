@@ -3,10 +3,11 @@
 import pytest
 import torch
 from conftest import ALIGNED, DRAWN, tiny_batch, tiny_model
+from needs import needs_gpu
 
 import alignattn
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+pytestmark = [pytest.mark.cuda, needs_gpu]
 
 STEADY = [name for name in ALIGNED if name not in DRAWN]
 

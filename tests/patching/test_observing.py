@@ -258,6 +258,34 @@ def test_a_loss_may_follow_a_backward_pass_that_keeps_its_graph():
     assert alignattn.alignment_loss(model) > 0
 
 
+def test_a_graph_that_is_kept_under_checkpointing_records_each_forward_once():
+    model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model(**tiny_batch()).logits.sum().backward(retain_graph=True)
+    model(**tiny_batch())
+    calls = patch_of(model).collector.take()
+    assert len(calls) == 2 * len({id(call.slots) for call in calls})
+
+
+def test_passes_over_a_frozen_encoder_keep_the_records_of_one():
+    """As of a Fisher information of the head, or a probe that accumulates gradients."""
+    model = alignattn.patch(tiny_model("bert"), "aa-moments").train()
+    model.bert.requires_grad_(False)
+    for _ in range(3):
+        model(**tiny_batch()).logits.sum().backward()
+    calls = patch_of(model).collector.take()
+    assert len(calls) == len({id(call.slots) for call in calls})
+
+
+def test_a_frozen_encoder_may_train_the_networks_of_a_basis_in_several_forwards():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct", gradient_scope="basis").train()
+    model.bert.requires_grad_(False)
+    for seed in range(2):
+        model(**tiny_batch(seed=seed))
+    calls = patch_of(model).collector.take()
+    assert len(calls) == 2 * len({id(call.slots) for call in calls})
+
+
 @pytest.mark.parametrize("attention", ["aa-ct", "entmax15"])
 def test_weights_on_the_meta_device_are_checked_at_the_first_forward(attention):
     with torch.device("meta"):

@@ -1,4 +1,5 @@
 import copy
+import io
 import warnings
 
 import pytest
@@ -91,6 +92,60 @@ def test_unpatch_keeps_what_became_of_the_config():
     assert (model.config.vocab_size, model.config.id2label[2]) == (60, "maybe")
     assert not hasattr(model.config, "alignattn")
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_unpatch_keeps_the_attention_implementation_that_was_set_after_the_patch():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    model.set_attn_implementation("eager")
+    alignattn.unpatch(model)
+    assert {module.config._attn_implementation for module in model.modules() if hasattr(module, "config")} == {"eager"}
+
+
+def test_a_pickled_model_is_collected_and_aligned():
+    model, stored = alignattn.patch(tiny_model("bert"), "aa-ct"), io.BytesIO()
+    torch.save(model, stored)
+    stored.seek(0)
+    twin = torch.load(stored, weights_only=False)
+    with alignattn.collect(twin.eval()) as seen:
+        twin(**tiny_batch())
+    assert len(seen.layers) == twin.config.num_hidden_layers
+    twin.train()(**tiny_batch())
+    assert alignattn.alignment_loss(twin) > 0
+    assert patch_of(twin).collector.owner is twin
+
+
+def tiny_siglip():
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+    text = sizes | {"vocab_size": 50, "max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 2}
+    vision = sizes | {"image_size": 16, "patch_size": 8}
+    torch.manual_seed(0)
+    return transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision))
+
+
+@pytest.mark.parametrize("attention", ["aa-ct", "entmax15"])
+def test_unpatch_gives_the_parts_of_a_composite_their_configs_back(attention):
+    model = tiny_siglip()
+    before = [(module, module.config) for module in model.modules() if hasattr(module, "config")]
+    alignattn.unpatch(alignattn.patch(model, attention))
+    assert all(module.config is config for module, config in before)
+    alignattn.patch(model, attention)
+    model.config.projection_dim = 7
+    alignattn.unpatch(model)
+    assert model.config.projection_dim == 7
+    assert model.text_model.config is model.config.text_config
+
+
+@pytest.mark.parametrize("make", [tiny_siglip, lambda: tiny_model("bert")])
+def test_a_patch_runs_four_forwards_at_most(make):
+    model, calls = make(), []
+
+    def note(module, *_):
+        calls.append(module)
+
+    handle = model.base_model.register_forward_pre_hook(note)
+    alignattn.patch(model, "aa-ct")
+    handle.remove()
+    assert 2 <= len(calls) <= 4
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -382,6 +437,13 @@ class TestRefusals:
             with pytest.raises(AlignAttnError, match="causally"):
                 alignattn.patch(model, "aa-ct")
 
+    def test_attention_that_adds_less_than_rounding_is_no_causal_attention(self):
+        model = tiny_model("bert")
+        with torch.no_grad():
+            for layer in model.base_model.encoder.layer:
+                layer.attention.output.dense.weight.mul_(1e-12)
+        assert alignattn.is_patched(alignattn.patch(model, "aa-ct"))
+
     def test_unsupported_attention_implementation(self):
         model = tiny_model("bert")
         model.set_attn_implementation("flex_attention")
@@ -470,3 +532,19 @@ class TestPartOfAModel:
         loaded = alignattn.from_pretrained(tmp_path, transformers.AutoModelForSequenceClassification)
         assert not alignattn.is_patched(loaded)
         assert "that it holds are not used (such as bert.encoder.layer.0.attention.self.alignattn." in caplog.text
+
+
+def test_unpatch_takes_the_slots_of_a_copy_that_an_adapter_trains():
+    peft = pytest.importorskip("peft")
+    model = alignattn.patch(tiny_model("bert"), "aa-ct")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["dense"], modules_to_save=["self"]))
+    alignattn.unpatch(adapted)
+    assert not any(isinstance(module, LayerSlots) for module in adapted.modules())
+
+
+def test_collecting_leaves_no_attribute_behind():
+    model = alignattn.patch(tiny_model("bert"), "aa-ct").eval()
+    before = [list(vars(module)) for module in model.modules()]
+    with alignattn.collect(model):
+        model(**tiny_batch())
+    assert [list(vars(module)) for module in model.modules()] == before

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import datasets
+import peft
 import pytest
 import torch
 import transformers
@@ -155,7 +156,6 @@ def test_saving_draws_nothing(tmp_path):
 
 
 def test_an_adapter_of_a_model_of_another_function(saved, tmp_path):
-    peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
     model = alignattn.from_pretrained(saved["sparsemax"], AutoModelForSequenceClassification)
     model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
     model.save_pretrained(tmp_path)

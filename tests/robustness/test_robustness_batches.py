@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import tiny_model
-from robustness_helpers import (
-    NLTK_DATA,
-    needs_files,
-    needs_textattack,
-    random_masked_language_model,
-    random_texts,
-    watch_inputs,
-)
+from needs import needs_files
+from robustness_helpers import NLTK_DATA, random_masked_language_model, random_texts, watch_inputs
 from transformers import AutoTokenizer
 
 from alignattn.robustness.batches import CPU_TOKENS, GPU_ROWS, ModelInputs, rows_at_once
@@ -87,7 +81,6 @@ def _masked_language_model(folder: Path, **options: Any) -> Any:
     )
 
 
-@needs_textattack
 @needs_files(NLTK_DATA)
 def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Path) -> None:
     text = load_textattack(NLTK_DATA).shared.AttackedText("the cat sees the dog " * 8)
@@ -100,7 +93,6 @@ def test_the_masked_language_model_is_batched_by_the_device(tiny_checkpoint: Pat
     assert all(len(words) == 5 for words in together)
 
 
-@needs_textattack
 @needs_files(NLTK_DATA)
 @pytest.mark.parametrize("size", [3, 128, 1000])
 @pytest.mark.parametrize("levels", [2, 10_000])

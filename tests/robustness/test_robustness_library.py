@@ -10,11 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import nltk
 import pytest
 from conftest import ROOT
+from needs import needs_files
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from robustness_helpers import NLTK_DATA, needs_files, needs_textattack
+from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness import library
 from alignattn.robustness.nltk_data import prepare_nltk
@@ -179,7 +181,6 @@ def clean_import(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads(done.stdout), "folder": str(folder), "said": done.stderr}
 
 
-@needs_textattack
 @needs_nltk_data
 class TestAnImport:
     def test_keeps_the_homes_of_other_libraries(self, clean_import: dict[str, Any]) -> None:
@@ -203,12 +204,10 @@ class TestAnImport:
     def test_reads_no_marshalled_cache_from_the_common_temporary_folder(self, clean_import: dict[str, Any]) -> None:
         assert clean_import["jieba_cache"] == clean_import["textattack_cache"]
 
-    @pytest.mark.skipif(library.find_spec("flair") is not None, reason="flair is installed")
     def test_has_a_stand_in_for_flair_where_flair_is_absent(self, clean_import: dict[str, Any]) -> None:
         assert clean_import["flair"] is None
 
 
-@needs_textattack
 @needs_nltk_data
 def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import: dict[str, Any]) -> None:
     stock = run(STOCK_IMPORT, TA_CACHE_DIR=clean_import["textattack_cache"], NLTK_DATA=str(NLTK_DATA))
@@ -216,7 +215,6 @@ def test_a_stock_textattack_still_downloads_its_data_afterwards(clean_import: di
     assert "stopwords" in stock.stdout.split()
 
 
-@needs_textattack
 @needs_nltk_data
 def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp_path: Path) -> None:
     done = run(TEXT_OF_NO_LANGUAGE, str(tmp_path / "results.csv"), TA_CACHE_DIR=str(tmp_path / "textattack"))
@@ -225,7 +223,6 @@ def test_a_text_of_no_language_is_recorded_where_textattacks_csv_logger_dies(tmp
     assert "LangDetectException" in done.stderr
 
 
-@needs_textattack
 @needs_nltk_data
 def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_path: Path) -> None:
     package = tmp_path / "flair"
@@ -241,7 +238,6 @@ def test_a_flair_that_is_there_is_used_and_the_extra_is_all_that_is_needed(tmp_p
     assert json.loads(done.stdout)["flair"] == str(package / "__init__.py")
 
 
-@pytest.mark.skipif(library.find_spec("flair") is not None, reason="flair is installed")
 def test_the_stand_in_can_be_imported_but_not_used() -> None:
     done = run(STAND_IN_USED)
     assert done.returncode == 1
@@ -261,7 +257,7 @@ def test_without_textattack_one_line_says_how_to_install_it(
 
 def test_the_install_line_is_that_of_the_documentation_for_a_clone() -> None:
     page = (ROOT / "docs" / "robustness.md").read_text()
-    commands = library.INSTALL[library.INSTALL.index("pip install") : library.INSTALL.index(" (`make attack`")]
+    commands = library.INSTALL[library.INSTALL.index("pip install") :]
     assert [command for command in commands.split(" && ") if f"`{command}`" not in page] == []
 
 
@@ -274,10 +270,10 @@ def test_every_package_of_the_project_is_pinned_at_a_version_that_it_allows() ->
     # A CUDA build of torch pins its own Triton, which no constraint may contradict.
     needed = [need for need in needed if need.name != "triton"]
     assert {canonicalize_name(need.name) for need in needed} <= pinned.keys()
+    assert pinned["textattack"] == library.VERSION
     assert [str(need) for need in needed if pinned[canonicalize_name(need.name)] not in need.specifier] == []
 
 
-@needs_textattack
 @pytest.mark.parametrize("door", [library.check_textattack, library.load_textattack])
 def test_another_version_of_textattack_is_refused(door: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "version", lambda name: "0.3.10")
@@ -285,7 +281,6 @@ def test_another_version_of_textattack_is_refused(door: Callable[[], Any], monke
         door()
 
 
-@needs_textattack
 def test_a_check_imports_nothing() -> None:
     done = run(
         "import sys; from alignattn.robustness.library import check_textattack; check_textattack(); "
@@ -294,7 +289,6 @@ def test_a_check_imports_nothing() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@needs_textattack
 @needs_nltk_data
 def test_without_a_package_of_textattack_it_is_named() -> None:
     block = "import sys; sys.modules['nltk'] = None\n"
@@ -302,6 +296,15 @@ def test_without_a_package_of_textattack_it_is_named() -> None:
     done = run(block + code)
     assert done.returncode == 1
     assert "TextAttack needs the package 'nltk'" in done.stderr.splitlines()[-1]
+
+
+def test_edit_distances_are_counted_where_editdistance_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "editdistance", None)
+    library._add_edit_distance()
+    import editdistance
+
+    pairs = [("kitten", "sitting"), ("", "abc"), ("same", "same"), ("ab", "ba")]
+    assert [editdistance.eval(*pair) for pair in pairs] == [3, 3, 0, 2]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +318,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 def test_nltk_data_are_taken_from_the_folder_or_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    nltk = pytest.importorskip("nltk", reason="needs the extra 'attack' (make attack)")
     monkeypatch.setattr(nltk.data, "path", [])
     asked: list[str] = []
     unreachable = nltk.downloader.Downloader(f"http://127.0.0.1:{CLOSED_PORT}/index.xml").download

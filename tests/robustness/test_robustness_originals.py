@@ -15,14 +15,15 @@ from urllib.error import URLError
 
 import pytest
 from conftest import ROOT
-from robustness_helpers import NEIGHBORS, SST2, BagOfWords, skip_module_without
+from needs import skip_without
+from robustness_helpers import NEIGHBORS, SST2, BagOfWords
 
 from alignattn.robustness import originals
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.resources import Resources
 from alignattn.support.errors import AlignAttnError
 
-skip_module_without(NEIGHBORS, SST2)
+skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]
 
 

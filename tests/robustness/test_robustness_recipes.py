@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, skip_module_without, watch_inputs
+from needs import skip_without
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, watch_inputs
 
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.support.errors import AlignAttnError
 
-skip_module_without(NEIGHBORS, SST2)
+skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]
 
 SENTENCES = [

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints, skip_module_without
+from needs import skip_without
+from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints
 from safetensors.torch import load_file, save_file
 
 from alignattn.robustness.recipes import RECIPES, build_attack
@@ -18,7 +19,7 @@ from alignattn.robustness.record_files import read_header
 from alignattn.robustness.resources import Resources, named_model
 from alignattn.support.errors import AlignAttnError
 
-skip_module_without(NEIGHBORS, SST2)
+skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]
 
 

@@ -75,9 +75,7 @@ def test_a_header_without_records_stands_in_nobodys_way(
 def test_two_processes_do_not_write_the_same_records(whole: AttackRun, tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "toy.jsonl"
     attack = toy_attack(tiny_checkpoint)
-    program = (
-        "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); time.sleep(60)"
-    )
+    program = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(); sys.stdin.read()"
     lock = str(tmp_path / ".toy.jsonl.lock")
     with subprocess.Popen(
         [sys.executable, "-uc", program, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE

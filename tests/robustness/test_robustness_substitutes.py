@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from robustness_helpers import NEIGHBORS, NLTK_DATA, skip_module_without, watch_inputs
+from needs import skip_without
+from robustness_helpers import NEIGHBORS, NLTK_DATA, watch_inputs
 
 from alignattn.robustness.resources import Resources
 from alignattn.support.errors import AlignAttnError
 
-skip_module_without(NEIGHBORS, NLTK_DATA)
+skip_without(NEIGHBORS, NLTK_DATA)
 pytest_plugins = ["robustness_fixtures"]
 
 GAP = 0.2

@@ -1,38 +1,70 @@
-"""The Universal Sentence Encoder's way into an attack, with a tiny model in its place in tensorflow_hub's cache."""
+"""The Universal Sentence Encoder's way into an attack, with a tiny model in its place.
+
+In `make test` a stand-in of tensorflow_hub loads it; in `make use` the package itself, from its cache.
+"""
 
 import hashlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from robustness_helpers import NLTK_DATA, skip_module_without
+from needs import skip_without
+from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.resources import Resources
 
-skip_module_without(NLTK_DATA)
-pytest.importorskip("tensorflow_hub", reason="needs the extra 'use'", exc_type=ImportError)
-tf = pytest.importorskip("tensorflow", reason="needs the extra 'use'")
+skip_without(NLTK_DATA)
 
 URL = "https://tfhub.dev/google/universal-sentence-encoder/3"
 DIMENSION = 512
 BUCKETS = 100
 
+Encoder = Callable[[list[str]], torch.Tensor]
+"""The mean of fixed random vectors of a text's words, for several texts."""
 
-class HashedWords(tf.Module):
-    """The mean of fixed random vectors of a text's words."""
 
-    def __init__(self) -> None:
-        self.vectors = tf.Variable(tf.random.stateless_normal([BUCKETS, DIMENSION], seed=[0, 0]))
+@pytest.fixture(params=["stand-in", pytest.param("tensorflow", marks=pytest.mark.use)])
+def encoder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encoder:
+    """What tensorflow_hub loads from the encoder's address."""
+    if request.param == "tensorflow":
+        return saved_by_tensorflow(tmp_path, monkeypatch)
+    vectors = torch.randn(BUCKETS, DIMENSION)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def __call__(self, texts: Any) -> Any:
-        words = tf.strings.to_hash_bucket_fast(tf.strings.split(texts), BUCKETS)
-        return tf.reduce_mean(tf.gather(self.vectors, words), axis=1)
+    def encode(texts: list[str]) -> torch.Tensor:
+        return torch.stack(
+            [vectors[[crc32(word.encode()) % BUCKETS for word in text.split()]].mean(0) for text in texts]
+        )
+
+    # A tensor of PyTorch has a method `numpy`, as TensorFlow's have.
+    monkeypatch.setitem(sys.modules, "tensorflow_hub", SimpleNamespace(load={URL: encode}.__getitem__))
+    return encode
+
+
+def saved_by_tensorflow(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Encoder:
+    import tensorflow as tf
+
+    class HashedWords(tf.Module):
+        def __init__(self) -> None:
+            self.vectors = tf.Variable(tf.random.stateless_normal([BUCKETS, DIMENSION], seed=[0, 0]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def __call__(self, texts: Any) -> Any:
+            words = tf.strings.to_hash_bucket_fast(tf.strings.split(texts), BUCKETS)
+            return tf.reduce_mean(tf.gather(self.vectors, words), axis=1)
+
+    model = HashedWords()
+    tf.saved_model.save(model, str(cache / hashlib.sha1(URL.encode()).hexdigest()))
+    monkeypatch.setenv("TFHUB_CACHE_DIR", str(cache))
+    return lambda texts: torch.from_numpy(model(texts).numpy())
 
 
 class NeverMoved:
@@ -42,12 +74,7 @@ class NeverMoved:
         return torch.tensor([[0.2, 0.8]]).double().repeat(len(texts), 1)
 
 
-def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = HashedWords()
-    tf.saved_model.save(model, str(tmp_path / hashlib.sha1(URL.encode()).hexdigest()))
-    monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path))
+def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(encoder: Encoder, tmp_path: Path) -> None:
     neighbors = tmp_path / "neighbors.parquet"
     pq.write_table(pa.table({"word": ["movie", "great"], "neighbors": [["film"], ["grand"]]}), neighbors)
     load_textattack(NLTK_DATA)
@@ -56,7 +83,7 @@ def test_what_tensorflow_hub_holds_judges_the_sentences_of_an_attack(
     )
     (similarity,) = attack.constraints
     texts = ["a great movie", "a great film", "a great movie"]
-    assert torch.equal(similarity.encode(texts), torch.from_numpy(model(texts).numpy()))
+    assert torch.equal(similarity.encode(texts), encoder(texts))
     assert similarity.encode(texts).shape == (3, DIMENSION)
     result = attack.attack("a great movie ever", 1)
     assert type(result).__name__ == "FailedAttackResult"

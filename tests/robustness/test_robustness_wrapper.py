@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import WORDS, tiny_model
+from needs import needs_gpu
 from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -47,10 +48,7 @@ def test_dynamic_padding_changes_no_score(wrapped: TaskModelWrapper) -> None:
     torch.testing.assert_close(wrapped(texts).float(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
-)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 def test_half_precision_is_for_a_gpu_and_near_single_precision(tiny_checkpoint: Path, device: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
     texts = random_texts(23)

@@ -57,7 +57,6 @@ def test_outputs_follow_the_names_of_their_classes(tiny_checkpoint: Path, tmp_pa
 
 
 def test_tags_of_a_crf_follow_their_names(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torchcrf")
     names = {"a": ["O", "B-X", "I-X"], "b": ["I-X", "O", "B-X"]}
     for name, order in names.items():
         feature = datasets.List(datasets.ClassLabel(names=order))

@@ -13,14 +13,14 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SHARED
+from needs import SHARED, needs_files
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, Sources, Task, TextClassification
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows
 
 SHARED_DATA = SHARED / "data"
-needs_shared_data = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"needs the real data of {SHARED_DATA}")
+needs_shared_data = needs_files(SHARED_DATA)
 
 # Train and evaluation rows by shared/data/README.md.
 COUNTS = {

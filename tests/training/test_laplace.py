@@ -1,7 +1,8 @@
-"""Last-layer Laplace against dense matrices in float64, and against laplace-torch where that is installed."""
+"""Last-layer Laplace against dense matrices in float64, and against laplace-torch."""
 
 import math
 
+import laplace
 import numpy as np
 import pytest
 import torch
@@ -70,7 +71,6 @@ def test_far_rows_are_less_certain_than_near_ones(head):
 
 def laplace_torch(head, features, precision):
     """The posterior of laplace-torch, in float64: Kronecker factors of each parameter by itself."""
-    laplace = pytest.importorskip("laplace", reason="needs laplace-torch, which pulls in ten packages")
     data = torch.utils.data.TensorDataset(features, torch.zeros(len(features), dtype=torch.long))
     loader = torch.utils.data.DataLoader(data, batch_size=len(features))
     posterior = laplace.Laplace(

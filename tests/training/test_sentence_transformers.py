@@ -4,18 +4,17 @@ from dataclasses import dataclass
 
 import datasets
 import pytest
+import sentence_transformers as st
 import torch
 from conftest import WORDS
 from documentation import python_block
+from sentence_transformers import cross_encoder
+from sentence_transformers.sentence_transformer import losses
 from torch import nn
 
 import alignattn
 from alignattn.patching import alignment_parameters, patch_of
 from alignattn.support.errors import AlignAttnError
-
-st = pytest.importorskip("sentence_transformers")
-from sentence_transformers import cross_encoder  # noqa: E402
-from sentence_transformers.sentence_transformer import losses  # noqa: E402
 
 WEIGHT = 0.3
 SCALE = 20.0

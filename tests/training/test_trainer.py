@@ -2,6 +2,7 @@ import math
 import signal
 import warnings
 
+import optuna
 import pytest
 import torch
 import transformers
@@ -221,7 +222,6 @@ def test_a_model_is_made_and_patched_by_model_init(variant, tmp_path):
 
 
 def test_a_search_of_hyperparameters_patches_each_model(tmp_path):
-    optuna = pytest.importorskip("optuna")
     optuna.logging.disable_default_handler()
     weights = [0.0, 0.7]
 

@@ -2,6 +2,7 @@
 
 import warnings
 
+import peft
 import pytest
 import torch
 from conftest import tiny_batch, tiny_model
@@ -89,7 +90,6 @@ class TestItIsSaid:
             trainer.train()
 
     def test_of_adapters_alone(self, variant):
-        peft = pytest.importorskip("peft")
         model = peft.get_peft_model(encoder(variant), peft.LoraConfig(target_modules=["query", "key"]))
         assert len(warned(model.train(), torch.optim.AdamW(named(model, lambda name: "lora" in name)))) == 1
 
@@ -126,7 +126,6 @@ class TestNothingIsSaid:
         assert not warned(encoder("aa-gan"), optimizer)
 
     def test_of_adapters(self):
-        peft = pytest.importorskip("peft")
         model = peft.get_peft_model(encoder("aa-gan"), peft.LoraConfig(target_modules=["query", "key"]))
         trained = [own for own in model.parameters() if own.requires_grad]
         assert not warned(model.train(), torch.optim.AdamW(trained))

@@ -149,9 +149,9 @@ class _Network(nn.Sequential):
 
 
 class Discriminator(_Network):
-    """Highway layer, then two linear layers with a leaky ReLU between (Zhang et al. 2021, appendix B).
+    """Highway layer, then two linear layers with a leaky ReLU between (Zhang et al. 2021, section 2.3.1).
 
-    With one output it is the GAN's discriminator, with several the conditional transport's critic.
+    With one output it is the GAN's discriminator, with several the conditional transport's critic (section 2.3.3).
 
     Args:
         head_dim: size of the features `[l, rows, head_dim]`.
@@ -170,7 +170,7 @@ class Discriminator(_Network):
 
 
 class Navigator(_Network):
-    """Two linear layers with a leaky ReLU between: the feature map of the transport's conditional plan."""
+    """Two linear layers with a leaky ReLU between: the feature map of the conditional plan (section 2.3.3)."""
 
     def __init__(self, head_dim: int, hidden_dim: int, output_dim: int, num_layers: int = 1) -> None:
         super().__init__(

@@ -21,11 +21,11 @@ EPSILON = 0.01
 class OTAlignment(Alignment):
     """The cost <C, π> of the plan π that moves the queries to the keys at the least <C, π> + ε Σ π log π.
 
-    Eq. 3 with the sign of the entropy mended. Both marginals are uniform over the real tokens. The gradient goes
-    through C with the plan held fixed; by the envelope theorem that is the gradient of <C, π> + ε Σ π log π at
-    its minimum. Both costs are a dot product up to terms of one token, so forward needs only π k and πᵀ q of
-    the plan, and nothing of n × n is kept for backward; on a GPU `kernels.sinkhorn` has nothing of n × n in memory at
-    all, where it is asked for.
+    Eq. 3 with the plan of section 2.3.2, where the sign of the entropy is mended. Both marginals are uniform over the
+    real tokens. The gradient goes through C with the plan held fixed; by the envelope theorem that is the gradient of
+    <C, π> + ε Σ π log π at its minimum. Both costs are a dot product up to terms of one token, so forward needs only
+    π k and πᵀ q of the plan, and nothing of n × n is kept for backward; on a GPU `kernels.sinkhorn` has nothing of
+    n × n in memory at all, where it is asked for.
 
     Diagnostics: `marginal_error`, the L1 distance of the plan's row sums from the uniform distribution plus that
     of its column sums, mean over samples and heads; 0 at convergence, at most 4.

@@ -65,7 +65,6 @@ class DemoRow:
         name: of the run.
         accuracy: by evaluation split, a fraction.
         calibration_error: expected calibration error by split, a fraction.
-        seconds_per_step: of training.
         distance: between queries and keys over their spread, before and after training, and what it is between two
             halves of one cloud.
     """
@@ -73,7 +72,6 @@ class DemoRow:
     name: str
     accuracy: Sequence[float]
     calibration_error: Sequence[float]
-    seconds_per_step: float
     distance: tuple[float, float, float]
 
 
@@ -157,15 +155,12 @@ def _summarise(
 ) -> DemoRow:
     predictions = pq.read_table(folder / PREDICTIONS_FILE).to_pandas()
     by_split = [predictions[predictions["split"] == split] for split in sentences.splits]
-    steps = result.training["step"]
-    assert steps is not None
     return DemoRow(
         name=name,
         accuracy=[(rows["prediction"] == rows["label"]).mean() for rows in by_split],
         calibration_error=[
             expected_calibration_error(np.stack(rows["probabilities"]), rows["label"]) for rows in by_split
         ],
-        seconds_per_step=result.train_runtime / steps,
         distance=distance,
     )
 
@@ -176,13 +171,12 @@ def _table(rows: Sequence[DemoRow], sentences: Sentences) -> str:
         "attention",
         *(f"accuracy {domain}" for domain in sentences.domains),
         *(f"ECE {domain}" for domain in sentences.domains),
-        *("distance before", "after", "floor", "ms a step"),
+        *("distance before", "after", "floor"),
     )
     body = [
         (
             row.name,
             *(f"{PERCENT * value:.1f}" for value in (*row.accuracy, *row.calibration_error, *row.distance)),
-            f"{1000 * row.seconds_per_step:.1f}",
         )
         for row in rows
     ]

@@ -72,6 +72,7 @@ class StepAttention(nn.Module):
     """
 
     num_heads = 1
+    has_one_query = True
 
     def __init__(self, size: int) -> None:
         super().__init__()

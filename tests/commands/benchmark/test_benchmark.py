@@ -167,16 +167,18 @@ def test_what_a_run_left_that_did_not_end_is_measured_anew(
         ("--shapes 1x65", "65 tokens are more than the 64"),
         ("--model no/where", "cannot load the model 'no/where': there is no such folder here, and: "),
         ("--colour red", "--colour"),
-        pytest.param(
-            "--device cuda",
-            "PyTorch sees no CUDA GPU here",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
-        ),
+        ("--device cuda", "PyTorch sees no CUDA GPU here"),
     ],
 )
 def test_a_mistake_is_one_line(
-    words: str, message: str, model_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str,
+    message: str,
+    model_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folder = tmp_path / "out"
     command = ["benchmark", "--model", model_folder, "--output_dir", str(folder), *words.split()]
     assert run_command(command) == USER_ERROR_EXIT_CODE

@@ -7,7 +7,7 @@ import networkx
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import SHARED
+from needs import SHARED, skip_without
 
 from alignattn.cli import main
 from alignattn.commands.demo import DemoOptions
@@ -90,8 +90,7 @@ def test_documentation_gives_whole_sentences_half_of_which_follow():
 def test_real_sentences_are_a_task_like_any_other(sentences, labels, tmp_path):
     given = {}
     if sentences == "questions":
-        if not SHARED.is_dir():
-            pytest.skip(f"needs the data sets in {SHARED}")
+        skip_without(SHARED / "data")
         given = {"data_dir": str(SHARED / "data")}
     options = DemoOptions(train_rows=30, validation_rows=10, **given)
     source = sentences_of(options)

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, SHARED, WORDS
+from conftest import ROOT, WORDS
+from needs import SHARED, skip_without
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from alignattn.calibration import apply_temperature, expected_calibration_error, fit_temperature, log_probabilities
@@ -341,8 +342,7 @@ def test_the_shifts_beside_the_papers(pair: str, settings: Options, tmp_path: Pa
 class TestPublishedTraining:
     def test_table(self) -> None:
         published = SHARED / "paper_tables.yaml"
-        if not published.is_file():
-            pytest.skip(f"needs the published settings in {published}")
+        skip_without(published)
         table = yaml.safe_load(published.read_text())["aa_table2"]["training"]
         names = {"batch_size": "per_device_train_batch_size", "epochs": "num_train_epochs"}
         expected = {

@@ -217,8 +217,6 @@ OF_CHARACTERS = ("transformer-crf", "cnn-transformer-crf")
     ],
 )
 def test_shipped_configs_of_models_from_nothing_have_the_published_sizes(config, model):
-    if model in OF_CHARACTERS:
-        pytest.importorskip("torchcrf", reason="needs the extra [crf], pytorch-crf")
     parsed = COMMAND.parse(
         ["--config", str(ROOT / "configs" / f"{config}.yaml"), "--model", model, "--output_dir", "x"]
     )
@@ -464,7 +462,7 @@ class TestBadInput:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_checkpoint / name, folder)
         assert run(options, model=str(folder)) == 2
-        assert "no attention that a patch can reach" in one_line(capsys)
+        assert "under names that alignattn knows" in one_line(capsys)
 
     def test_equal_names_of_other_data_are_another_run(self, options, rows_file, tmp_path, monkeypatch, capsys):
         lines = Path(rows_file).read_text().splitlines(keepends=True)

@@ -15,8 +15,6 @@ from alignattn.cli import main
 from alignattn.patching import patch_of
 from alignattn.runs.hub import stage
 
-peft = pytest.importorskip("peft", reason="needs the extra 'peft'")
-
 
 def probabilities(model, folder, rows):
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -154,7 +154,6 @@ main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir"
 
 
 def test_a_cluster_gives_what_one_process_gives(run, parts, tmp_path, capsys):
-    pytest.importorskip("ray", reason="needs Ray (the extra 'ray')")
     long = pa.table({name: ["the cat " * 30] for name in (*TASK.text_columns, "note")})
     pq.write_table(long, parts / "long.parquet")
     cut = "7.7 % of the rows are cut at --max_length 32; "

@@ -29,7 +29,6 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.ray_cluster import gpu_or_core
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
-TIMEOUT_SECONDS = 900
 FEW_BYTES = 4096
 
 
@@ -136,7 +135,6 @@ def test_what_is_finished_is_not_run_again(measured, words, copy, capsys):
 
 
 def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
     code, _, error = finish(start([*words, "--launcher", "ray", "--processes", "1"], tmp_path / "results"))
     assert code == 0, error
     assert frame(tmp_path / "results").equals(frame(measured[0]))
@@ -144,16 +142,13 @@ def test_ray_fills_the_table_with_the_same_numbers(measured, words, tmp_path):
 
 def test_runs_that_take_a_share_of_a_gpu_run_on_it_at_once(tmp_path, monkeypatch):
     """On a cluster that says it has one: each waits for the other, and sees what Ray shows it."""
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
     folders = [tmp_path / name for name in "ab"]
 
     def run(folder, environment):
         (folder / "started").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all((other / "started").exists() for other in folders):
-            assert time.monotonic() < deadline
             time.sleep(0.05)
         return 0
 
@@ -200,9 +195,7 @@ def test_a_table_that_was_killed_goes_on_where_it_was(measured, words, tmp_path)
     results = tmp_path / "results"
     first, second = folders_of(words, results)
     process = start(words, results, leads=True)
-    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (second.path / "log.txt").exists():
-        assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)

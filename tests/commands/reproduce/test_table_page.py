@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from measured_table import CELLS, NASTY, measured_table
+from needs import BROWSER
+from selenium import webdriver
 
 from alignattn.commands.reproduce.page import to_html
 from alignattn.support.files import write_text
-
-webdriver = pytest.importorskip("selenium.webdriver")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -24,7 +24,7 @@ FLAGS = (
 WIDE, NARROW, HEIGHT = 1280, 390, 900
 
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or CHROMEDRIVER is None, reason="no chromium with its chromedriver is on the PATH"
+    CHROMIUM is None or CHROMEDRIVER is None, reason=f"{BROWSER}: chromium with its chromedriver on the PATH"
 )
 
 

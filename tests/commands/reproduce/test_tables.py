@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SHARED
+from needs import SHARED, skip_without
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
@@ -33,8 +33,7 @@ def published_numbers(name, rows=slice(None)):
 
 @pytest.fixture(scope="module")
 def paper():
-    if not PAPER.is_file():
-        pytest.skip(f"needs the published numbers in {PAPER}")
+    skip_without(PAPER)
     return yaml.safe_load(PAPER.read_text())
 
 

@@ -8,16 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from robustness_helpers import (
-    NEIGHBORS,
-    NLTK_DATA,
-    RESOURCES,
-    WEIGHTS,
-    drop_last_line,
-    needs_files,
-    needs_textattack,
-    sentence_rows,
-)
+from needs import needs_files
+from robustness_helpers import NEIGHBORS, NLTK_DATA, RESOURCES, WEIGHTS, drop_last_line, sentence_rows
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.cli import main
@@ -29,7 +21,7 @@ from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import named_model
 from alignattn.robustness.wrapper import wrap_model
 
-pytestmark = [needs_textattack, needs_files(RESOURCES)]
+pytestmark = needs_files(RESOURCES)
 pytest_plugins = ["robustness_fixtures"]
 
 
@@ -213,14 +205,11 @@ def test_runs_of_one_name_get_longer_ones(run_folder, tmp_path) -> None:
             "--seed 99999999999999999999",
             "--seed 99999999999999999999 must be a number of 64 bits, at least 0 and at most 4294967295",
         ),
-        pytest.param(
-            "--half_precision",
-            "--half_precision is for CUDA",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA GPU is here"),
-        ),
+        ("--half_precision", "--half_precision is for CUDA"),
     ],
 )
-def test_mistakes_are_one_line(changes, message, words, tmp_path, capsys) -> None:
+def test_mistakes_are_one_line(changes, message, words, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main([*words, *changes.split(), "--output_dir", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.glob("out/*/*.jsonl"))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from torchmetrics.functional.text import squad
 
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.squad_metric import (
@@ -80,7 +81,6 @@ def random_texts(generator: np.random.Generator, size: int, least: int = 1) -> l
 
 
 def test_version_1_against_torchmetrics() -> None:
-    squad = pytest.importorskip("torchmetrics.functional.text").squad
     generator = np.random.default_rng(0)
     # Without texts that normalise to nothing, of which torchmetrics takes version 2.0's view.
     answers = [text for text in random_texts(generator, 300) if normalize_answer(text)]

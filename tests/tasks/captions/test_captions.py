@@ -167,7 +167,6 @@ def test_what_cannot_be_is_one_line(task_file, tmp_path, capsys):
 
 
 def test_easy_vqa_has_a_caption_of_each_picture_that_its_questions_tell_all_of():
-    pytest.importorskip("easy_vqa", reason="needs the extra [vqa], easy-vqa")
     task = TASKS["easyvqacaptions"]
     counts = {}
     for split in ("train", "test"):

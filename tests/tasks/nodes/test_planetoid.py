@@ -47,7 +47,6 @@ def write_raw(folder):
 
 
 def test_raw_files_become_the_graph(tmp_path):
-    pytest.importorskip("torch_geometric")
     features, labels, edges = write_raw(tmp_path / "planetoid" / "Cora" / "raw")
     path = planetoid_file(get_task("cora"), str(tmp_path))
     graph = read_graph(path)
@@ -68,7 +67,6 @@ def test_raw_files_become_the_graph(tmp_path):
 
 
 def test_raw_files_that_cannot_be_read_are_told_in_one_line(tmp_path):
-    pytest.importorskip("torch_geometric")
     write_raw(tmp_path / "planetoid" / "Cora" / "raw")
     (tmp_path / "planetoid" / "Cora" / "raw" / "ind.cora.graph").write_bytes(b"torn")
     with pytest.raises(AlignAttnError, match=r"cannot load Cora by torch-geometric: .*give --data_dir DIR") as raised:

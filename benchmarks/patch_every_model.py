@@ -1,0 +1,149 @@
+"""A pytest plugin that patches every model of transformers that a test builds or loads.
+
+    PYTHONPATH=benchmarks ALIGNATTN_PATCH=aa-ct pytest -p patch_every_model --outcomes patched.txt TESTS
+
+It runs the test suites of the libraries that alignattn stands on: transformers, peft and sentence-transformers. What a
+test does with a plain model must go on with a patched one. `ALIGNATTN_PATCH` names the attention, as for
+`alignattn.patch`; with `none` nothing is patched, which is the run to compare with. Models that alignattn refuses stay
+plain. The end of the report counts both.
+
+`--outcomes` names a file that receives a line a test, in order of their names: two runs are compared by `diff`.
+"""
+
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+import alignattn
+
+VARIABLE, DEFAULT, NOTHING = "ALIGNATTN_PATCH", "aa-ct", "none"
+MAX_REASONS = 20
+"""Of refusals that are printed, the most frequent first."""
+
+ATTENTION = os.environ.get(VARIABLE, DEFAULT)
+
+
+class EveryModel:
+    """Patches a model when the outermost constructor or `from_pretrained` of its class returns.
+
+    Attributes:
+        patched: how many models of each class.
+        refused: how many for each class and reason.
+        outcomes: of the tests that ran, by name.
+    """
+
+    def __init__(self) -> None:
+        self.patched: Counter[str] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self.outcomes: dict[str, str] = {}
+        self._under_way: list[weakref.ref[Any]] = []
+        self._num_loading = 0
+
+    def wrap(self) -> None:
+        """Wrap what builds and loads models."""
+        PreTrainedModel.__init__ = self._beginning(PreTrainedModel.__init__)  # type: ignore[method-assign]
+        PreTrainedModel.post_init = self._ending(PreTrainedModel.post_init)  # type: ignore[method-assign]
+        load = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
+        PreTrainedModel.from_pretrained = classmethod(self._loading(load))  # type: ignore[assignment, method-assign]
+
+    def _beginning(self, build: Callable[..., None]) -> Callable[..., None]:
+        @wraps(build)
+        def begin(model: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+            build(model, *args, **kwargs)
+            self._under_way.append(weakref.ref(model))
+
+        return begin
+
+    def _ending(self, finish: Callable[..., None]) -> Callable[..., None]:
+        @wraps(finish)
+        def end(model: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+            finish(model, *args, **kwargs)
+            around = [other for ref in self._under_way if (other := ref()) is not None]
+            position = next((index for index, other in enumerate(around) if other is model), len(around))
+            self._under_way = [weakref.ref(other) for other in around[:position]]
+            if not self._under_way and not self._num_loading:
+                self._patch(model)
+
+        return end
+
+    def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(load)
+        def from_pretrained(of_class: type[PreTrainedModel], *args: Any, **kwargs: Any) -> Any:
+            self._num_loading += 1
+            try:
+                loaded = load(of_class, *args, **kwargs)
+            finally:
+                self._num_loading -= 1
+            if not self._under_way and not self._num_loading:
+                self._patch(loaded[0] if isinstance(loaded, tuple) else loaded)
+            return loaded
+
+        return from_pretrained
+
+    def _patch(self, model: PreTrainedModel) -> None:
+        """Patch a model, and leave the random numbers as they are."""
+        if any(alignattn.is_patched(module) for module in model.modules()):
+            return
+        name = type(model).__name__
+        try:
+            with torch.random.fork_rng():
+                alignattn.patch(model, ATTENTION)
+        except alignattn.AlignAttnError as error:
+            self.refused[name, str(error)] += 1
+        else:
+            self.patched[name] += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Forget constructors that failed in the test before."""
+        self._under_way.clear()
+        self._num_loading = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how a test ended: the worst of its setup, call and teardown."""
+        # Subtests report under the name of their test.
+        if self.outcomes.get(report.nodeid) != "failed" and (report.when == "call" or not report.passed):
+            self.outcomes[report.nodeid] = report.outcome
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was patched and what was refused."""
+        yield f"{self.patched.total()} models patched with {ATTENTION!r}: {_counts(self.patched)}"
+        yield f"{self.refused.total()} refused"
+        for (name, reason), number in self.refused.most_common(MAX_REASONS):
+            yield f"  {number} {name}: {reason}"
+
+
+def _counts(numbers: Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in numbers.most_common()) or "none"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names the file of outcomes."""
+    parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test to FILE, a line a test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to patch."""
+    every_model = EveryModel()
+    config.pluginmanager.register(every_model, "every_model")
+    if ATTENTION != NOTHING:
+        every_model.wrap()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the counts, and write the outcomes."""
+    every_model: Any = config.pluginmanager.get_plugin("every_model")
+    terminalreporter.section("alignattn")
+    for line in every_model.lines():
+        terminalreporter.line(line)
+    path = config.getoption("outcomes")
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{outcome} {name}\n" for name, outcome in sorted(every_model.outcomes.items()))
