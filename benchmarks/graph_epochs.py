@@ -24,7 +24,7 @@ from torch_geometric.nn import GATConv
 import alignattn
 from alignattn.attention.config import PLAIN_ATTENTION, AttentionConfig
 from alignattn.models import traits_of
-from alignattn.models.gat import GatConfig, GatForNodeClassification
+from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.graph import Graph, read_graph
 
 SEED = 42

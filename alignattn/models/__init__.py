@@ -196,7 +196,7 @@ MODELS = Registry(
         # Adam is AdamW without decay. Ours are the numbers of epochs (theirs 140 and 75, stopped early), da's clipping
         # by norm (theirs clips each number at 5) and esim's schedule (theirs halves the rate when a score stalls).
         "da": ModelEntry(
-            ".decomposable_attention:DecomposableAttentionForSequenceClassification",
+            ".sentence_pairs:DecomposableAttentionForSequenceClassification",
             "Decomposable Attention (Parikh et al. 2016)",
             "parikh2016decomposable",
             traits=_sentence_pair_traits(
@@ -205,7 +205,7 @@ MODELS = Registry(
             ),
         ),
         "esim": ModelEntry(
-            ".esim:EsimForSequenceClassification",
+            ".sentence_pairs:EsimForSequenceClassification",
             "ESIM, the enhanced sequential inference model (Chen et al. 2017)",
             "chen2017enhanced",
             traits=_sentence_pair_traits(
@@ -215,7 +215,7 @@ MODELS = Registry(
         ),
         # Ours, as of the classifiers of single texts.
         "co-attention": ModelEntry(
-            ".parallel_co_attention:CoAttentionForSequenceClassification",
+            ".sentence_pairs:CoAttentionForSequenceClassification",
             "two texts, each weighed by the other (parallel co-attention of Lu et al. 2016)",
             "lu2016hierarchical",
             traits=_sentence_pair_traits(
@@ -225,13 +225,13 @@ MODELS = Registry(
             ),
         ),
         "gat": ModelEntry(
-            ".gat:GatForNodeClassification",
+            ".graphs:GatForNodeClassification",
             "a graph attention network (Veličković et al. 2018)",
             "velickovic2018graph",
             traits=_graph_traits("gat"),
         ),
         "gatv2": ModelEntry(
-            ".gatv2:Gatv2ForNodeClassification",
+            ".graphs:Gatv2ForNodeClassification",
             "GATv2, a graph attention network (Brody et al. 2022)",
             "brody2022attentive",
             traits=_graph_traits("gatv2"),
@@ -239,7 +239,7 @@ MODELS = Registry(
         # Adam and the rate of Yu et al. 2019 (their code's base; 13 epochs on VQA-v2), with a linear decay where theirs
         # steps down twice.
         "mcan": ModelEntry(
-            ".mcan:McanForVisualQuestionAnswering",
+            ".vqa:McanForVisualQuestionAnswering",
             "MCAN, a deep modular co-attention network (Yu et al. 2019)",
             "yu2019deep",
             traits=Traits(
@@ -253,68 +253,68 @@ MODELS = Registry(
             ),
         ),
         "cnn": ModelEntry(
-            ".cnn:CnnForSequenceClassification",
+            ".text_classifiers:CnnForSequenceClassification",
             "filters over words, and the maximum of each (Kim 2014)",
             "kim2014convolutional",
             traits=_text_traits(),
         ),
         "cnn-att": ModelEntry(
-            ".cnn_att:CnnAttForSequenceClassification",
+            ".text_classifiers:CnnAttForSequenceClassification",
             "filters over words, pooled by a learned query (CNN-Att of Wu et al. 2020)",
             "wu2020improving",
             traits=_text_traits(OF_POOLING),
         ),
         "lstm": ModelEntry(
-            ".lstm:LstmForSequenceClassification",
+            ".text_classifiers:LstmForSequenceClassification",
             "both directions of an LSTM (Hochreiter & Schmidhuber 1997)",
             "hochreiter1997long",
             traits=_text_traits(),
         ),
         "lstm-att": ModelEntry(
-            ".lstm_att:LstmAttForSequenceClassification",
+            ".text_classifiers:LstmAttForSequenceClassification",
             "both directions of an LSTM, pooled by a learned query (LSTM-Att of Wu et al. 2020)",
             "wu2020improving",
             traits=_text_traits(OF_POOLING),
         ),
         "lstm-multidim": ModelEntry(
-            ".lstm_multidim:LstmMultidimForSequenceClassification",
+            ".text_classifiers:LstmMultidimForSequenceClassification",
             "both directions of an LSTM, each feature pooled by weights of its own (Shen et al. 2018)",
             "shen2018disan",
             traits=_text_traits(OF_POOLING),
         ),
         "lstm-dme": ModelEntry(
-            ".lstm_dme:LstmDmeForSequenceClassification",
+            ".text_classifiers:LstmDmeForSequenceClassification",
             "an LSTM over dynamic meta-embeddings: a word's vector and spelling, weighed (Kiela et al. 2018)",
             "kiela2018dynamic",
             traits=_text_traits(OF_POOLING),
         ),
         "han": ModelEntry(
-            ".han:HanForSequenceClassification",
+            ".text_classifiers:HanForSequenceClassification",
             "a hierarchical attention network, of words and of sentences (Yang et al. 2016)",
             "yang2016hierarchical",
             traits=_text_traits(OF_POOLING),
         ),
         "transformer": ModelEntry(
-            ".transformer:TransformerForSequenceClassification",
+            ".text_classifiers:TransformerForSequenceClassification",
             "a Transformer's encoder from nothing (Vaswani et al. 2017)",
             "vaswani2017attention",
             traits=_text_traits(ALL_SLOTS),
         ),
         "seq2seq-lstm": ModelEntry(
-            ".seq2seq_lstm:Seq2SeqLstm",
+            ".sequence.seq2seq_lstm:Seq2SeqLstm",
             "an LSTM that writes, and attends to what another read (Luong et al. 2015)",
             "luong2015effective",
             traits=_writing_traits(STEP_BY_STEP),
         ),
         "seq2seq-transformer": ModelEntry(
-            ".seq2seq_transformer:Seq2SeqTransformer",
+            ".sequence.seq2seq_transformer:Seq2SeqTransformer",
             "a Transformer's encoder and decoder from nothing (Vaswani et al. 2017)",
             "vaswani2017attention",
             traits=_writing_traits(CAUSAL),
         ),
         # Theirs is SGD with an annealed rate over 100 epochs of batches of 32 (§4.2): Adam takes fewer.
         "memn2n": ModelEntry(
-            ".memn2n:MemN2NForSequenceClassification",
+            ".memory:MemN2NForSequenceClassification",
             "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
             "sukhbaatar2015end",
             traits=Traits(
@@ -334,19 +334,19 @@ MODELS = Registry(
             ),
         ),
         "transformer-crf": ModelEntry(
-            ".transformer_crf:TransformerCrfForTokenClassification",
+            ".taggers.transformer_crf:TransformerCrfForTokenClassification",
             "a Transformer's encoder from nothing, and a CRF over tags (Transformer-CRF of Wu et al. 2020)",
             "lafferty2001conditional",
             traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
         ),
         "cnn-transformer-crf": ModelEntry(
-            ".cnn_transformer_crf:CnnTransformerCrfForTokenClassification",
+            ".taggers.transformer_crf:CnnTransformerCrfForTokenClassification",
             "the same over filters of neighbouring words (CNN-Transformer-CRF of Wu et al. 2020)",
             "lafferty2001conditional",
             traits=_text_traits(ALL_SLOTS, (TokenClassification,), epochs=10),
         ),
         "captioner": ModelEntry(
-            ".captioner:Captioner",
+            ".sequence.captioner:Captioner",
             "an LSTM that writes, and attends to the cells of a picture (Xu et al. 2015)",
             "xu2015show",
             traits=_writing_traits(STEP_BY_STEP, ImageToText),

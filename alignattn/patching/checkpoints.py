@@ -28,9 +28,9 @@ from transformers.utils.hub import cached_file
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import saved_class
-from alignattn.models.crf import CRF_FIELD, tagger_with_crf
 from alignattn.models.names import CHOICES, HUB_ID
 from alignattn.models.packaged import model_source
+from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
 from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES

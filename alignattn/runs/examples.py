@@ -15,7 +15,7 @@ from alignattn.support.errors import AlignAttnError
 from alignattn.support.parquet import read_parquet
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.sequences.task import ERROR_RATE, EXACT
-from alignattn.tasks.tags.entities import SCORES, tag_counts
+from alignattn.tasks.tags.entities import SCORES, score_parts
 from alignattn.tasks.task import MetricName
 
 NO_ANSWER_COLUMN = "no_answer_score"
@@ -105,9 +105,9 @@ def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
 def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:
     if metric not in SCORES:
         return None
-    counts = map(tag_counts, predictions["prediction"].to_pylist(), predictions["label"].to_pylist())
-    numerators, denominators = zip(*(one.parts(metric) for one in counts), strict=True)
-    return ExampleScores(predictions["row"].to_numpy(), ratio_of_sums, (np.array(numerators), np.array(denominators)))
+    tags = zip(predictions["prediction"].to_pylist(), predictions["label"].to_pylist(), strict=True)
+    parts = np.array([score_parts(metric, found, gold) for found, gold in tags])
+    return ExampleScores(predictions["row"].to_numpy(), ratio_of_sums, (parts[:, 0], parts[:, 1]))
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:

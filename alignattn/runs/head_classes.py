@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from alignattn.models.crf import LinearChainCrf
+from alignattn.models.taggers.crf import LinearChainCrf
 from alignattn.support.errors import AlignAttnError, listing
 from alignattn.tasks.labels import spelling_key
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.models.co_attention import WORDS, Sides
 from alignattn.models.lengths import most_tokens
+from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
 from alignattn.plots import TokenMapPanel

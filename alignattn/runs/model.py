@@ -12,9 +12,9 @@ from transformers import AutoModel
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import BuiltModel, Material, checked_fields, saved_class
-from alignattn.models.crf import CRF_FIELD
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
+from alignattn.models.taggers.crf import CRF_FIELD
 from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
 from alignattn.patching.adapter_files import adapter_fields
 from alignattn.patching.checkpoints import (

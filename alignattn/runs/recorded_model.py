@@ -11,7 +11,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.models import MODEL_TYPE_PREFIX, traits_of
 from alignattn.models.build import saved_class
-from alignattn.models.co_attention import WORDS, Sides
+from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from alignattn.attention.basis import Moments, balancing_basis
 from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
-from alignattn.models.co_attention import REGIONS
+from alignattn.models.vqa import REGIONS
 from alignattn.plots import PointPanel
 from alignattn.runs.heads import HeadView
 

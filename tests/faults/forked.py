@@ -153,7 +153,7 @@ class Workplace:
             "reproduce": ["reproduce", str(self.folder / "own.yaml"), "--num_seeds", "1", "--output_dir", str(out)],
             "demo": [
                 *("demo", "--model", at["model"], "--train_rows", "16", "--validation_rows", "8"),
-                *("--sentences", "generated", "--num_train_epochs", "1", "--output_dir", str(out)),
+                *("--num_train_epochs", "1", "--output_dir", str(out)),
             ],
         }
         return lines[name]

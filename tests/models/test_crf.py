@@ -14,7 +14,7 @@ from transformers import AutoModelForTokenClassification
 import alignattn
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import Material
-from alignattn.models.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
+from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
 from alignattn.models.word_model import WordModel
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.tags.collator import TagCollator

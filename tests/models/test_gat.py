@@ -13,7 +13,7 @@ from alignattn.attention.alignment import OTAlignment
 from alignattn.attention.choices import OF_EDGES
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
-from alignattn.models.gat import GATLayer
+from alignattn.models.graphs import GATLayer
 from alignattn.patching import patch_of
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.nodes.graph import read_graph

@@ -8,7 +8,7 @@ import alignattn
 from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models.build import build_model
-from alignattn.models.mcan import McanForVisualQuestionAnswering
+from alignattn.models.vqa import McanForVisualQuestionAnswering
 from alignattn.patching import patch_of
 from alignattn.support.errors import AlignAttnError
 

@@ -16,8 +16,8 @@ from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.models.build import Material
-from alignattn.models.memn2n import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
-from alignattn.models.sentence_pair import split_pair
+from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
+from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task

@@ -14,10 +14,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.commands.demo.data import GENRE, generate
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
 from alignattn.models.build import build_word_model, saved_class
-from alignattn.models.sentence_pair import masked_softmax, split_pair
+from alignattn.models.layers import masked_softmax
+from alignattn.models.sentence_pairs import split_pair
 
 PAIRS = [
     ("a man sees the red bird", "a bird"),
@@ -305,13 +305,20 @@ def test_dropout_acts_in_training_alone(name):
 LEARNING_RATES = {"da": 0.02, "esim": 4e-3, "co-attention": 4e-3}
 
 
+def pair_that_shares(count, rng):
+    """Two texts of random words: of the second one's two words `count` are in the first."""
+    words = [f"word{number}" for number in rng.choice(100, 8, replace=False)]
+    return " ".join(words[:6]), " ".join(rng.permutation(words[6 - count : 8 - count]))
+
+
 def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
-    rows = generate(210, GENRE, seed=0)
-    texts = [text for row in rows for text in (row.premise, row.hypothesis)]
+    rng = np.random.default_rng(0)
+    rows = [pair_that_shares(number % 3, rng) for number in range(210)]
+    texts = [text for pair in rows for text in pair]
     sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
     built = built_of(name, texts, config_fields=sizes)
     model, tokenizer = built.model, built.processor
-    data = [{**tokenizer(row.premise, row.hypothesis), "label": row.label} for row in rows]
+    data = [{**tokenizer(*pair), "label": number % 3} for number, pair in enumerate(rows)]
     options = {**traits_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
@@ -390,11 +397,6 @@ def test_a_fresh_process_loads_a_saved_model_and_its_tokenizer(name, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == type(model).__name__
-
-
-def test_each_model_has_a_file_of_its_own():
-    files = [entry.target.partition(":")[0] for entry in MODELS.values()]
-    assert len(set(files)) == len(files)
 
 
 @pytest.mark.parametrize("model_name", MODELS)
@@ -487,7 +489,11 @@ def test_a_batch_without_token_types_is_refused(name):
 def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     built = built_of(name, config_fields=SMALL)
     if filling.slot not in traits_of(name).slots:
+<<<<<<< HEAD
+        with pytest.raises(AlignAttnError, match=r"no projections|distribution"):
+=======
         with pytest.raises(AlignAttnError, match=r"under names that alignattn knows|distribution"):
+>>>>>>> main
             fill(built.model, filling)
         return
     batch = batch_of(built.processor, PAIRS)

@@ -16,8 +16,8 @@ import alignattn
 from alignattn import AlignAttnError
 from alignattn.models import MODELS, traits_of
 from alignattn.models.build import Material
-from alignattn.models.decoding import Limits, beam_search, greedy
-from alignattn.models.sequences import log_likelihood
+from alignattn.models.sequence.decoding import Limits, beam_search, greedy
+from alignattn.models.sequence.model import log_likelihood
 from alignattn.runs.model_options import ModelOptions, check_fits
 from alignattn.tasks import SequenceToSequence, get_task
 from alignattn.tasks.kinds import kind_of

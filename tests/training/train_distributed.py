@@ -16,7 +16,7 @@ from test_sentence_transformers import SETTINGS, Arguments, Trainer, embedder, p
 from test_trainer import arguments
 from torch.distributed.tensor import DTensor
 
-from alignattn.models.gat import GatConfig, GatForNodeClassification
+from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import read_graph
 from alignattn.training import AlignmentTrainer

@@ -4,19 +4,9 @@ from dataclasses import dataclass
 
 from alignattn.models.names import model_name
 from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
 from alignattn.support.option import LARGEST_SEED, option
 from alignattn.support.options import Options
 from alignattn.support.places import output_folder
-
-MOST_ROWS = 20_000
-"""No pair is there twice, and the grammar runs out of them."""
-
-QUESTIONS, DOCUMENTATION, GENERATED = "questions", "documentation", "generated"
-SENTENCES_HELP = (
-    f"{QUESTIONS} of Quora and tweets, of --data_dir; {DOCUMENTATION} of installed packages; {GENERATED} by a grammar "
-    "(default: the first there is)."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,28 +17,18 @@ class DemoOptions(Options):
         "demo", "Folder of the data, the three runs and the picture.", metavar="DIR", place=output_folder
     )
     model: str = option("minilm", "Model folder, Hub id, or MiniLM of the extra 'demo'.", place=model_name)
-    sentences: str | None = option(None, SENTENCES_HELP, choices=(QUESTIONS, DOCUMENTATION, GENERATED))
     data_dir: str | None = option(
-        None, "Folder with glue/qqp and twitter_ppdb, Parquet files as finetune reads them.", metavar="DIR"
+        None,
+        "Folder with glue/qqp and twitter_ppdb (Parquet files): questions of Quora and tweets instead of sentences of "
+        "installed packages' documentation.",
+        metavar="DIR",
     )
-    train_rows: int = option(600, "Rows to train on.", low=1, high=MOST_ROWS)
-    validation_rows: int = option(200, "Rows of each domain to evaluate on.", low=1, high=MOST_ROWS)
+    train_rows: int = option(600, "Rows to train on.", low=1)
+    validation_rows: int = option(200, "Rows of each domain to evaluate on.", low=1)
     num_train_epochs: float = option(2.0, "Passes over the training rows.", above=0)
     learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
     alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
     seed: int = option(1, "Seed of the sentences and of the runs.", low=0, high=LARGEST_SEED)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.chosen_sentences == QUESTIONS) != (self.data_dir is not None):
-            raise AlignAttnError(
-                f"--sentences {QUESTIONS} are read from --data_dir DIR, and no others are: give both or neither"
-            )
-
-    @property
-    def chosen_sentences(self) -> str | None:
-        """Which sentences: those that are named, or those that a folder is given for; None where neither is."""
-        return self.sentences or (None if self.data_dir is None else QUESTIONS)
 
 
 COMMAND = Command(

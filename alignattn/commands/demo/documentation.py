@@ -39,11 +39,6 @@ class Continuation:
     label: int
 
 
-def is_at_hand() -> bool:
-    """Return whether all the packages are installed."""
-    return all(find_spec(package) is not None for packages in PACKAGES.values() for package in packages)
-
-
 def documentation_rows(domain: str, count: int, seed: int) -> list[Continuation]:
     """Draw rows of a domain, every other one of which has the sentence that follows.
 
@@ -59,7 +54,7 @@ def documentation_rows(domain: str, count: int, seed: int) -> list[Continuation]
     if count > len(pairs):
         raise AlignAttnError(
             f"the documentation has {len(pairs)} pairs of sentences of {domain}, and {count} are asked for: lower "
-            "--train_rows and --validation_rows, or give --sentences generated"
+            "--train_rows or --validation_rows"
         )
     rng = random.Random(f"{domain} {seed}")  # noqa: S311, the rows must be the same for a seed
     rng.shuffle(pairs)

@@ -1,10 +1,10 @@
-"""The pairs of sentences that the demo trains on: people's own where there are any, else generated ones.
+"""The pairs of sentences that the demo trains on: of the documentation of installed packages, or of `--data_dir`.
 
-All sources give the same files: `<folder>/demo/{train,validation_<domain>,validation_<other domain>}.parquet`. One
+Both sources give the same files: `<folder>/demo/{train,validation_<domain>,validation_<other domain>}.parquet`. One
 domain is trained on; the other shows what a shift does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,9 +12,8 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.commands.demo import DOCUMENTATION, GENERATED, QUESTIONS, DemoOptions
-from alignattn.commands.demo.data import GENRE, OTHER_GENRE, TASK_FOLDER, write_demo_data
-from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows, is_at_hand
+from alignattn.commands.demo import DemoOptions
+from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows
 from alignattn.support.files import replacing
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
@@ -22,6 +21,7 @@ from alignattn.tasks.rows import load_rows, max_samples
 from alignattn.tasks.task import TRAIN, Sources
 from alignattn.tasks.texts.task import TextClassification
 
+TASK_FOLDER = "demo"
 FIRST_TEXT, SECOND_TEXT, LABEL = "first", "second", "label"
 
 
@@ -30,17 +30,17 @@ class Sentences:
     """Labelled pairs of sentences of two domains.
 
     Attributes:
-        name: that `--sentences` calls them by.
+        name: of their task.
         said: what they are, for the line that is printed, the table and the picture.
         domains: the one that is trained on, and the other.
-        labels: what the task's labels say; None of the catalogue's own task `demo`.
+        labels: what the task's labels say.
         write: writes the files of a folder as the options say.
     """
 
     name: str
     said: str
     domains: tuple[str, str]
-    labels: tuple[str, str] | None
+    labels: tuple[str, str]
     write: Callable[[Path, DemoOptions], None]
 
     @property
@@ -50,9 +50,7 @@ class Sentences:
         return first, other
 
     def write_task(self, folder: Path) -> str:
-        """Write the task of the rows below a folder, where no task of the catalogue is, and return what names it."""
-        if self.labels is None:
-            return TASK_FOLDER
+        """Write the definition of the rows' task into a folder and return its path."""
         task = TextClassification(
             name=self.name,
             text_columns=(FIRST_TEXT, SECOND_TEXT),
@@ -69,12 +67,8 @@ class Sentences:
 
 
 def sentences_of(options: DemoOptions) -> Sentences:
-    """Return those that the options name; without a name those of the documentation, where it is there."""
-    return SOURCES[options.chosen_sentences or (DOCUMENTATION if is_at_hand() else GENERATED)]
-
-
-def _write_generated(folder: Path, options: DemoOptions) -> None:
-    write_demo_data(folder, train_rows=options.train_rows, validation_rows=options.validation_rows, seed=options.seed)
+    """Return the questions and tweets of `--data_dir`, or else the sentences of the documentation."""
+    return DOCUMENTATION if options.data_dir is None else QUESTIONS
 
 
 def _write_questions(folder: Path, options: DemoOptions) -> None:
@@ -86,7 +80,7 @@ def _write_questions(folder: Path, options: DemoOptions) -> None:
         (split,) = loaded.evaluation.values()
         counted.append((loaded.task, split, options.validation_rows))
     tables = [_renamed(task, max_samples(task, rows, count)) for task, rows, count in counted]
-    _write(folder, SOURCES[QUESTIONS], tables)
+    _write(folder, QUESTIONS, tables)
 
 
 def _renamed(task: Task, rows: datasets.Dataset) -> pa.Table:
@@ -102,7 +96,7 @@ def _write_documentation(folder: Path, options: DemoOptions) -> None:
         pa.Table.from_pylist([asdict(row) for row in documentation_rows(domain, count, options.seed)])
         for domain, count in counts.items()
     )
-    _write(folder, SOURCES[DOCUMENTATION], [first[: options.train_rows], first[options.train_rows :], other])
+    _write(folder, DOCUMENTATION, [first[: options.train_rows], first[options.train_rows :], other])
 
 
 def _write(folder: Path, sentences: Sentences, tables: Sequence[pa.Table]) -> None:
@@ -111,27 +105,17 @@ def _write(folder: Path, sentences: Sentences, tables: Sequence[pa.Table]) -> No
             pq.write_table(table, temporary)
 
 
-_ALL = (
-    Sentences(
-        QUESTIONS,
-        "pairs of questions of Quora that ask the same or not, and out of domain pairs of tweets",
-        ("questions", "tweets"),
-        ("not_duplicate", "duplicate"),
-        _write_questions,
-    ),
-    Sentences(
-        DOCUMENTATION,
-        "sentences of the documentation of installed packages, where the second follows the first or does not",
-        (NUMERICS, NETWORKS),
-        ("elsewhere", "next"),
-        _write_documentation,
-    ),
-    Sentences(
-        GENERATED,
-        "generated sentences, of which the first entails the second, contradicts it or neither",
-        (GENRE, OTHER_GENRE),
-        None,
-        _write_generated,
-    ),
+QUESTIONS = Sentences(
+    "questions",
+    "pairs of questions of Quora that ask the same or not, and out of domain pairs of tweets",
+    ("questions", "tweets"),
+    ("not_duplicate", "duplicate"),
+    _write_questions,
 )
-SOURCES: Mapping[str, Sentences] = {sentences.name: sentences for sentences in _ALL}
+DOCUMENTATION = Sentences(
+    "documentation",
+    "sentences of the documentation of installed packages, where the second follows the first or does not",
+    (NUMERICS, NETWORKS),
+    ("elsewhere", "next"),
+    _write_documentation,
+)

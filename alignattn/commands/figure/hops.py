@@ -9,7 +9,7 @@ import torch
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
 from alignattn.commands.figure.pictures import RunFolders
-from alignattn.models.memn2n import MemN2NForSequenceClassification
+from alignattn.models.memory import MemN2NForSequenceClassification
 from alignattn.models.word_model import Sentences
 from alignattn.patching import collect, is_patched, patch
 from alignattn.plots import HeatMapPanel, draw_heat_maps

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
-from alignattn.models.co_attention import REGIONS, WORDS, Sides
+from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.plots import ImagePanel, draw_image_attention
 from alignattn.runs.predictor import load_predictor

@@ -22,8 +22,8 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
-from alignattn.models.co_attention import WORDS, Sides
 from alignattn.models.lengths import most_tokens, row_length
+from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
 from alignattn.runs.data_options import DataOptions

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
-from alignattn.models.co_attention import WORDS, Sides
+from alignattn.models.vqa import WORDS, Sides
 from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.support.files import write_csv
 from alignattn.support.text_tables import READABLE_WIDTH, folded_tables

@@ -40,6 +40,6 @@ class TokenClassification(Task):
 
     def problem(self) -> str | None:
         """Return what is wrong with the columns or the tags, or as for every task."""
-        if self.tokens_column == self.tags_column or len(set(self.labels)) < len(self.labels):
-            return "tokens_column and tags_column must be two columns, and no tag stand twice in labels"
+        if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
+            return "tokens_column and tags_column must be two columns, and the tags of labels differ and not be empty"
         return super().problem()

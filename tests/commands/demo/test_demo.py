@@ -11,8 +11,7 @@ from needs import SHARED, skip_without
 
 from alignattn.cli import main
 from alignattn.commands.demo import DemoOptions
-from alignattn.commands.demo.data import GENRE, OTHER_GENRE
-from alignattn.commands.demo.documentation import NETWORKS, documentation_rows
+from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows
 from alignattn.commands.demo.sentences import sentences_of
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.text_tables import render_table
@@ -27,12 +26,12 @@ RUNS = ("plain", "aligned", "balanced")
 
 def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, capsys):
     words = ["demo", "--output_dir", str(tmp_path / "demo"), "--train_rows", "48", "--validation_rows", "24"]
-    words += ["--sentences", "generated", "--model", str(shallow_minilm)]
+    words += ["--model", str(shallow_minilm)]
     assert main([*words, "--num_train_epochs", "1"]) == 0
     printed = capsys.readouterr().out
     table = (tmp_path / "demo" / "table.txt").read_text()
     assert table.strip() in printed
-    assert "Sentences: generated sentences, of which the first entails the second" in printed
+    assert "Sentences: sentences of the documentation of installed packages" in printed
     assert str(tmp_path / "demo" / "demo.png") in printed
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
     distances = {}
@@ -40,11 +39,11 @@ def test_the_demo_ends_with_a_table_and_a_picture(shallow_minilm, tmp_path, caps
         result = json.loads((tmp_path / "demo" / name / "results.json").read_text())
         row = next(line.split() for line in table.splitlines() if line.startswith(name))
         assert all(re.fullmatch(r"\d+\.\d", cell) for cell in row[1:]), "numbers have one digit"
-        for column, genre in ((1, GENRE), (2, OTHER_GENRE)):
-            accuracy = result["metrics"][f"validation_{genre}"]["accuracy"]
+        for column, domain in ((1, NUMERICS), (2, NETWORKS)):
+            accuracy = result["metrics"][f"validation_{domain}"]["accuracy"]
             assert float(row[column]) == pytest.approx(100 * accuracy, abs=0.051)
             predictions = pq.read_table(tmp_path / "demo" / name / "predictions.parquet").to_pandas()
-            predictions = predictions[predictions["split"] == f"validation_{genre}"]
+            predictions = predictions[predictions["split"] == f"validation_{domain}"]
             assert accuracy == pytest.approx(np.mean(predictions["prediction"] == predictions["label"]))
         distances[name] = float(row[6])
     assert distances["balanced"] < min(distances["plain"], distances["aligned"]) / 2
@@ -67,13 +66,6 @@ def test_render_table():
         "row     1",
         "b      22",
     ]
-
-
-@pytest.mark.parametrize("given", [["--sentences", "questions"], ["--sentences", "generated", "--data_dir", "x"]])
-def test_questions_and_their_folder_go_together(given, tmp_path, capsys):
-    assert main(["demo", *given, "--output_dir", str(tmp_path / "demo")]) == 2
-    assert "give both or neither" in capsys.readouterr().err
-    assert not (tmp_path / "demo").exists()
 
 
 def test_more_rows_than_the_documentation_has_are_refused():
@@ -100,7 +92,7 @@ def test_real_sentences_are_a_task_like_any_other(sentences, labels, tmp_path):
     if sentences == "questions":
         skip_without(SHARED / "data")
         given = {"data_dir": str(SHARED / "data")}
-    options = DemoOptions(sentences=sentences, train_rows=30, validation_rows=10, **given)
+    options = DemoOptions(train_rows=30, validation_rows=10, **given)
     source = sentences_of(options)
     name = source.write_task(tmp_path)
     source.write(tmp_path, options)

@@ -1,4 +1,4 @@
-"""A Transformer that tags words, from nothing: Transformer-CRF of Wu et al. 2020, table 2."""
+"""Transformers that tag words, from scratch: (CNN-)Transformer-CRF of Wu et al. 2020, table 2."""
 
 from dataclasses import replace
 from itertools import chain
@@ -11,16 +11,16 @@ from transformers import AutoModelForTokenClassification
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_word_model
-from alignattn.models.crf import CRF_FIELD, LinearChainCrf, TagOutput, drew_scores, where_words_begin
-from alignattn.models.encoders import TransformerEncoder
-from alignattn.models.transformer import TransformerConfig
+from alignattn.models.layers import Convolution, TransformerEncoder
+from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, TagOutput, drew_scores, where_words_begin
+from alignattn.models.text_classifiers import TransformerEncoderConfig
 from alignattn.models.word_model import Sentences, WordModel, to_the_front
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.tags.scheme import BIO, scheme_of
 
 
 @strict
-class TransformerCrfConfig(TransformerConfig):
+class TransformerCrfConfig(TransformerEncoderConfig):
     """The sizes of the classifier of texts.
 
     Args:
@@ -110,3 +110,23 @@ class TransformerCrfForTokenClassification(WordModel):
     def _init_weights(self, module: nn.Module) -> None:
         if not drew_scores(module):
             super()._init_weights(module)
+
+
+@strict
+class CnnTransformerCrfConfig(TransformerCrfConfig):
+    """`hidden_dim` filters of `filter_width` words."""
+
+    model_type = MODEL_TYPE_PREFIX + "cnn-transformer-crf"
+
+    filter_width: int = 3
+
+
+class CnnTransformerCrfForTokenClassification(TransformerCrfForTokenClassification):
+    """Filters over neighbouring words before the layers of self-attention."""
+
+    config_class = CnnTransformerCrfConfig
+    config: CnnTransformerCrfConfig
+
+    def _first_layer(self) -> nn.Module:
+        config = self.config
+        return Convolution(config.embedding_dim, config.hidden_dim, config.filter_width)

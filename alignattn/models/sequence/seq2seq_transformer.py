@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.co_attention import GuidedAttentionUnit
-from alignattn.models.encoders import TransformerEncoder, WordProjection
-from alignattn.models.sequences import SequenceModel, SequenceModelConfig
+from alignattn.models.layers import GuidedAttentionUnit, TransformerEncoder, WordProjection
+from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig
 from alignattn.models.word_model import Sentences
 
 

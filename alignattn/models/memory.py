@@ -15,8 +15,8 @@ from alignattn.attention.attend import attend
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_word_model
-from alignattn.models.han import SENTENCE_ENDS, sentence_of_words
-from alignattn.models.sentence_pair import split_pair
+from alignattn.models.sentence_pairs import split_pair
+from alignattn.models.text_classifiers import SENTENCE_ENDS, sentence_of_words
 from alignattn.models.word_model import Sentences
 from alignattn.tasks import TextClassification
 

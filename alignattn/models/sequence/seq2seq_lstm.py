@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.encoders import Recurrent
-from alignattn.models.lstm_writer import LstmWriter, LstmWriterConfig, Memory
+from alignattn.models.layers import Recurrent
+from alignattn.models.sequence.lstm_writer import LstmWriter, LstmWriterConfig, Memory
 from alignattn.models.word_model import Sentences
 
 

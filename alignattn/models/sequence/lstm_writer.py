@@ -11,8 +11,8 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from alignattn.attention.attend import CHILD_NAME, attend_with_weights
 from alignattn.attention.cross_mask import CrossMask, Earlier
 from alignattn.attention.values import Identity
-from alignattn.models.hard_attention import BASELINE_KEPT, at_place, drawn_place, entropy, log_of, reinforced
-from alignattn.models.sequences import SequenceModel, SequenceModelConfig, log_likelihood
+from alignattn.models.sequence.hard_attention import BASELINE_KEPT, at_place, drawn_place, entropy, log_of, reinforced
+from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig, log_likelihood
 from alignattn.models.word_model import Sentences
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.sequences.kind import NO_LABEL

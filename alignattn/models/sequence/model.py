@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
-from alignattn.models.decoding import Limits, State, beam_search, greedy
+from alignattn.models.sequence.decoding import Limits, State, beam_search, greedy
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence

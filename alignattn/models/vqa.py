@@ -1,6 +1,7 @@
 """MCAN, the deep modular co-attention network for questions about images (Yu et al. 2019)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,14 +13,104 @@ from transformers import AutoModelForVisualQuestionAnswering
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_word_model
-from alignattn.models.co_attention import AttentionReduction, CoAttention, Sides, Tokens
+from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax
 from alignattn.models.word_model import WordModel, WordModelConfig
 from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import VisualQuestionAnswering
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
 from alignattn.tasks.vqa.task import IMAGE, QUESTION
+
+Sides = tuple[str, str]
+"""What the queries and what the keys of an attention call are of."""
+WORDS, REGIONS = "words", "regions"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Words or regions, and which of them are real.
+
+    Attributes:
+        states: `[B, n, size]`.
+        mask: `[B, n]` bool, True = a real one; None = all are.
+    """
+
+    states: Tensor
+    mask: Tensor | None
+
+    @property
+    def pairs(self) -> Tensor | None:
+        """`[B, 1, n, n]` bool, which may attend which among themselves; None = all."""
+        if self.mask is None:
+            return None
+        # Written out, for its diagonal tells which are real.
+        return self.mask[:, None, None, :].expand(-1, 1, self.mask.shape[1], -1)
+
+
+class CoAttention(nn.Module):
+    """The encoder-decoder of co-attention: L units of SA on words, then L of SA and GA on regions (§3.2, figure 5b).
+
+    Args:
+        size: of the states.
+        num_heads: heads H.
+        num_layers: units L of each.
+        dropout: probability with which a weight or a number is dropped.
+    """
+
+    def __init__(self, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        units = (size, num_heads, dropout)
+        self.encoder = nn.ModuleList(SelfAttentionUnit(*units) for _ in range(num_layers))
+        self.decoder = nn.ModuleList(GuidedAttentionUnit(*units) for _ in range(num_layers))
+
+    @property
+    def attention_sides(self) -> tuple[Sides, ...]:
+        """What attends what in each attention call of a forward, in order."""
+        of_words, of_regions = (WORDS, WORDS), ((REGIONS, REGIONS), (REGIONS, WORDS))
+        return (*(of_words for _ in self.encoder), *(sides for _ in self.decoder for sides in of_regions))
+
+    def forward(self, words: Tokens, regions: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the states of words and of regions, as they came in."""
+        question, image = words.states, regions.states
+        # Made once: by what they are the alignment knows that all layers have the same.
+        of_words, of_regions, across = words.pairs, regions.pairs, CrossMask(regions.mask, words.mask)
+        for unit in self.encoder:
+            question = unit(question, of_words)
+        for unit in self.decoder:
+            image = unit(image, of_regions, question, across)
+        return question, image
+
+
+class AttentionReduction(nn.Module):
+    """The tokens' mean by weights of a small network, softmax(MLP(x)), in one vector (§3.3, eqs. 9 and 10).
+
+    It is a pooling, whose slots are none: it has neither queries nor keys.
+
+    Args:
+        size: of the states.
+        inner: size of the network's hidden layer.
+        out: size of the vector.
+        dropout: probability with which a number of the hidden layer is dropped.
+    """
+
+    def __init__(self, size: int, inner: int, out: int, dropout: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, inner)
+        self.weigh = nn.Linear(inner, 1)
+        self.dropout = nn.Dropout(dropout)
+        self.merge = nn.Linear(size, out)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return `[B, out]`."""
+        return self.merge((self.weights(tokens)[:, None] @ tokens.states)[:, 0])
+
+    def weights(self, tokens: Tokens) -> Tensor:
+        """Return what each token weighs, `[B, n]`; padding nothing."""
+        scores = self.weigh(self.dropout(self.inner(tokens.states).relu()))[..., 0]
+        return scores.softmax(dim=-1) if tokens.mask is None else masked_softmax(scores, tokens.mask)
+
 
 NORM_GROUPS = 8
 """Of the channels of a convolution, normalised together (Wu & He 2018): a batch's size does not matter."""

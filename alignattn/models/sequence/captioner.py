@@ -10,9 +10,9 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
-from alignattn.models.lstm_writer import LstmWriter, LstmWriterConfig, Memory
-from alignattn.models.mcan import NORM_GROUPS, PictureGrid
-from alignattn.models.sequences import build_sequence_tokenizer, longest_of
+from alignattn.models.sequence.lstm_writer import LstmWriter, LstmWriterConfig, Memory
+from alignattn.models.sequence.model import build_sequence_tokenizer, longest_of
+from alignattn.models.vqa import NORM_GROUPS, PictureGrid
 from alignattn.tasks import ImageToText
 from alignattn.tasks.sequences.units import SPECIAL, units_of
 from alignattn.tasks.vqa.images import COLOURS, colour_moments

@@ -1,4 +1,4 @@
-"""A graph attention network: GAT (Veličković et al. 2018)."""
+"""Graph attention networks: GAT (Veličković et al. 2018) and GATv2 (Brody et al. 2022)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.attention.attend import attend
 from alignattn.attention.edges import Edges
-from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE
+from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE, GATv2
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.build import BuiltModel, Material, build_model, checked_fields
 from alignattn.support.errors import AlignAttnError
@@ -197,3 +197,41 @@ class GatForNodeClassification(PreTrainedModel):
 
 def _is_sparse(states: Tensor) -> bool:
     return states.layout != torch.strided
+
+
+class GATv2Layer(GraphLayer):
+    """A layer of GATv2, whose score is a · LeakyReLU(W_q h_i + W_k h_j) and whose values are its keys.
+
+    Eq. 7; arguments as of `GATLayer`.
+    """
+
+    def __init__(self, *sizes: int, negative_slope: float = NEGATIVE_SLOPE, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        in_features, head_dim, num_heads = sizes
+        self.query_projection = nn.Linear(in_features, num_heads * head_dim)
+        self.key_projection = nn.Linear(in_features, num_heads * head_dim)
+        self.own_score = GATv2(head_dim, num_heads, negative_slope=negative_slope)
+
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, as `GraphLayer.projected`."""
+        key = self.key_projection(states)
+        return self.query_projection(states), key, key
+
+    @property
+    def vectors(self) -> Sequence[Tensor]:
+        """The score's a."""
+        return (self.own_score.vector,)
+
+
+@strict
+class Gatv2Config(GatConfig):
+    """The same sizes."""
+
+    model_type = MODEL_TYPE_PREFIX + "gatv2"
+
+
+class Gatv2ForNodeClassification(GatForNodeClassification):
+    """The same with layers of GATv2."""
+
+    config_class = Gatv2Config
+    layer_class = GATv2Layer

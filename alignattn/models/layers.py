@@ -1,0 +1,248 @@
+"""Layers of the models that are trained from scratch: what reads words in their context, and what pools them."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from alignattn.attention.attend import attend
+from alignattn.attention.cross_mask import CrossMask
+from alignattn.models.word_model import Sentences
+
+LONGEST_WAVE = 10_000
+"""Of the sinusoids, over 2 π (Vaswani et al. 2017, §3.5)."""
+
+FEED_FORWARD = 4
+"""Times the states' size, in the layer between (Vaswani et al. 2017, §3.3)."""
+
+
+def run_recurrent(network: nn.RNNBase, sentences: Sentences) -> Sentences:
+    """Return the hidden states of both directions, `[B, n, 2 · hidden_size]`, of right-padded `[B, n, d]`."""
+    vectors, mask = sentences
+    # Packing refuses an empty sentence: it gets one word of padding, which the mask still hides.
+    lengths = mask.sum(dim=1).clamp(min=1).cpu()
+    packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+    states, _ = pad_packed_sequence(network(packed)[0], batch_first=True, total_length=vectors.shape[1])
+    return Sentences(states, mask)
+
+
+class Convolution(nn.Module):
+    """ReLU of filters over each word and its neighbours (Kim 2014, §2).
+
+    Args:
+        in_features: of a word.
+        filters: number of them.
+        width: words that a filter sees, an odd number.
+    """
+
+    def __init__(self, in_features: int, filters: int, width: int) -> None:
+        super().__init__()
+        self.filters = nn.Conv1d(in_features, filters, width, padding="same")
+
+    def forward(self, sentences: Sentences) -> Sentences:
+        """Return `[B, n, filters]` of `[B, n, in_features]`."""
+        vectors, mask = sentences
+        # What padding holds would be seen by the filters of the words beside it.
+        states = self.filters((vectors * mask[..., None]).mT).mT
+        return Sentences(F.relu(states), mask)
+
+
+class Recurrent(nn.Module):
+    """Both directions of a recurrent network.
+
+    Args:
+        in_features: of a word.
+        hidden: units of a direction.
+        kind: of the network.
+    """
+
+    def __init__(self, in_features: int, hidden: int, kind: type[nn.LSTM] | type[nn.GRU] = nn.LSTM) -> None:
+        super().__init__()
+        self.network = kind(in_features, hidden, batch_first=True, bidirectional=True)
+
+    def forward(self, sentences: Sentences) -> Sentences:
+        """Return `[B, n, 2 · hidden]` of `[B, n, in_features]`."""
+        return run_recurrent(self.network, sentences)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of tokens to themselves or to others, by whatever slots it is given (Vaswani et al. 2017, §3.2.2).
+
+    Args:
+        size: of the states.
+        num_heads: heads H.
+        dropout: probability with which a weight is dropped.
+
+    Raises:
+        ValueError: if the states are not so many heads of one size.
+    """
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        if size % num_heads:
+            raise ValueError(f"hidden_dim {size} is no {num_heads} heads of one size")
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query_projection = nn.Linear(size, size)
+        self.key_projection = nn.Linear(size, size)
+        self.value_projection = nn.Linear(size, size)
+        self.output_projection = nn.Linear(size, size)
+
+    def forward(self, states: Tensor, attended: Tensor, mask: Tensor | CrossMask | None) -> Tensor:
+        """Return `[B, n, size]` of states `[B, n, size]` that attend others `[B, m, size]`; `mask` as of `attend`."""
+        projected = (self.query_projection(states), self.key_projection(attended), self.value_projection(attended))
+        heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in projected]
+        gathered = attend(self, heads[0], heads[1], heads[2], mask, dropout=self.dropout)
+        return self.output_projection(gathered.transpose(1, 2).flatten(2))
+
+
+class Around(nn.Module):
+    """What is around each part of a unit: LayerNorm(x + dropout(part of x))."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, states: Tensor, change: Tensor) -> Tensor:
+        """Return `[B, n, size]` of states and what a part made of them."""
+        return self.norm(states + self.dropout(change))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers at each token, with a ReLU and dropout between."""
+
+    def __init__(self, size: int, dropout: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, FEED_FORWARD * size)
+        self.outer = nn.Linear(FEED_FORWARD * size, size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return `[B, n, size]` of `[B, n, size]`."""
+        return self.outer(self.dropout(self.inner(states).relu()))
+
+
+class SelfAttentionUnit(nn.Module):
+    """Tokens attend one another, and each is fed forward (Vaswani et al. 2017, figure 1, left); sizes of its parts."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_attention = Around(size, dropout)
+        self.feed_forward = FeedForward(size, dropout)
+        self.after_feed_forward = Around(size, dropout)
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """Return `[B, n, size]`; `mask` is as of `attend`."""
+        states = self.after_attention(states, self.attention(states, states, mask))
+        return self.after_feed_forward(states, self.feed_forward(states))
+
+
+class GuidedAttentionUnit(nn.Module):
+    """SA and GA: tokens attend one another, then those of another modality, which guide them (figure 2, SGA)."""
+
+    def __init__(self, size: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_attention = Around(size, dropout)
+        self.guided_attention = MultiHeadAttention(size, num_heads, dropout)
+        self.after_guided_attention = Around(size, dropout)
+        self.feed_forward = FeedForward(size, dropout)
+        self.after_feed_forward = Around(size, dropout)
+
+    def forward(self, states: Tensor, pairs: Tensor | None, guide: Tensor, across: CrossMask) -> Tensor:
+        """Return `[B, n, size]` of states `[B, n, size]` that a guide `[B, m, size]` is attended by.
+
+        Args:
+            states: whose tokens attend.
+            pairs: which of them may attend which, as of `attend`.
+            guide: what they attend beside themselves.
+            across: which of the tokens and of the guide's are real.
+        """
+        states = self.after_attention(states, self.attention(states, states, pairs))
+        states = self.after_guided_attention(states, self.guided_attention(states, guide, across))
+        return self.after_feed_forward(states, self.feed_forward(states))
+
+
+class WordProjection(nn.Linear):
+    """Words and their sinusoidal positions as a Transformer's first states (Vaswani et al. 2017, §3.4 and §3.5).
+
+    Args:
+        in_features: d of a word.
+        out_features: size of a state.
+    """
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return `[B, n, out_features]` of vectors `[B, n, in_features]`, which are taken √d times."""
+        # Beside positions, whose numbers are up to 1, vectors of length 1 would hardly be seen.
+        states = super().forward(vectors * self.in_features**0.5)
+        return states + sinusoids(states.shape[1], states.shape[2]).to(states)
+
+
+class TransformerEncoder(nn.Module):
+    """Layers of a Transformer over words and their sinusoidal positions (Vaswani et al. 2017, §3).
+
+    Args:
+        in_features: of a word.
+        size: of a word's vector in the layers.
+        num_heads: heads H of each.
+        num_layers: how many.
+        dropout: of the layers and of their input.
+    """
+
+    def __init__(self, in_features: int, size: int, num_heads: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.projection = WordProjection(in_features, size)
+        self.layers = nn.ModuleList(SelfAttentionUnit(size, num_heads, dropout) for _ in range(num_layers))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, sentences: Sentences) -> Sentences:
+        """Return `[B, n, size]` of `[B, n, in_features]`; each row needs a real word."""
+        vectors, mask = sentences
+        states = self.dropout(self.projection(vectors))
+        for layer in self.layers:
+            states = layer(states, mask)
+        return Sentences(states, mask)
+
+
+def sinusoids(length: int, size: int) -> Tensor:
+    """Return sines and cosines of positions from 0, `[length, size]` in float32 (Vaswani et al. 2017, §3.5)."""
+    positions = torch.arange(length, dtype=torch.float32)[:, None]
+    rates = torch.exp(torch.arange(0, size, 2, dtype=torch.float32) * (-math.log(LONGEST_WAVE) / size))
+    angles = positions * rates
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :size]
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension among what `mask` keeps.
+
+    Args:
+        scores: `[..., n]`.
+        mask: bool, broadcasts to `scores`, True = kept.
+
+    Returns:
+        Weights like `scores`, exactly 0 where not kept; all 0 where nothing is kept.
+    """
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1) * mask
+
+
+def average(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the real words, `[B, d]` of `[B, n, d]`; 0 for an empty text (Chen et al. 2017, eq. 18)."""
+    return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def maximum(states: Tensor, mask: Tensor) -> Tensor:
+    """Return each feature's maximum over the real words, `[B, d]`; 0 for an empty text (Kim 2014, §2)."""
+    largest = states.masked_fill(~mask[..., None], torch.finfo(states.dtype).min).amax(dim=1)
+    return largest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
+
+
+def last_states(states: Tensor, mask: Tensor) -> Tensor:
+    """Return what each direction of a recurrent network ends with, `[B, d]`, of both directions' states `[B, n, d]`."""
+    forward, backward = states.chunk(2, dim=-1)
+    last = (mask.sum(dim=1) - 1).clamp(min=0)
+    ends = forward.gather(1, last[:, None, None].expand(-1, 1, forward.shape[-1]))[:, 0]
+    return torch.cat((ends, backward[:, 0]), dim=-1)
