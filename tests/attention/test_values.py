@@ -6,11 +6,11 @@ import pytest
 import torch
 from alignattn.models.lstm_dme import MetaEmbedding
 from alignattn.models.lstm_writer import StepAttention
-from alignattn.models.memn2n import MemN2NConfig, MemoryHop, SentenceTable
 
 import alignattn
 from alignattn.attention.choices import VALUES
 from alignattn.attention.pooling import AttentionPooling, FeaturePooling
+from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.support.errors import AlignAttnError
 
 ONE_QUERY = {
