@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from alignattn.models.lstm_writer import StepAttention
 
 import alignattn
 from alignattn.attention.choices import VALUES
 from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
+from alignattn.models.sequence.lstm_writer import StepAttention
 from alignattn.models.text_classifiers import MetaEmbedding
 from alignattn.support.errors import AlignAttnError
 
