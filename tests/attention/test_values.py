@@ -8,9 +8,9 @@ import torch
 import alignattn
 from alignattn.attention.choices import VALUES
 from alignattn.attention.pooling import AttentionPooling, FeaturePooling
-from alignattn.models.lstm_dme import MetaEmbedding
-from alignattn.models.lstm_writer import StepAttention
-from alignattn.models.memn2n import MemN2NConfig, MemoryHop, SentenceTable
+from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
+from alignattn.models.sequence.lstm_writer import StepAttention
+from alignattn.models.text_classifiers import MetaEmbedding
 from alignattn.support.errors import AlignAttnError
 
 ONE_QUERY = {
