@@ -6,7 +6,6 @@ from alignattn.patching.collecting import collect
 from alignattn.patching.loss import alignment_loss, discard, step_alignments
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
-    LOADING_HINT,
     Patch,
     aligned_patches,
     alignment_parameters,
@@ -18,7 +17,6 @@ from alignattn.patching.slots import (
 
 __all__ = [
     "CHILD_NAME",
-    "LOADING_HINT",
     "Patch",
     "aligned_patches",
     "alignment_loss",

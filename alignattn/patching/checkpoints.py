@@ -31,16 +31,17 @@ from alignattn.models.build import saved_class
 from alignattn.models.names import CHOICES, HUB_ID
 from alignattn.models.packaged import model_source
 from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
-from alignattn.patching import CHILD_NAME, LOADING_HINT, is_patched, patch
+from alignattn.patching import CHILD_NAME, is_patched, patch
 from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
 from alignattn.patching.saved_slots import FUNCTION_SLOT, is_of_slots, load_slots
-from alignattn.patching.saving import LOADER_FIELD, restored_fields
+from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts, check_fills
 from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.support.json_records import parse_json
 from alignattn.support.library_bars import without_library_bars
 from alignattn.support.network import say_hub
+from alignattn.support.saved_config import LOADING_HINT, restored_fields
 
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""

@@ -26,35 +26,14 @@ from alignattn.patching.attach import declared_layers
 from alignattn.patching.projections import attention_modules
 from alignattn.patching.routing import base_of
 from alignattn.patching.sizes import bare_model
-from alignattn.patching.slots import LOADING_HINT, LayerSlots, patch_of
+from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.patching.state_dicts import REMAINING, layer_dim, rows_of
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import read_json
-
-TYPE_SUFFIX = f"_{LOADING_HINT}"
-"""What a saved config adds to its model type if the patch changes the function."""
-
-HIDDEN_FIELD = f"{CHILD_NAME}_hides"
-"""Field of such a config: the value that the field with the hint has."""
+from alignattn.support.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
 
 LOADER_FIELD = "attn_implementation"
 """Field of such a config that names the hint as the attention implementation."""
-
-
-def restored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a saved config as they were before a patch that changes the function hid some.
-
-    Args:
-        fields: the content of a `config.json`, of any model.
-    """
-    model_type = fields.get("model_type")
-    if not isinstance(model_type, str) or not model_type.endswith(TYPE_SUFFIX):
-        return dict(fields)
-    hidden = fields.get(HIDDEN_FIELD)
-    if not isinstance(hidden, dict):
-        raise ValueError(f"its {CONFIG_NAME} lacks {HIDDEN_FIELD}")
-    rest = {name: value for name, value in fields.items() if name != HIDDEN_FIELD}
-    return rest | hidden | {"model_type": model_type.removesuffix(TYPE_SUFFIX)}
 
 
 class PatchedSaving:

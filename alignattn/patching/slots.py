@@ -42,11 +42,6 @@ FORMULA_TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 5e-2}
 """How far plain slots may be from a model's own attention by rounding, over its largest value; by the size of a number
 in bytes."""
 
-LOADING_HINT = "load_with_alignattn_from_pretrained"
-"""The attention implementation that a saved config names if the patch changes the function. There is none of this name:
-plain transformers refuses the checkpoint, where it would run it with soft attention, silently if the slots have no
-parameters."""
-
 WRAPPERS = re.compile(r"((module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_model(\.model)?)\.)*")
 """Where what is but around a model keeps it: data parallelism, `torch.compile`, FSDP, checkpointing, peft."""
 

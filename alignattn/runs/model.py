@@ -15,7 +15,7 @@ from alignattn.models.build import BuiltModel, Material, checked_fields, saved_c
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
 from alignattn.models.taggers.crf import CRF_FIELD
-from alignattn.patching import CHILD_NAME, LOADING_HINT, patch
+from alignattn.patching import CHILD_NAME, patch
 from alignattn.patching.adapter_files import adapter_fields
 from alignattn.patching.checkpoints import (
     load_checkpoint,
@@ -34,6 +34,7 @@ from alignattn.runs.options import RunOptions
 from alignattn.runs.precision import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.runs.start import check_attention, check_start
 from alignattn.support.errors import AlignAttnError, did_you_mean, one_line
+from alignattn.support.saved_config import LOADING_HINT
 from alignattn.tasks import Task, TokenClassification
 from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.rows import Rows

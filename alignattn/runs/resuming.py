@@ -10,10 +10,10 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
-from alignattn.patching.saving import restored_fields
 from alignattn.runs.logs import STATE_FILE
 from alignattn.support.errors import AlignAttnError
 from alignattn.support.json_records import parse_json, read_json, read_record
+from alignattn.support.saved_config import restored_fields
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
 from alignattn.training.saved_state import SavedAlignmentState, SavedState
 

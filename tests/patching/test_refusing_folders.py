@@ -16,8 +16,8 @@ from conftest import FAMILIES, crossed, tiny_batch, tiny_model
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 import alignattn
-from alignattn.patching import LOADING_HINT
 from alignattn.patching.checkpoints import load_config, load_pretrained
+from alignattn.support.saved_config import LOADING_HINT
 
 FUNCTIONS = ("sparsemax", "qvi", "bilinear", "aa-ct+entmax15")
 CONFIG = "config.json"

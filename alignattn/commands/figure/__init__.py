@@ -92,7 +92,7 @@ class FigureOptions(Options):
         """Check that the runs are there, and that their models have the head that is to be drawn."""
         super().check_places(reads=reads)
         # Here, for it imports torch, which the help does without.
-        from alignattn.patching.saving import restored_fields
+        from alignattn.support.saved_config import restored_fields
 
         for run in self.run if "layer" in PICTURES[self.kind][1] else ():
             # Of a folder without it the loading of the model says what is wrong.

@@ -17,6 +17,7 @@ import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.patching.families import FAMILIES, family_of
 from alignattn.support.errors import AlignAttnError
+from alignattn.support.saved_config import LOADING_HINT
 
 POSITIONS = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 V3 = POSITIONS | {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
@@ -210,7 +211,7 @@ def test_a_changed_function_reloads_and_plain_transformers_refuses_it(name, atte
     for parameter in [*alignment_parameters(model), *function_parameters(model)]:
         parameter.data.add_(0.1)
     model.eval().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=alignattn.patching.LOADING_HINT):
+    with pytest.raises(ValueError, match=LOADING_HINT):
         AutoModelForSequenceClassification.from_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     weights = loaded.state_dict()

@@ -1,0 +1,33 @@
+"""The fields by which a saved `config.json` tells that its model was patched with slots that change its function.
+
+Read before torch is imported: a command asks a folder what it holds.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+LOADING_HINT = "load_with_alignattn_from_pretrained"
+"""The attention implementation that such a config names. There is none of this name: plain transformers refuses the
+checkpoint, where it would run it with soft attention, silently if the slots have no parameters."""
+
+TYPE_SUFFIX = f"_{LOADING_HINT}"
+"""What such a config adds to its model type."""
+
+HIDDEN_FIELD = "alignattn_hides"
+"""Field of such a config: the value that the field with the hint has."""
+
+
+def restored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a saved config as they were before a patch that changes the function hid some.
+
+    Args:
+        fields: the content of a `config.json`, of any model.
+    """
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or not model_type.endswith(TYPE_SUFFIX):
+        return dict(fields)
+    hidden = fields.get(HIDDEN_FIELD)
+    if not isinstance(hidden, dict):
+        raise ValueError(f"its config.json lacks {HIDDEN_FIELD}")
+    rest = {name: value for name, value in fields.items() if name != HIDDEN_FIELD}
+    return rest | hidden | {"model_type": model_type.removesuffix(TYPE_SUFFIX)}
