@@ -251,6 +251,8 @@ def _add_slots(layer: AttentionModule, state: Patch, path: str) -> None:
     slots = LayerSlots(layer, state, index).to(weight.device).train(layer.module.training)
     layer.module.add_module(CHILD_NAME, slots)
     if state.is_observed:
+        # Or a compiled forward of an unpatched twin would serve this model, too, without its hooks.
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
         state.hooks.append(layer.module.register_forward_pre_hook(slots.begin))
         state.hooks.append(layer.module.register_forward_hook(slots.end, with_kwargs=True))
     if state.config.alignment is not None:

@@ -153,3 +153,11 @@ def test_dropout_of_lora_breaks_the_graph_and_is_repeated_all_the_same():
     forward = torch.compile(model, backend="aot_eager")
     torch.testing.assert_close(adapted_step(model, forward), adapted_step(model, model), rtol=1e-4, atol=1e-6)
     assert graphs() > 1
+
+
+def test_a_plain_twin_that_is_compiled_first_leaves_a_patched_model_its_hooks():
+    torch.compiler.reset()
+    model, plain = patched("aa-moments"), tiny_model("bert", num_hidden_layers=2).train()
+    for compiled in (torch.compile(plain, backend="eager"), torch.compile(model, backend="eager")):
+        compiled(**tiny_batch())
+    assert alignattn.alignment_loss(model) > 0

@@ -66,6 +66,8 @@ import sys
 import nltk
 from alignattn.robustness import library
 library._add_flair_stand_in()
+if library.find_spec("editdistance") is None:
+    library._add_edit_distance()
 downloads = []
 nltk.download = lambda name, **options: downloads.append(name)
 sys.modules["stanza"] = None
@@ -109,6 +111,8 @@ import os, sys
 from pathlib import Path
 from alignattn.robustness import library
 library._add_flair_stand_in()
+if library.find_spec("editdistance") is None:
+    library._add_edit_distance()
 from importlib.util import find_spec
 from flair.data import Sentence, Tokenizer
 from flair.models import SequenceTagger

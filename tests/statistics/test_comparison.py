@@ -81,7 +81,11 @@ def test_all_metrics_of_tasks_are_here_and_agree_where_they_are_undefined() -> N
     for name, metric in METRICS.items():
         for case, (labels, predictions) in cases.items():
             expected = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)[name]
-            assert example_scores(name, labels, predictions).value == pytest.approx(expected), (name, case)
+            # What a task's metric leaves undefined counts 0 here: a resample without one of the classes has a value.
+            assert example_scores(name, labels, predictions).value == pytest.approx(np.nan_to_num(expected)), (
+                name,
+                case,
+            )
 
 
 @pytest.mark.parametrize(("constant", "num_rows"), [(2.6, 7), (0.3, 10), (4.4, 100)])
