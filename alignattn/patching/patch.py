@@ -20,7 +20,7 @@ from alignattn.patching.probe import attends_causally, can_probe, causal, probe,
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.support.errors import AlignAttnError, one_line
 
 READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
 """Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""
@@ -93,9 +93,13 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
             # For `collect` and `balance`, which give plain attention a route for as long as they take.
             with routed(model):
                 prove(model, found)
-    except AlignAttnError:
+    except BaseException as error:
         unpatch(model)
-        raise
+        if isinstance(error, AlignAttnError) or not isinstance(error, Exception):
+            raise
+        raise AlignAttnError(
+            f"{type(model).__name__} runs as it is, and not with {config.name!r}: {one_line(error)}"
+        ) from error
     return model
 
 

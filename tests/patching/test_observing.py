@@ -332,12 +332,21 @@ def test_a_forward_that_is_put_in_place_of_a_projections_after_the_patch():
     torch.testing.assert_close(query.weight.grad, 2 * seen.weight.grad)
 
 
-def test_a_difference_is_refused_at_the_patch_and_undone():
+def add_something(output):
+    return output + torch.arange(24.0)
+
+
+def fail(output):
+    raise RuntimeError("shapes differ")
+
+
+@pytest.mark.parametrize(("fault", "said"), [(add_something, "would change what"), (fail, "shapes differ")])
+def test_a_difference_is_refused_at_the_patch_and_undone(fault, said):
     model = tiny_model("bert")
     query = model.bert.encoder.layer[0].attention.self.query
-    query.register_forward_hook(lambda *args: args[2] + (torch.arange(24.0) if is_patched(model) else 0.0))
+    query.register_forward_hook(lambda *args: fault(args[2]) if is_patched(model) else args[2])
     keys = list(model.state_dict())
-    with pytest.raises(AlignAttnError, match="would change what"):
+    with pytest.raises(AlignAttnError, match=said):
         alignattn.patch(model, "aa-ct")
     assert not is_patched(model)
     assert list(model.state_dict()) == keys
