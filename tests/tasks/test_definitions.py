@@ -113,7 +113,7 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, mis
         ("kind: multiple-choice\ncontext_column: c\nending_columns: [a, b]\nlabels: [A, B, C]", "2 for 3 labels"),
         ("kind: multiple-choice\ncontext_column: c\nending_columns: [a]", "1 for 0 labels"),
         ("kind: token-classification\ntokens_column: a\ntags_column: a", "must be two columns"),
-        ("kind: token-classification\nlabels: [O, O]", "no tag stand twice"),
+        ("kind: token-classification\nlabels: [O, O]", "a tag that stands once"),
         ("kind: question-answering\nmetrics: [best_f1]", "set has_unanswerable: true"),
         ("kind: question-answering\ncolumns: [a]", "columns is no field of this kind"),
     ],

@@ -41,5 +41,5 @@ class TokenClassification(Task):
     def problem(self) -> str | None:
         """Return what is wrong with the columns or the tags, or as for every task."""
         if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
-            return "tokens_column and tags_column must be two columns, and the tags of labels differ and not be empty"
+            return "tokens_column and tags_column must be two columns, and each of its labels a tag that stands once"
         return super().problem()
