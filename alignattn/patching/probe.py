@@ -129,12 +129,8 @@ def prove_at_first_forward(model: PreTrainedModel) -> None:
         if torch.compiler.is_compiling() or torch.distributed.is_initialized():
             return
         handle.remove()
-        state.collector.is_off = True
-        try:
-            with unrouted(model):
-                expected = _run(lambda: module(*args, **kwargs), model)
-        finally:
-            state.collector.is_off = False
+        with _off(model), unrouted(model):
+            expected = _run(lambda: module(*args, **kwargs), model)
         with _proving(model, []):
             outputs = _run(lambda: module(*args, **kwargs), model)
         _check_equal(model, expected, outputs)
@@ -192,6 +188,17 @@ def _tensors_of(outputs: Any) -> Iterator[Tensor]:
 
 
 @contextmanager
+def _off(model: nn.Module) -> Iterator[None]:
+    """Have a patched model record nothing and attend without its slots."""
+    collector = patch_of(model).collector
+    collector.is_off = True
+    try:
+        yield
+    finally:
+        collector.is_off = False
+
+
+@contextmanager
 def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
     collector = patch_of(model).collector
     collector.proof = calls
@@ -207,7 +214,7 @@ def _check_equal(model: nn.Module, expected: Sequence[Tensor], outputs: Sequence
     is_exact = all(base in IMPLEMENTATIONS or is_ours(base) for base in bases)
     is_exact = is_exact and not any(is_slotted(module) for module in model.modules())
     if len(expected) != len(outputs):
-        difference: float | None = float("inf")
+        difference = float("inf")
     else:
         pairs = zip(expected, outputs, strict=True)
         difference = max((_difference(*pair, is_exact=is_exact) for pair in pairs), default=0.0)
@@ -266,7 +273,6 @@ def _check_recorded(model: nn.Module, inputs: Inputs, calls: Sequence[RecordedCa
 
 def _prove_projections(model: nn.Module) -> None:
     """Compare each projection with itself under its hooks, where the model as a whole cannot be asked."""
-    collector = patch_of(model).collector
     for module in model.modules():
         slots = module._modules.get(CHILD_NAME)
         for projection in ((slots.names.of(module) or {}) if isinstance(slots, LayerSlots) else {}).values():
@@ -275,9 +281,8 @@ def _prove_projections(model: nn.Module) -> None:
             if not features_of(projection) or width is None or weight is None or not weight.is_floating_point():
                 continue
             states = torch.ones(1, 1, width, dtype=weight.dtype, device=weight.device)
-            collector.is_off = True
-            expected = _run(lambda: projection(states), projection)  # noqa: B023 - it runs at once
-            collector.is_off = False
+            with _off(model):
+                expected = _run(lambda: projection(states), projection)  # noqa: B023 - it runs at once
             with _proving(model, []):
                 outputs = _run(lambda: projection(states), projection)  # noqa: B023 - it runs at once
             _check_equal(model, expected, outputs)
