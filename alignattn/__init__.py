@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from alignattn.attention.attend import AttentionLayer, attend
     from alignattn.attention.config import PRESETS, AttentionConfig
     from alignattn.attention.cross_mask import CrossMask
+    from alignattn.finetuning.predictor import Predictor, load_run
     from alignattn.patching import (
         alignment_loss,
         attach,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.folding import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
-    from alignattn.runs.predictor import Predictor, load_run
-    from alignattn.support.errors import AlignAttnError
     from alignattn.training import (
         AlignmentArguments,
         AlignmentMixin,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         parameter_groups,
         shard_slots,
     )
+    from alignattn.utils.errors import AlignAttnError
 
 __version__ = "0.1.0"
 
@@ -57,8 +57,8 @@ _NAMES = {
     "patching.checkpoints": ("from_pretrained",),
     "patching.folding": ("fold_basis",),
     "patching.recording": ("LayerRecord", "Recording"),
-    "runs.predictor": ("Predictor", "load_run"),
-    "support.errors": ("AlignAttnError",),
+    "finetuning.predictor": ("Predictor", "load_run"),
+    "utils.errors": ("AlignAttnError",),
     "training": (
         "AlignmentArguments",
         "AlignmentMixin",

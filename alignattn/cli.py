@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from alignattn import __version__
-from alignattn.commands import COMMANDS, get_command, takers_of
-from alignattn.support.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memory, listing, reason_of
-from alignattn.support.meant_options import UnknownOptionError
+from alignattn.commands import COMMANDS, commands_with_option, get_command
+from alignattn.utils.errors import OUT_OF_MEMORY, AlignAttnError, is_out_of_memory, listing, reason_of
+from alignattn.utils.meant_options import UnknownOptionError
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -22,7 +22,7 @@ STANDARD_STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
 
 def overview() -> str:
     """Return the commands, one a line."""
-    from alignattn.support.command_line import folded, help_width
+    from alignattn.utils.command_line import folded, help_width
 
     start = max(map(len, COMMANDS)) + len("    ")
     lines = (
@@ -83,7 +83,7 @@ def _found_elsewhere(error: AlignAttnError) -> str:
     """Which commands take the options that another was given and has nothing like."""
     if not isinstance(error, UnknownOptionError):
         return ""
-    takers = {name: takers_of(name) for name in error.names}
+    takers = {name: commands_with_option(name) for name in error.names}
     return "".join(f"; --{name} is an option of {listing(there)}" for name, there in takers.items() if there)
 
 

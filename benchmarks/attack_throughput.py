@@ -46,11 +46,11 @@ from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import Resources
 from alignattn.robustness.wrapper import TaskModelWrapper
-from alignattn.support.command_line import build_parser, read_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, write_csv
-from alignattn.support.option import option
-from alignattn.support.options import resolve
+from alignattn.utils.command_line import build_parser, read_words
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, write_csv
+from alignattn.utils.option import option
+from alignattn.utils.options import resolve
 
 PROG = "attack_throughput"
 

@@ -29,16 +29,16 @@ from gpu_report import DOCUMENT, section, write_section
 from gpu_stages import LeftOutError, Plan, Stage, stages_of
 
 from alignattn.cli import USER_ERROR_EXIT_CODE
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_json
 
 SECONDS_A_MINUTE = 60
 STAGE_MINUTES = 9.0
-SHORTEST_ALARM = 1e-3
+MIN_ALARM = 1e-3
 """Seconds; none at all would set no alarm."""
 ALARM_AGAIN_SECONDS = 1.0
 """After which it is raised once more: a library may take the first for an error of its own."""
-MOST_ATTEMPTS = 2
+MAX_ATTEMPTS = 2
 """At a stage that ends the process, or that the process is ended in."""
 FAILED_EXIT_CODE = 1
 HERE = Path(__file__).resolve().parent
@@ -121,7 +121,7 @@ def measure_missing(
             )
     known, started = record["stages"], time.monotonic()
     for found in known.values():
-        if found.get("attempts", 0) >= MOST_ATTEMPTS:
+        if found.get("attempts", 0) >= MAX_ATTEMPTS:
             found["failed"] = f"ended the process, or was ended with it, {found.pop('attempts')} times"
             write_json(path, record)
     asked = [stage for stage in stages_of(plan) if only in stage.name]
@@ -137,7 +137,7 @@ def measure_missing(
         left = STAGE_MINUTES if minutes is None else min(STAGE_MINUTES, minutes - seconds / SECONDS_A_MINUTE)
         result = _measured(stage, plan, left)
         # Where the command's time was short, and not the stage's, it is tried again.
-        if result is not None or left == STAGE_MINUTES or attempts == MOST_ATTEMPTS:
+        if result is not None or left == STAGE_MINUTES or attempts == MAX_ATTEMPTS:
             known[stage.name] |= result or {"failed": f"did not end within {left:.1f} minutes"}
             del known[stage.name]["attempts"]
             write_json(path, record)
@@ -205,7 +205,7 @@ def _ended_within(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     previous = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, SHORTEST_ALARM), ALARM_AGAIN_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, MIN_ALARM), ALARM_AGAIN_SECONDS)
     try:
         yield
     finally:

@@ -12,10 +12,10 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.options import RunOptions
-from alignattn.runs.tables import TABLES
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_text
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.tables import TABLES
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_text
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"

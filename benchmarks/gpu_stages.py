@@ -24,11 +24,11 @@ from alignattn.commands.benchmark.report import costs_of
 from alignattn.commands.benchmark.step_timing import CUDA_GRAPHS_MODE, PHASES, Setting, Subject, make_batch, measure
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE
+from alignattn.finetuning.tables import TABLES
 from alignattn.robustness.library import check_textattack
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RESULTS_FILE
-from alignattn.runs.tables import TABLES
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"

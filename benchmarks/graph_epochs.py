@@ -23,7 +23,7 @@ from torch_geometric.nn import GATConv
 
 import alignattn
 from alignattn.attention.config import PLAIN_ATTENTION, AttentionConfig
-from alignattn.models import traits_of
+from alignattn.models import capabilities_of
 from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.graph import Graph, read_graph
 
@@ -77,7 +77,7 @@ def own_epoch(graph: Graph, attention: str) -> Epoch:
     model = GatForNodeClassification(config)
     if attention != PLAIN_ATTENTION:
         config_of_slots = AttentionConfig.resolve(attention)
-        drawn = traits_of("gat").slot_options["alignment"].get(str(config_of_slots.alignment), {})
+        drawn = capabilities_of("gat").slot_options["alignment"].get(str(config_of_slots.alignment), {})
         alignattn.attach(model, config_of_slots, alignment_options=dict(drawn))
     nodes, labels = torch.from_numpy(graph.splits["train"]), torch.from_numpy(graph.labels)
     batch: dict[str, Any] = {"features": graph.features, "edges": graph.edges}

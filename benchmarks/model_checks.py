@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import alignattn
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ATTENTIONS = ("aa-ct", "qvi", "entmax15")
 IMPLEMENTATIONS = ("sdpa", "eager")

@@ -20,7 +20,7 @@ import torch
 import transformers
 
 import alignattn
-from alignattn.runs.predictor import Predictor
+from alignattn.finetuning.predictor import Predictor
 from alignattn.tasks.sources import read_file
 
 Texts = Sequence[tuple[str, ...]]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.plots import Spread
+from alignattn.reports.plots import Spread
 from alignattn.robustness.records import AttackRecord
-from alignattn.support.text_tables import render_table
+from alignattn.utils.text_tables import render_table
 
 THROUGHPUT_FILE = "throughput.csv"
 ALL_RECIPES = "all"

@@ -20,10 +20,10 @@ from mkdocs.structure.pages import Page
 
 import alignattn
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.command import Command
-from alignattn.support.command_line import CONFIG
-from alignattn.support.option import REQUIRED, Option
-from alignattn.support.options import options_of
+from alignattn.utils.command import Command
+from alignattn.utils.command_line import CONFIG
+from alignattn.utils.option import REQUIRED, Option
+from alignattn.utils.options import options_of
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

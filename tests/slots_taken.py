@@ -10,7 +10,7 @@ import torch
 import alignattn
 from alignattn.attention.choices import VALUES
 from alignattn.attention.config import PLAIN
-from alignattn.models import traits_of
+from alignattn.models import capabilities_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def with_fillings(names: Iterable[str]) -> list[Any]:
         pytest.param(name, filling, id=f"{name}-{filling or 'plain'}")
         for name in names
         for filling in (None, *STEP_BY_STEP)
-        if filling is None or filling.slot in traits_of(name).slots
+        if filling is None or filling.slot in capabilities_of(name).slots
     ]
 
 

@@ -21,7 +21,7 @@ from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.record_files import header_path
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.robustness.wrapper import wrap_model
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.utils.shard import WHOLE, Shard
 
 skip_without(NLTK_DATA)
 textattack = load_textattack(NLTK_DATA)

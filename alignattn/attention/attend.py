@@ -29,7 +29,7 @@ from alignattn.attention.edges import Edges
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import attend_by, attention_with_weights
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 CHILD_NAME = "alignattn"
 """Attribute of an attention module that holds its slots, and of a model and its config that tells of them."""

@@ -18,7 +18,7 @@ Form = Literal["full", "centre", "uncentred"]
 
 CONDITION_BOUND = 100.0
 """Largest ratio of A's eigenvalues: float32 then keeps four digits of what the products cancel."""
-SMALLEST_VARIANCE = 1e-4
+MIN_VARIANCE = 1e-4
 """Of a direction, over the mean of all: a covariance that has less is shrunk towards a multiple of the identity."""
 CONSTANT = 1e-12
 """Variance of points that are one but for rounding, over their mean square length."""
@@ -153,11 +153,11 @@ def shrunk(covariance: Tensor) -> tuple[Tensor, Tensor]:
         covariance: Σ, `[H, d, d]`.
 
     Returns:
-        The covariances, and ρ `[H]`: 0 where the smallest variance is `SMALLEST_VARIANCE` times the mean or more.
+        The covariances, and ρ `[H]`: 0 where the smallest variance is `MIN_VARIANCE` times the mean or more.
     """
     mean = _trace(covariance) / covariance.shape[-1]
     smallest = torch.linalg.eigvalsh(covariance)[:, 0]
-    lacking = (SMALLEST_VARIANCE * mean - smallest).clamp_min(0)
+    lacking = (MIN_VARIANCE * mean - smallest).clamp_min(0)
     share = torch.where(lacking > 0, lacking / (mean - smallest), 0)
     identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     return torch.lerp(covariance, mean[:, None, None] * identity, share[:, None, None]), share

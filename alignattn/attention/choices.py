@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from alignattn.support.option import Option
-from alignattn.support.registry import Entry, Registry
+from alignattn.utils.option import Option
+from alignattn.utils.registry import Entry, Registry
 
 HeadReduction = Literal["sum", "mean"]
 """What an alignment loss does over the heads of a layer."""

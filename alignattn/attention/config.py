@@ -8,9 +8,9 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from alignattn.attention.choices import CSOFTMAX, FERTILITY, LOCAL, PREDICTIVE, SLOTS, HeadReduction
-from alignattn.support.errors import AlignAttnError, unknown
-from alignattn.support.option import Option
-from alignattn.support.references import Reference
+from alignattn.utils.errors import AlignAttnError, unknown
+from alignattn.utils.option import Option
+from alignattn.utils.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""

@@ -18,7 +18,7 @@ HIDDEN = 32
 DISCRIMINATOR_STEPS = 150
 DISCRIMINATOR_RATE = 1e-2
 DISCRIMINATOR_SEED = 0
-"""Of `told_apart`: more steps fit the tokens that are learned from, and tell no more of the others."""
+"""Of `c2st_accuracy`: more steps fit the tokens that are learned from, and tell no more of the others."""
 NO_SPREAD = 1e-12
 """A feature that does not vary is left as it is, but for its mean."""
 
@@ -132,8 +132,8 @@ def measure_distances(query: Tensor, key: Tensor) -> Distances:
 
 
 @dataclass(frozen=True)
-class ToldApart:
-    """The accuracy of `told_apart` of queries and keys, each `[H]` float64.
+class C2STAccuracy:
+    """The accuracy of `c2st_accuracy` of queries and keys, each `[H]` float64.
 
     Attributes:
         as_is: as attention receives them.
@@ -144,7 +144,7 @@ class ToldApart:
     balanced: Tensor
 
 
-def measure_told_apart(query: Tensor, key: Tensor) -> ToldApart:
+def measure_told_apart(query: Tensor, key: Tensor) -> C2STAccuracy:
     """Return how well a discriminator tells queries from keys, as they are and balanced.
 
     Args:
@@ -153,10 +153,10 @@ def measure_told_apart(query: Tensor, key: Tensor) -> ToldApart:
     """
     # Those that are learned from give the moments, too.
     basis = balancing_basis(Moments.of(halves(query)[0]), Moments.of(halves(key)[0]))
-    return ToldApart(told_apart(query, key), told_apart(basis.of_queries(query), basis.of_keys(key)))
+    return C2STAccuracy(c2st_accuracy(query, key), c2st_accuracy(basis.of_queries(query), basis.of_keys(key)))
 
 
-def told_apart(query: Tensor, key: Tensor) -> Tensor:
+def c2st_accuracy(query: Tensor, key: Tensor) -> Tensor:
     """Return the share of held-out queries and keys that a small network tells apart: 0.5 is chance.
 
     A network a head, one hidden layer, learns from one half of the tokens (`halves`) in a fixed number of steps from a

@@ -18,7 +18,7 @@ from alignattn.attention.edges import Edges, attend_edges, pairwise
 from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.scores import scaled_dot
 from alignattn.attention.slot import Slot
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 Init = Literal["pretrained", "paper"]
 

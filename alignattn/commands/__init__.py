@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError, did_you_mean
-from alignattn.support.options import options_of
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.options import options_of
 
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
@@ -44,7 +44,7 @@ def all_commands() -> Iterator[Command]:
         yield from command.subcommands.values()
 
 
-def takers_of(option: str) -> list[str]:
+def commands_with_option(option: str) -> list[str]:
     """Return the names of the commands that take an option by its name."""
     return [command.name for command in all_commands() if _takes(command, option)]
 

@@ -5,7 +5,7 @@ imported; its class is a `PreTrainedModel` of transformers with
 
 * `config_class`, whose `model_type` is `MODEL_TYPE_PREFIX` and its name: so a saved folder tells whose it is;
 * `auto_class`, the class of transformers that loads such a folder;
-* `build`, a class method: of what a run knows, `alignattn.models.build.Material`, an untrained model, `BuiltModel`.
+* `build`, a class method: of what a run knows, `alignattn.models.build.BuildContext`, an untrained model, `BuiltModel`.
 
 `tests/toy_model.py` is such a file. All other models are pretrained encoders of Hugging Face.
 """
@@ -16,7 +16,6 @@ from typing import Any
 
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN
-from alignattn.support.registry import Entry, Registry
 from alignattn.tasks import (
     ImageToText,
     MultiLabelClassification,
@@ -29,12 +28,13 @@ from alignattn.tasks import (
     TokenClassification,
     VisualQuestionAnswering,
 )
+from alignattn.utils.registry import Entry, Registry
 
 MODEL_TYPE_PREFIX = "alignattn-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traits:
+class ModelCapabilities:
     """What a model says of itself.
 
     Attributes:
@@ -95,7 +95,7 @@ class ModelEntry(Entry):
         traits: what it says of itself.
     """
 
-    traits: Traits = field(default_factory=Traits)
+    traits: ModelCapabilities = field(default_factory=ModelCapabilities)
 
 
 ALL_SLOTS = tuple(SLOTS)
@@ -107,9 +107,9 @@ FROM_NOTHING: Mapping[str, Mapping[str, str]] = {"qvi": {"init": "paper"}, "sum"
 """No pretrained function is there to begin at."""
 
 
-def _sentence_pair_traits(training: Mapping[str, Any], slots: tuple[str, ...] = ()) -> Traits:
+def _sentence_pair_traits(training: Mapping[str, Any], slots: tuple[str, ...] = ()) -> ModelCapabilities:
     training = {"weight_decay": 0.0, "per_device_train_batch_size": 64, **training}
-    return Traits(
+    return ModelCapabilities(
         tasks=(TextClassification,),
         slots=slots,
         refused=ONE_QUERY if slots else {},
@@ -125,11 +125,11 @@ def _text_traits(
     slots: tuple[str, ...] = (),
     tasks: tuple[type[Task], ...] = (TextClassification, MultiLabelClassification),
     epochs: int = 5,
-) -> Traits:
+) -> ModelCapabilities:
     # Wu et al. 2020 do not say how they train: these are ours, with a tenth of the rows to stop by.
     training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 1e-3, "lr_scheduler_type": "constant"}
     training |= {"num_train_epochs": epochs, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
-    return Traits(
+    return ModelCapabilities(
         tasks=tasks,
         slots=slots,
         refused=ONE_QUERY if slots == OF_POOLING else {},
@@ -146,12 +146,12 @@ STEP_BY_STEP = {"alignment": "attends by one query at a time, which is no distri
 CAUSAL = {"value": "writes word by word, and values that meet all queries would tell a word of those behind it"}
 
 
-def _writing_traits(refused: Mapping[str, str], task: type[Task] = SequenceToSequence) -> Traits:
+def _writing_traits(refused: Mapping[str, str], task: type[Task] = SequenceToSequence) -> ModelCapabilities:
     # Ours, as are the sizes; Luong et al. 2015 clip at 5, too.
     training = {"optim": "adamw_torch", "weight_decay": 0.0, "learning_rate": 2e-3, "lr_scheduler_type": "linear"}
     training |= {"num_train_epochs": 10, "per_device_train_batch_size": 64, "max_grad_norm": 5.0}
     training |= {"per_device_eval_batch_size": 256}
-    return Traits(
+    return ModelCapabilities(
         tasks=(task,),
         slots=tuple(slot for slot in SLOTS if slot not in refused),
         refused=refused,
@@ -173,12 +173,12 @@ DRAWN_POINTS: Mapping[str, Mapping[str, int]] = {"ot": {"points": 1024}, "ct": {
 2,708 takes 1.5 times as long as one without, of 512 twice, of all 20 times."""
 
 
-def _graph_traits(score: str) -> Traits:
+def _graph_traits(score: str) -> ModelCapabilities:
     # Adam with L2, neither a schedule nor clipping, and at most 1,000 epochs (Veličković et al. 2018, §3.3; the epochs
     # and the patience are a config's). Their code stops at 100,000, which patience never reaches.
     training = {"learning_rate": 0.005, "l2_penalty": 5e-4, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
     sizes = {"per_device_train_batch_size": WHOLE, "per_device_eval_batch_size": WHOLE, "num_train_epochs": 200}
-    return Traits(
+    return ModelCapabilities(
         tasks=(NodeClassification,),
         slots=ALL_SLOTS,
         score=score,
@@ -242,7 +242,7 @@ MODELS = Registry(
             ".vqa:McanForVisualQuestionAnswering",
             "MCAN, a deep modular co-attention network (Yu et al. 2019)",
             "yu2019deep",
-            traits=Traits(
+            traits=ModelCapabilities(
                 tasks=(VisualQuestionAnswering,),
                 slots=ALL_SLOTS,
                 reads_texts_alone=False,
@@ -317,7 +317,7 @@ MODELS = Registry(
             ".memory:MemN2NForSequenceClassification",
             "an end-to-end memory network, which answers questions about a story (Sukhbaatar et al. 2015)",
             "sukhbaatar2015end",
-            traits=Traits(
+            traits=ModelCapabilities(
                 tasks=(TextClassification,),
                 slots=OF_POOLING,
                 refused=STEP_BY_STEP,
@@ -369,18 +369,20 @@ SAMPLING_OPTION = "train_sampling_strategy"
 AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED = "random", "sequential", "group_by_length", "batch_rebalance"
 """Of `Trainer`: which training rows make a batch; those of like length have little padding."""
 
-ENCODER = Traits(tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS, training={SAMPLING_OPTION: BY_LENGTH})
+ENCODER = ModelCapabilities(
+    tasks=TEXT_TASKS, is_pretrained=True, slots=ALL_SLOTS, training={SAMPLING_OPTION: BY_LENGTH}
+)
 """What is true of any pretrained encoder of Hugging Face."""
 
 
-def traits_of_config(config: Any) -> Traits:
-    """Return `traits_of` the model that a config of transformers is of."""
+def traits_of_config(config: Any) -> ModelCapabilities:
+    """Return `capabilities_of` the model that a config of transformers is of."""
     model_type = str(getattr(config, "model_type", ""))
     is_own = model_type.startswith(MODEL_TYPE_PREFIX)
-    return traits_of(model_type.removeprefix(MODEL_TYPE_PREFIX)) if is_own else ENCODER
+    return capabilities_of(model_type.removeprefix(MODEL_TYPE_PREFIX)) if is_own else ENCODER
 
 
-def traits_of(model: str) -> Traits:
+def capabilities_of(model: str) -> ModelCapabilities:
     """Return what the model that `--model` names says of itself: one of `MODELS`, or else a pretrained encoder."""
     entry = MODELS.get(model)
     return entry.traits if isinstance(entry, ModelEntry) else ENCODER

@@ -14,8 +14,8 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from alignattn.models import MODEL_TYPE_PREFIX, MODELS
 from alignattn.models.words import build_tokenizer, embedding_matrix, read_embeddings
-from alignattn.support.errors import AlignAttnError, did_you_mean, one_line, shown
 from alignattn.tasks import Task
+from alignattn.utils.errors import AlignAttnError, did_you_mean, one_line, shown
 
 FIELDS_OF_THE_DATA = (
     "answer_words",
@@ -45,7 +45,7 @@ OF_HARD_ATTENTION = ("reward_weight", "entropy_weight")
 
 
 @dataclass(frozen=True)
-class Material:
+class BuildContext:
     """What a model that is not pretrained is built of.
 
     Attributes:
@@ -125,7 +125,7 @@ def build_word_model(
             trained: the fixed vectors that `da` otherwise reads would tell it nothing of the words' meanings.
         seed: of all that is random; the global generator is left as it was.
         skip_bad_rows: as for `read_embeddings`.
-        config_fields: as in `Material`.
+        config_fields: as in `BuildContext`.
         of_data: returns further fields of the config, which follow from the rows, given the tokenizer of their words.
     """
     fields = checked_fields(config_fields or {}, model_class.config_class)

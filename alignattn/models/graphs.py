@@ -17,10 +17,10 @@ from alignattn.attention.attend import attend
 from alignattn.attention.edges import Edges
 from alignattn.attention.graph_scores import GAT, NEGATIVE_SLOPE, GATv2
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material, build_model, checked_fields
-from alignattn.support.errors import AlignAttnError
+from alignattn.models.build import BuildContext, BuiltModel, build_model, checked_fields
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import graph_of
+from alignattn.utils.errors import AlignAttnError
 
 
 class GraphLayer(nn.Module, ABC):
@@ -132,7 +132,7 @@ class GatForNodeClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the features of the graph that the rows are of."""
         task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, NodeClassification)

@@ -11,7 +11,7 @@ from alignattn.attention.attend import attend
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models.word_model import Sentences
 
-LONGEST_WAVE = 10_000
+MAX_WAVE = 10_000
 """Of the sinusoids, over 2 π (Vaswani et al. 2017, §3.5)."""
 
 FEED_FORWARD = 4
@@ -211,7 +211,7 @@ class TransformerEncoder(nn.Module):
 def sinusoids(length: int, size: int) -> Tensor:
     """Return sines and cosines of positions from 0, `[length, size]` in float32 (Vaswani et al. 2017, §3.5)."""
     positions = torch.arange(length, dtype=torch.float32)[:, None]
-    rates = torch.exp(torch.arange(0, size, 2, dtype=torch.float32) * (-math.log(LONGEST_WAVE) / size))
+    rates = torch.exp(torch.arange(0, size, 2, dtype=torch.float32) * (-math.log(MAX_WAVE) / size))
     angles = positions * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :size]
 

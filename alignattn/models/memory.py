@@ -14,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from alignattn.attention.attend import attend
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material, build_word_model
+from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.text_classifiers import SENTENCE_ENDS, sentence_of_words
 from alignattn.models.word_model import Sentences
@@ -23,7 +23,7 @@ from alignattn.tasks import TextClassification
 ADJACENT, LAYER_WISE = "adjacent", "layer-wise"
 FIRST_DEVIATION = 0.1
 """Of the first weights, all normal (§4.2)."""
-MOST_HOPS = 3
+MAX_HOPS = 3
 
 
 @strict
@@ -150,9 +150,9 @@ class MemN2NForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: MemN2NConfig) -> None:
         super().__init__(config)
-        if config.tying not in (ADJACENT, LAYER_WISE) or not 1 <= config.hops <= MOST_HOPS:
+        if config.tying not in (ADJACENT, LAYER_WISE) or not 1 <= config.hops <= MAX_HOPS:
             raise ValueError(
-                f"hops {config.hops} and tying {config.tying!r} are none: give 1 to {MOST_HOPS}, and {ADJACENT} or "
+                f"hops {config.hops} and tying {config.tying!r} are none: give 1 to {MAX_HOPS}, and {ADJACENT} or "
                 f"{LAYER_WISE}"
             )
         assert config.num_labels is not None
@@ -167,7 +167,7 @@ class MemN2NForSequenceClassification(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the rows; raises as `build_word_model` does."""
         task = material.task
         assert isinstance(task, TextClassification)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
-from alignattn.support.errors import AlignAttnError, did_you_mean
-from alignattn.support.places import input_folder
+from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.places import input_folder
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 """What the Hub can name a model; longer paths, and those from `.`, `~` or the root, are folders."""

@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from alignattn.models.zip_parts import unpacked
-from alignattn.support.errors import AlignAttnError, install_extra, listing
-from alignattn.support.files import cache_folder
-from alignattn.support.publishing import short_path
 from alignattn.tasks import plain_name
+from alignattn.utils.errors import AlignAttnError, install_extra, listing
+from alignattn.utils.files import cache_folder
+from alignattn.utils.publishing import short_path
 
 SENTENCE_PAIRS: Mapping[str, str] = {
     "snli": "SNLI",

@@ -9,8 +9,8 @@ from alignattn.attention.pooling import AttentionPooling
 from alignattn.models import MODEL_TYPE_PREFIX
 from alignattn.models.layers import Recurrent, average, masked_softmax, maximum, run_recurrent
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.task import MOST_TEXTS
+from alignattn.tasks.task import MAX_TEXTS
+from alignattn.utils.errors import AlignAttnError
 
 
 def split_pair(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, pad: int) -> list[Sentences]:
@@ -27,7 +27,7 @@ def split_pair(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     """
     return [
         take_words(input_ids, attention_mask.bool() & (token_type_ids == sentence), pad)
-        for sentence in range(MOST_TEXTS)
+        for sentence in range(MAX_TEXTS)
     ]
 
 

@@ -11,7 +11,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.attention.pooling import AttentionPooling, FeaturePooling, QueryPooling
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material
+from alignattn.models.build import BuildContext, BuiltModel
 from alignattn.models.layers import Convolution, Recurrent, TransformerEncoder, average, last_states, maximum
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 
@@ -197,7 +197,7 @@ class HanForSequenceClassification(TextClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model, as `WordModel.build`, that knows what ends a sentence."""
         built = super().build(material)
         words = built.processor.get_vocab()
@@ -350,7 +350,7 @@ class LstmDmeForSequenceClassification(TextClassifier):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model, as `WordModel.build`, that knows how its words are spelled."""
         built = super().build(material)
         special = set(built.processor.all_special_tokens)

@@ -15,13 +15,13 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from alignattn.attention.cross_mask import CrossMask
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material, build_word_model
+from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax
 from alignattn.models.word_model import WordModel, WordModelConfig
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import VisualQuestionAnswering
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
 from alignattn.tasks.vqa.task import IMAGE, QUESTION
+from alignattn.utils.errors import AlignAttnError
 
 Sides = tuple[str, str]
 """What the queries and what the keys of an attention call are of."""
@@ -205,7 +205,7 @@ class McanForVisualQuestionAnswering(WordModel):
         return PictureGrid(config.conv_channels, config.hidden_dim, config.pixel_mean, config.pixel_deviation)
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the questions and the task's kind of images."""
         task = material.task
         assert isinstance(task, VisualQuestionAnswering)

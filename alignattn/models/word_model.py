@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from alignattn.models.build import BuiltModel, Material, build_word_model
+from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.tasks import MultiLabelClassification, TextClassification
 
 
@@ -94,7 +94,7 @@ class WordModel(PreTrainedModel):
         self._fix_embeddings()
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the rows; raises as `build_word_model` does."""
         task = material.task
         assert isinstance(task, (TextClassification, MultiLabelClassification))

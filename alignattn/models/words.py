@@ -14,9 +14,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_file
-from alignattn.support.progress import progress
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_file
+from alignattn.utils.progress import progress
 
 Vector = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from alignattn.support.errors import MEGABYTE, AlignAttnError
+from alignattn.utils.errors import MEGABYTE, AlignAttnError
 
 BLOCK = 2**20
 """Bytes of a part that are read at once."""

@@ -17,7 +17,7 @@ from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
 from alignattn.patching.slots import is_patched
 from alignattn.patching.state_dicts import DESCRIPTION, read_description
-from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import AlignAttnError, install_extra
 
 CONFIG_FIELD = "base_model_name_or_path"
 """Field of an adapter's config that names the model it is of."""

@@ -22,8 +22,8 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.saving import is_changed
 from alignattn.patching.slots import LayerSlots, Patch, patch_of
 from alignattn.patching.state_dicts import DESCRIPTION, written_description
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.saved_config import LOADING_HINT
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 """Fields of a model's config that an adapter's own files lack, without which its head cannot be made."""

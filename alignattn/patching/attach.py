@@ -32,8 +32,8 @@ from alignattn.patching.routing import forget_own_functions, leave_route
 from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import convert_state_before
 from alignattn.patching.taps import add_tap, remove_tap
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.saved_config import LOADING_HINT
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 M = TypeVar("M", bound=nn.Module)
 

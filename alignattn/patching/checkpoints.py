@@ -37,11 +37,11 @@ from alignattn.patching.families import FAMILIES
 from alignattn.patching.saved_slots import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts, check_fills
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.json_records import parse_json
-from alignattn.support.library_bars import without_library_bars
-from alignattn.support.network import say_hub
-from alignattn.support.saved_config import LOADING_HINT, restored_fields
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.json_records import parse_json
+from alignattn.utils.library_bars import without_library_bars
+from alignattn.utils.network import log_download
+from alignattn.utils.saved_config import LOADING_HINT, restored_fields
 
 FILE_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 """The keyword arguments of `from_pretrained` that say where a file is found."""
@@ -281,7 +281,7 @@ def loading(name: str, choices: str = CHOICES) -> Iterator[None]:
         choices: what to give instead.
     """
     if HUB_ID.fullmatch(name) and not Path(model_source(name)).exists():
-        say_hub(f"the model {name}")
+        log_download(f"the model {name}")
     try:
         yield
     except AlignAttnError:

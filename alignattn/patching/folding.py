@@ -7,7 +7,7 @@ from torch import nn
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.patching.heads import balanced_heads, check_in_memory
 from alignattn.patching.slots import Patch
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 def fold_basis(model: nn.Module) -> dict[str, tuple[float, ...]]:

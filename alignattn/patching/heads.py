@@ -12,7 +12,7 @@ from alignattn.attention.basis import Basis
 from alignattn.attention.scores import Dot, ScaledDot
 from alignattn.patching.projections import DECLARED_POOLED, FUSED
 from alignattn.patching.slots import LayerSlots, Patch
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ROTARY = ("rotary", "rope")
 """In the names of modules that rotate queries and keys by position."""

@@ -6,7 +6,7 @@ from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.config import BASIS
 from alignattn.patching.recording import mean_alignment
 from alignattn.patching.slots import Patch, aligned_patches
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 def alignment_loss(model: nn.Module) -> Tensor:

@@ -20,7 +20,7 @@ from alignattn.patching.probe import attends_causally, can_probe, causal, probe,
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line
 
 READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
 """Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""

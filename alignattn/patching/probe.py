@@ -22,7 +22,7 @@ from alignattn.patching.projections import features_of
 from alignattn.patching.recording import RecordedCall, is_one_way, real_tokens
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 SEED = 0
 """Of the random numbers that both sides of a comparison draw."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.patching.families import family_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 FUSED = "fused"
 

@@ -22,7 +22,7 @@ from alignattn.attention.config import BASIS
 from alignattn.attention.cross_mask import CrossMask, Mask
 from alignattn.attention.edges import Edges
 from alignattn.patching.optimizer_check import is_of_another_model, warn_of_untrained_networks
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)

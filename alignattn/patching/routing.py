@@ -25,7 +25,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.packing import Packing, packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
 from alignattn.patching.recording import allowed_pairs
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""

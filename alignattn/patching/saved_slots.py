@@ -15,7 +15,7 @@ from transformers.utils.hub import cached_file
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import IF_THERE
 from alignattn.patching.state_dicts import convert_state_before
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 SLOT_MARKER = f".{CHILD_NAME}."
 """What the state-dict keys of the slots' own parameters have in common, after a dot."""

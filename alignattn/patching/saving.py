@@ -28,9 +28,9 @@ from alignattn.patching.routing import base_of
 from alignattn.patching.sizes import bare_model
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.patching.state_dicts import REMAINING, layer_dim, rows_of
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.json_records import read_json
-from alignattn.support.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.json_records import read_json
+from alignattn.utils.saved_config import HIDDEN_FIELD, LOADING_HINT, TYPE_SUFFIX
 
 LOADER_FIELD = "attn_implementation"
 """Field of such a config that names the hint as the attention implementation."""

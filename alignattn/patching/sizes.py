@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
-from alignattn.support.errors import AlignAttnError, in_megabytes, shown
-from alignattn.support.json_records import read_json
+from alignattn.utils.errors import AlignAttnError, in_megabytes, shown
+from alignattn.utils.json_records import read_json
 
 COUNTS = (
     (re.compile(r".*(layers?|groups?|group_num|heads?)", re.IGNORECASE), 1_000),
@@ -29,7 +29,7 @@ SAFETENSORS = ".safetensors"
 FLOATS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """The types of weights as safetensors and as torch name them."""
 
-MOST_NEW_PARAMETERS = 10**8
+MAX_NEW_PARAMETERS = 10**8
 """Of a head, and of what a checkpoint may lack."""
 
 
@@ -68,7 +68,7 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
         return
     # A weight takes a byte at least.
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
-    if parameters > saved + MOST_NEW_PARAMETERS:
+    if parameters > saved + MAX_NEW_PARAMETERS:
         raise AlignAttnError(
             f"the config of {name} is of another model than its weights: it describes {parameters:,} parameters, and "
             f"the weights take {in_megabytes(saved)}: correct it"

@@ -33,7 +33,7 @@ from alignattn.patching.recording import (
 )
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap
-from alignattn.support.errors import AlignAttnError, listing
+from alignattn.utils.errors import AlignAttnError, listing
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
 """Attends without slots, and returns the weights as well if it is asked to."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
 from alignattn.patching.slots import LayerSlots, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 DESCRIPTION = f"{CHILD_NAME}.description"
 """End of the name, in an adapter's file, of a tensor of bytes: JSON that tells what the patch is."""

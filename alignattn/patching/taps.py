@@ -23,7 +23,7 @@ from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS, GradientScope
 from alignattn.attention.projection import forked
 from alignattn.patching.recording import Collector
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 TAP = "alignattn_tap"
 """Attribute of a tapped projection: the handles of its hooks."""

@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from alignattn.robustness.nltk_data import prepare_nltk
-from alignattn.support.errors import AlignAttnError, install_extra
+from alignattn.utils.errors import AlignAttnError, install_extra
 
 VERSION = "0.3.11"
 INSTALL = f"{install_extra('attack')} && pip install --no-deps textattack=={VERSION}"

@@ -22,11 +22,11 @@ from alignattn.robustness.library import load_textattack
 from alignattn.robustness.recipe_names import Outcome
 from alignattn.robustness.record_files import cut_torn_line, header_path, read_run, write_header
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import write_text
-from alignattn.support.folder_lock import holder_of, note_holder
-from alignattn.support.progress import progress
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import write_text
+from alignattn.utils.folder_lock import holder_of, note_holder
+from alignattn.utils.progress import progress
+from alignattn.utils.shard import WHOLE, Shard
 
 ROWS_SCORED_AT_ONCE = 256
 NUMPY_SEEDS = 2**32

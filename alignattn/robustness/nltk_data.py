@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line
 
 PACKAGES = {
     "stopwords": ("corpora", "a few kB"),

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.robustness.resources import BERT
-from alignattn.support.errors import AlignAttnError, in_megabytes, install_extra, one_line
-from alignattn.support.files import cache_folder, replacing
-from alignattn.support.network import say_hub
+from alignattn.utils.errors import AlignAttnError, in_megabytes, install_extra, one_line
+from alignattn.utils.files import cache_folder, replacing
+from alignattn.utils.network import log_download
 
 VECTORS_URL = (
     "https://raw.githubusercontent.com/nmrksic/counter-fitting/master/word_vectors/counter-fitted-vectors.txt.zip"
@@ -69,7 +69,7 @@ def announce_bert() -> None:
     weights = constants.SAFETENSORS_SINGLE_FILE
     if isinstance(try_to_load_from_cache(BERT, weights), str):
         return
-    say_hub(f"{BERT} ({BERT_SIZE}, to {constants.HF_HUB_CACHE})")
+    log_download(f"{BERT} ({BERT_SIZE}, to {constants.HF_HUB_CACHE})")
 
 
 def _fetch_zipped(url: str, member: str, path: Path) -> None:

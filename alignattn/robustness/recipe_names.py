@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from alignattn.support.errors import AlignAttnError, unknown
+from alignattn.utils.errors import AlignAttnError, unknown
 
 RECIPES: Mapping[str, str] = {
     "textfooler": "TextFoolerJin2019",

@@ -13,7 +13,7 @@ from alignattn.robustness.library import load_textattack, replaced
 from alignattn.robustness.nltk_data import prepare_nltk
 from alignattn.robustness.recipe_names import RECIPES, check_recipe
 from alignattn.robustness.resources import BERT, Resources, read_neighbors
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 TAGGER = ("averaged_perceptron_tagger_eng", "universal_tagset")
 NLTK_PACKAGES = {"textfooler": TAGGER, "textbugger": ("stopwords",), "bae": (*TAGGER, "stopwords")}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from alignattn.models.packaged import NAMES
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_file, write_json
-from alignattn.support.json_records import parse_json
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_file, write_json
+from alignattn.utils.json_records import parse_json
 
 RECORDS_SUFFIX = ".jsonl"
 AWAY = "move the file away to run again"

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from pydantic import StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from alignattn.robustness.recipe_names import Outcome
-from alignattn.support.bad_rows import numbers_without
-from alignattn.support.json_records import parse_json
-from alignattn.support.shard import Shard
+from alignattn.utils.bad_rows import numbers_without
+from alignattn.utils.json_records import parse_json
+from alignattn.utils.shard import Shard
 
 NO_VALUE = ("missing", "unexpected_keyword_argument")
 """pydantic's errors in which it is a name that is wrong, and no value."""

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, check_sources_of_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_file
-from alignattn.support.parquet import read_parquet
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_file
+from alignattn.utils.parquet import read_parquet
 
 BERT = "bert-base-uncased"
 COUNTER_FITTED = "the counter-fitted vectors of Mrkšić et al. (2016)"

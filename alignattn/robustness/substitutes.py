@@ -18,8 +18,8 @@ from alignattn.robustness.batches import ModelInputs
 from alignattn.robustness.encoders import CachedEncoder, MeanPooling, longest_input
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.masked_head import masked_tokens_alone
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.weights import IGNORED_LABEL
+from alignattn.utils.errors import AlignAttnError
 
 load_textattack()
 

@@ -10,13 +10,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from alignattn.models.lengths import most_tokens
 from alignattn.robustness.batches import ModelInputs, OutputCache
-from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.task import MOST_TEXTS
+from alignattn.tasks.task import MAX_TEXTS
+from alignattn.utils.errors import AlignAttnError
 
 SCORES_KEPT = 2**16
 """Inputs whose scores are kept; at 1,000 bytes an input, 64 MiB."""
 
-FEWEST_CLASSES = 2
+MIN_CLASSES = 2
 
 Texts = tuple[str, ...]
 """The one or two texts of a row."""
@@ -105,13 +105,13 @@ def wrap_model(
         half_precision: compute in float16, on a GPU only: elsewhere float32 is faster. Not bfloat16, whose 8 bits would
             hide what a single word does to a score.
     """
-    if int(model.config.num_labels or 0) < FEWEST_CLASSES:
+    if int(model.config.num_labels or 0) < MIN_CLASSES:
         raise AlignAttnError("the model has one output: attacks are on classifiers, choose a task with classes")
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if (batch_size is not None and batch_size < 1) or cache_size < 0:
         raise AlignAttnError(f"batch size {batch_size} must be at least 1, cache size {cache_size} at least 0")
     # Below the special tokens and a token of each text the tokenizer does not cut at all, and does not say so.
-    smallest = tokenizer.num_special_tokens_to_add(pair=True) + MOST_TEXTS
+    smallest = tokenizer.num_special_tokens_to_add(pair=True) + MAX_TEXTS
     if max_length < smallest:
         raise AlignAttnError(f"--max_length {max_length} must be at least {smallest} tokens")
     longest = most_tokens(model, tokenizer)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, did_you_mean
 from alignattn.tasks.answers.task import QuestionAnswering
 from alignattn.tasks.captions.task import ImageToText
 from alignattn.tasks.choices.task import MultipleChoice
@@ -19,6 +18,7 @@ from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
 from alignattn.tasks.texts.task import TextClassification
 from alignattn.tasks.vqa.task import VisualQuestionAnswering
+from alignattn.utils.errors import AlignAttnError, did_you_mean
 
 __all__ = [
     "TASKS",

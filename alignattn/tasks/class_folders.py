@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.compression import BROKEN, plain_suffix, read_whole
-from alignattn.support.errors import AlignAttnError, listing, one_line
 from alignattn.tasks.file_rows import FileRows, TextRows, file_rows
+from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
+from alignattn.utils.errors import AlignAttnError, listing, one_line
 
 TEXT, LABEL = "text", "label"
 """The columns that it is read into."""

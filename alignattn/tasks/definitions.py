@@ -6,11 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from alignattn.support.errors import AlignAttnError, did_you_mean, unknown
-from alignattn.support.files import read_yaml, write_json
-from alignattn.tasks.kinds import TASK_KINDS
 from alignattn.tasks.nodes.task import NodeClassification
+from alignattn.tasks.processors import TASK_PROCESSORS
 from alignattn.tasks.task import NPZ, TRAIN, Sources, Task
+from alignattn.utils.errors import AlignAttnError, did_you_mean, unknown
+from alignattn.utils.files import read_yaml, write_json
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -35,12 +35,12 @@ def read_definition(path: Path) -> Task:
 
     content = read_yaml(path)
     kind = str(content.pop("kind", ""))
-    if kind not in TASK_KINDS:
-        raise AlignAttnError(f"{path}: {unknown(TASK_KINDS.kind, kind, TASK_KINDS)}")
+    if kind not in TASK_PROCESSORS:
+        raise AlignAttnError(f"{path}: {unknown(TASK_PROCESSORS.kind, kind, TASK_PROCESSORS)}")
     try:
-        task: Task = TypeAdapter(TASK_KINDS.load(kind)).validate_python({"name": path.stem, **content})
+        task: Task = TypeAdapter(TASK_PROCESSORS.load(kind)).validate_python({"name": path.stem, **content})
     except ValidationError as error:
-        fields = [entry.name for entry in dataclasses.fields(TASK_KINDS.load(kind))]
+        fields = [entry.name for entry in dataclasses.fields(TASK_PROCESSORS.load(kind))]
         problems = (_described(problem, fields) for problem in error.errors())
         raise AlignAttnError(f"{path}: {'; '.join(problems)}") from error
     problem = task.problem()

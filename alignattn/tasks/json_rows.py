@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alignattn.support.errors import AlignAttnError, shown
-from alignattn.support.json_records import parse_json
 from alignattn.tasks.answers.squad_rows import is_nested, nested_questions
 from alignattn.tasks.file_rows import TextRows
+from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.json_records import parse_json
 
-LEAST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
+LEAST_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 """That a column holds."""
 
 LIST_OF_ROWS = "data"
@@ -128,4 +128,4 @@ def _storable(value: Any) -> Any:
     if isinstance(value, list):
         return [_storable(item) for item in value]
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_integer and not LEAST_INTEGER <= value <= LARGEST_INTEGER else value
+    return str(value) if is_integer and not LEAST_INTEGER <= value <= MAX_INTEGER else value

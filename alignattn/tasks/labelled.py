@@ -9,7 +9,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
-from alignattn.tasks.kind import EncodedSplit, Evaluation, TaskKind, row_numbers
 from alignattn.tasks.labels import (
     class_names,
     has_label,
@@ -20,6 +19,7 @@ from alignattn.tasks.labels import (
     only_item,
 )
 from alignattn.tasks.metrics import compute_metrics, predict
+from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor, row_numbers
 from alignattn.tasks.task import LabelledTask
 
 PREDICTION, PROBABILITIES = "prediction", "probabilities"
@@ -28,7 +28,7 @@ PREDICTION, PROBABILITIES = "prediction", "probabilities"
 L = TypeVar("L", bound=LabelledTask)
 
 
-class LabelledKind(TaskKind[L]):
+class LabelledProcessor(TaskProcessor[L]):
     """A kind whose outputs are `[N, C]` logits or `[N, 1]` scores and whose labels are `[N]`."""
 
     def columns(self, task: L) -> list[str]:
@@ -118,7 +118,7 @@ class LabelledKind(TaskKind[L]):
         one = self._answers_of(task, np.zeros((1, task.num_labels)))
         return self.readable(task, one, most).slice(0, 0)
 
-    def one_answer(self, task: L, predictions: pa.Table) -> str | None:
+    def constant_prediction(self, task: L, predictions: pa.Table) -> str | None:
         """Return the one class that is predicted, or the one score."""
         values = predictions["prediction"].unique()
         if len(values) != 1 or predictions.num_rows == 1:

@@ -12,8 +12,8 @@ import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.support.errors import AlignAttnError, listing, shown
 from alignattn.tasks.task import LabelledTask
+from alignattn.utils.errors import AlignAttnError, listing, shown
 
 UNLABELLED = -1
 """The label of a row without one: SNLI's annotators disagreed, GLUE's test splits keep theirs secret."""

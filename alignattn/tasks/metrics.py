@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_absolute_error, mean_squared_error
 
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.in_memory_metric import InMemoryMetric
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.task import LabelledTask, MetricName
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.in_memory_metric import InMemoryMetric
 
 
 class _OneNumber(InMemoryMetric):

@@ -11,20 +11,20 @@ from typing import Any, Generic, TypeVar
 import datasets
 import numpy as np
 
-from alignattn.support.bad_rows import BadRow, list_bad_rows, numbers_without
-from alignattn.support.compression import plain_stem
-from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.drawing import DRAWING_SEED, draw_rows
-from alignattn.tasks.kinds import kind_of
 from alignattn.tasks.labels import say_numbers_read
 from alignattn.tasks.multilabel.task import MultiLabelClassification
+from alignattn.tasks.processors import processor_for
+from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
 from alignattn.tasks.sources import hub_origin, own_file, read_hub, read_rows, split_path
 from alignattn.tasks.tags.task import TokenClassification
-from alignattn.tasks.task import FIRST, MOST_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
-from alignattn.tasks.texts.kind import text_problems
+from alignattn.tasks.task import FIRST, MAX_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
 from alignattn.tasks.texts.label_hints import say_label_hints
+from alignattn.tasks.texts.processor import text_problems
 from alignattn.tasks.texts.task import TextClassification
 from alignattn.tasks.texts.user_labels import UserLabels, read_user_labels, share_names, user_label_column, user_task
+from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
+from alignattn.utils.compression import plain_stem
+from alignattn.utils.errors import AlignAttnError
 
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
@@ -241,7 +241,7 @@ def load_user_tags(
 
 
 def max_samples(
-    task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None, seed: int = DRAWING_SEED
+    task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None, seed: int = SAMPLING_SEED
 ) -> datasets.Dataset:
     """As many rows as allowed; all rows where `count` is None.
 
@@ -249,14 +249,14 @@ def max_samples(
         task: that the rows are of.
         dataset: the rows.
         count: the most to take.
-        take: `FIRST` for those that stand first; they are drawn as `draw_rows` does otherwise.
+        take: `FIRST` for those that stand first; they are drawn as `sample_rows` does otherwise.
         seed: of the draw.
     """
     if count is None or count >= len(dataset):
         return dataset
     if count < 1:
         raise AlignAttnError(f"cannot take {count} rows: the largest number of samples must be at least 1")
-    return dataset.select(range(count) if take == FIRST else draw_rows(task, dataset, count, seed=seed))
+    return dataset.select(range(count) if take == FIRST else sample_rows(task, dataset, count, seed=seed))
 
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
@@ -268,14 +268,14 @@ def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
     """
     assert rows.train is not None
     count = max(1, round(share * len(rows.train)))
-    drawn = draw_rows(rows.task, rows.train, count, leave_each=True)
+    drawn = sample_rows(rows.task, rows.train, count, leave_each=True)
     if not 0 < len(drawn) < len(rows.train):
         raise AlignAttnError(
             f"--validation_share {share} of {len(rows.train)} training rows leaves none on one side, or none of a "
             "class to train on: give a --validation_file"
         )
     rest = np.setdiff1d(np.arange(len(rows.train)), drawn)
-    how = f"{len(drawn)} of the {len(rows.train)} training rows, drawn with seed {DRAWING_SEED}"
+    how = f"{len(drawn)} of the {len(rows.train)} training rows, drawn with seed {SAMPLING_SEED}"
     return replace(
         rows,
         task=replace(rows.task, evaluation_splits=(VALIDATION,)),
@@ -299,7 +299,7 @@ def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[s
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
-    own = kind_of(task).read_split(task, name, data_dir, cache_dir)
+    own = processor_for(task).read_split(task, name, data_dir, cache_dir)
     if own is not None:
         return _RawSplit(*own)
     if data_dir is None and not task.sources.files:
@@ -310,7 +310,7 @@ def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: s
 
 def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
     rows = read_rows(path, cache_dir, encoding=encoding)
-    problems = rows.problems_in(kind_of(task).columns(task))
+    problems = rows.problems_in(processor_for(task).columns(task))
     # The good rows tell what the task is: there must be some before it is asked for.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
     return _RawSplit(rows.dataset, str(path), problems=problems)
@@ -318,7 +318,7 @@ def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | Non
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows[T]:
     """The rows of the splits without those that are bad or have no label; the first split tells what is not known."""
-    kind = kind_of(task)
+    kind = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
     bad_rows: dict[str, list[BadRow]] = {}
@@ -355,7 +355,7 @@ def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datas
 
 
 def _check_column_choice(text_columns: Sequence[str], label_column: str) -> None:
-    if not 1 <= len(text_columns) <= MOST_TEXTS:
+    if not 1 <= len(text_columns) <= MAX_TEXTS:
         raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
     if len({*text_columns, label_column}) <= len(text_columns):
         raise AlignAttnError(

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, listing, shown
 from alignattn.tasks.file_rows import TextRows
+from alignattn.utils.errors import AlignAttnError, listing, shown
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 """Of the separators."""

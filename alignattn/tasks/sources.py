@@ -14,13 +14,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.support.bad_rows import list_bad_rows
-from alignattn.support.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_file
-from alignattn.support.library_bars import without_library_bars
-from alignattn.support.network import say_hub
-from alignattn.support.parquet import check_parquet, without_bad_texts
 from alignattn.tasks.class_folders import read_class_folder
 from alignattn.tasks.file_rows import FileRows, TextRows, file_rows
 from alignattn.tasks.json_rows import read_json_rows
@@ -28,6 +21,13 @@ from alignattn.tasks.separated import SEPARATORS, read_separated
 from alignattn.tasks.tags.conll import read_conll
 from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
 from alignattn.tasks.texts.stories import read_babi
+from alignattn.utils.bad_rows import list_bad_rows
+from alignattn.utils.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_file
+from alignattn.utils.library_bars import without_library_bars
+from alignattn.utils.network import log_download
+from alignattn.utils.parquet import check_parquet, without_bad_texts
 
 _OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
 
@@ -49,7 +49,7 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
     if not sources.hub:
         file = Path(sources.folder) / f"{split}.parquet"
         raise AlignAttnError(f"task {task.name!r} is not on the Hub: give --data_dir DIR with {file}")
-    say_hub(hub_origin(task, split))
+    log_download(hub_origin(task, split))
     try:
         return datasets.load_dataset(
             sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir

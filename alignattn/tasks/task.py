@@ -1,7 +1,7 @@
 """What a task is: one small record, from which everything else about it follows.
 
-The class of a record is its kind: `tasks/kinds.py` lists them, each room's `task.py` has its own, and its `kind.py`
-says what is done with rows and outputs. The fields of a record are those of a task's file (`tasks/definitions.py`).
+`tasks/processors.py` lists the task types. A room's `task.py` declares the record of its type, and its `processor.py`
+reads rows and outputs. The fields of a record are those of a task's file (`tasks/definitions.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ ERRORS = frozenset({"mse", "mae"})
 LESS_IS_BETTER = ERRORS | {"error_rate"}
 """Beside them what is an error as a share."""
 
-MOST_TEXTS = 2
+MAX_TEXTS = 2
 """Texts that a tokenizer joins into one sequence."""
 
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 """Of a task; a column of more different labels is free text or numbers of rows."""
 
 CONLL = ".conll"
@@ -71,7 +71,7 @@ class Task:
 
     Attributes:
         kind: What the kind is called, here and on the Hub.
-        implementation: `module:class` of its `TaskKind`, imported when it is asked for: it needs transformers.
+        implementation: `module:class` of its `TaskProcessor`, imported when it is asked for: it needs transformers.
         name: What a user calls the task.
         metrics: The names of the task's official metrics. The first selects checkpoints and ranks runs.
         evaluation_splits: The names of the labelled splits that are not trained on.
@@ -167,8 +167,8 @@ class LabelledTask(Task):
         """Return what is wrong with the splits, the labels or their metrics."""
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             return f"labels must be two or more, none of them twice, or none for scores: {', '.join(self.labels)}"
-        if len(self.labels) > MOST_CLASSES:
-            return f"labels are {len(self.labels):,}, and a task has at most {MOST_CLASSES:,}"
+        if len(self.labels) > MAX_CLASSES:
+            return f"labels are {len(self.labels):,}, and a task has at most {MAX_CLASSES:,}"
         if self.label_range is not None and (self.labels or self.label_range[0] >= self.label_range[1]):
             return "label_range is for scores, which have no labels, and gives the smallest before the largest"
         unfit = [name for name in self.metrics if (name in CORRELATIONS | ERRORS) != self.is_regression]

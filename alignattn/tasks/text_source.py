@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from alignattn.support.compression import plain_suffix
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.places import no_folder
 from alignattn.tasks import MultipleChoice, get_task
 from alignattn.tasks.task import TEXT_FILE, TEXT_FILES
+from alignattn.utils.compression import plain_suffix
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.places import no_folder
 
 
 def check_text_source(options: Any, file_option: str, purpose: str) -> None:

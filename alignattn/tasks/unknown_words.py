@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from alignattn.tasks.cutting import INPUT
-from alignattn.tasks.kind import EncodedSplit
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.truncation import INPUT
 
 MANY = 0.2
 """Of the words of a split. Where every fifth is passed over, a text is hardly read."""

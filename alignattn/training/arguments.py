@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from transformers import TrainingArguments
 
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.exclusive import refuse_together
 from alignattn.training.parameter_groups import ALIGNMENT_LEARNING_RATE
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.exclusive import refuse_together
 
 AVERAGES = ("ema", "swa")
 """How weights are averaged."""

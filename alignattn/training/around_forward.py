@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.dropping import can_drop
+from alignattn.training.mc_dropout import can_drop
 from alignattn.training.weights import IGNORED_LABEL, PACKED_BOUNDS, loss_is_of_rows
+from alignattn.utils.errors import AlignAttnError
 
 Inputs = Mapping[str, Any]
 Forward = Callable[[Inputs], tuple[Tensor, Any]]
@@ -49,7 +49,7 @@ class ForwardLoss:
     name: str = ""
 
 
-class AroundForward(ABC):
+class TrainingMethod(ABC):
     """A method that surrounds a training forward."""
 
     reads_outputs: ClassVar[bool] = False
@@ -66,7 +66,7 @@ class AroundForward(ABC):
         """
 
 
-class OneForward(AroundForward):
+class OneForward(TrainingMethod):
     """Plain training: one forward."""
 
     def loss(self, forward: Forward, inputs: Inputs, model: nn.Module) -> ForwardLoss:
@@ -74,7 +74,7 @@ class OneForward(AroundForward):
         return ForwardLoss(*forward(inputs))
 
 
-class RDrop(AroundForward):
+class RDrop(TrainingMethod):
     """R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"), two forwards of each batch.
 
     With two dropout masks, and so two predictions P1 and P2 of each row, half of its eq. 4 is minimised:
@@ -121,7 +121,7 @@ class RDrop(AroundForward):
         return ForwardLoss((first_loss + second_loss) / 2, first, divergence / 2, self.weight, "r_drop_loss")
 
 
-class FreeLB(AroundForward):
+class FreeLB(TrainingMethod):
     """FreeLB (Zhu et al. 2020, "FreeLB: Enhanced Adversarial Training for Natural Language Understanding").
 
     Its algorithm 1, of a batch with word embeddings X, K steps long:
@@ -207,7 +207,7 @@ class _Perturbations:
         return (moved * (self.max_norm / _norms(moved)).clamp(max=1)).requires_grad_()
 
 
-def around_forward(args: Any, model: nn.Module) -> AroundForward:
+def around_forward(args: Any, model: nn.Module) -> TrainingMethod:
     """Return what surrounds the training forwards that arguments ask for.
 
     Args:
@@ -282,13 +282,13 @@ def _divergence(
     return (by_item * is_labelled).sum() / (len(labels) if is_of_rows else is_labelled.sum().clamp(min=1))
 
 
-SMALLEST_NORM = 1e-20
+MIN_NORM = 1e-20
 """Stands for the norm of a gradient of nothing."""
 
 
 def _norms(perturbations: Tensor) -> Tensor:
     """Frobenius norms of `[B, n, d]`, `[B, 1, 1]`."""
-    return perturbations.flatten(1).norm(dim=1).clamp(min=SMALLEST_NORM)[:, None, None]
+    return perturbations.flatten(1).norm(dim=1).clamp(min=MIN_NORM)[:, None, None]
 
 
 def embeddings_of(model: nn.Module, option: str) -> nn.Embedding:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import AVERAGES
+from alignattn.utils.errors import AlignAttnError
 
 EMA, SWA = AVERAGES
 

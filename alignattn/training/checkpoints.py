@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from alignattn.patching import CHILD_NAME
-from alignattn.support.json_records import parse_json
+from alignattn.utils.json_records import parse_json
 
 _PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
 _ARCHIVES = ("optimizer.pt", "scheduler.pt")

@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.saving import LOWER
+from alignattn.utils.errors import AlignAttnError
 
 
 class LossMeter(TrainerCallback, ExportableState):

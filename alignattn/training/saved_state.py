@@ -7,12 +7,12 @@ from annotated_types import Ge, Gt, Le, MaxLen
 from pydantic import BeforeValidator
 from transformers import TrainerControl, TrainerState
 
-LARGEST_COUNT = 2**63 - 1
+MAX_COUNT = 2**63 - 1
 
 
 def _in_range(value: Any) -> Any:
     # Python reads an integer of hundreds of digits where a float is wanted, and cannot add it to one.
-    if isinstance(value, int) and abs(value) > LARGEST_COUNT:
+    if isinstance(value, int) and abs(value) > MAX_COUNT:
         raise ValueError("it is too large")
     return value
 
@@ -20,8 +20,8 @@ def _in_range(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_in_range)]
 NotNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
-Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
-PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+Count = Annotated[int, Ge(0), Le(MAX_COUNT)]
+PositiveCount = Annotated[int, Ge(1), Le(MAX_COUNT)]
 Nothing = Annotated[dict[str, Any], MaxLen(0)]
 
 _WHOLE: dict[str, Any] = {"extra": "forbid"}

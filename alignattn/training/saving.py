@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from alignattn.support.errors import AlignAttnError, free_space, in_megabytes, one_line
 from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, one_line
 
 if TYPE_CHECKING:
     _Trainer = Trainer

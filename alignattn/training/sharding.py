@@ -7,7 +7,7 @@ from torch import nn
 from alignattn.attention.alignment.base import Alignment
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.patching.slots import LayerSlots
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 M = TypeVar("M", bound=nn.Module)
 

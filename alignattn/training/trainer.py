@@ -14,7 +14,6 @@ from transformers.trainer_utils import TrainOutput
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
 from alignattn.patching.folding import check_foldable, fold_basis, learns_basis
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.around_forward import Forward, Inputs, around_forward
 from alignattn.training.averaging import weight_average
@@ -29,6 +28,7 @@ from alignattn.training.parameter_groups import (
 from alignattn.training.saving import SavingMixin
 from alignattn.training.unused import reach_alignment_from_output
 from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
+from alignattn.utils.errors import AlignAttnError
 
 
 class AlignmentMixin(SavingMixin):

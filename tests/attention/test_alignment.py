@@ -14,7 +14,7 @@ from alignattn.attention.alignment.gradient_reversal import reverse_gradient
 from alignattn.attention.alignment.networks import Highway
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.attention.projection import forked
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 8
 REAL_TOKENS = (6, 4, 3)

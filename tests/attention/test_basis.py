@@ -8,10 +8,10 @@ import torch
 from alignattn.attention.basis import CONDITION_BOUND, Moments, balancing_basis, monge_map, shrunk
 from alignattn.attention.distance import (
     Distances,
+    c2st_accuracy,
     measure_distances,
     measure_told_apart,
     spread_distance,
-    told_apart,
 )
 
 HEADS, SIZE = 3, 6
@@ -194,13 +194,13 @@ def test_what_balancing_leaves_is_told_from_what_it_takes():
 def test_a_discriminator_tells_clouds_apart_on_points_that_it_has_not_seen():
     normal = torch.randn(1, 600, 2, dtype=torch.float64)
     shifted, stretched = normal.roll(1, dims=1) + 6, torch.randn(1, 600, 2, dtype=torch.float64) * 3
-    assert told_apart(normal, shifted).item() > 0.98
-    assert 0.4 < told_apart(normal, torch.randn(1, 600, 2, dtype=torch.float64)).item() < 0.6
+    assert c2st_accuracy(normal, shifted).item() > 0.98
+    assert 0.4 < c2st_accuracy(normal, torch.randn(1, 600, 2, dtype=torch.float64)).item() < 0.6
     generator = torch.get_rng_state()
-    assert 0.6 < told_apart(normal, stretched).item() < 0.95
+    assert 0.6 < c2st_accuracy(normal, stretched).item() < 0.95
     assert torch.equal(torch.get_rng_state(), generator)
     measured = measure_told_apart(shifted, stretched)
     assert measured.as_is > 0.9
     assert measured.balanced < 0.6
     constant = torch.zeros(1, 1, 2)
-    assert 0 <= told_apart(constant, constant).item() <= 1
+    assert 0 <= c2st_accuracy(constant, constant).item() <= 1

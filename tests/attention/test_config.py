@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from alignattn.attention.config import PRESETS, AttentionConfig
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 @pytest.mark.parametrize("preset", PRESETS)

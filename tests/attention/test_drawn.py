@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alignattn.attention.alignment import CTAlignment, GANAlignment, OTAlignment
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 SIZE, HEADS, LENGTH = 4, 2, 40
 

@@ -7,7 +7,7 @@ from alignattn.attention.choices import NORMALIZERS, OF_EDGES, SCORES, VALUES
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.edges import Edges, Segments
 from alignattn.attention.variant import AttentionVariant
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 NODES, HEADS, SIZE = 9, 2, 4
 

@@ -6,7 +6,7 @@ from torch.func import functional_call
 
 from alignattn.attention.alignment import CTAlignment, MomentsAlignment, OTAlignment, SlicedAlignment
 from alignattn.attention.alignment.call import Call
-from alignattn.attention.alignment.in_basis import LARGEST_CONDITION, AlignmentInBasis, bounded
+from alignattn.attention.alignment.in_basis import MAX_CONDITION, AlignmentInBasis, bounded
 from alignattn.attention.distance import spread_distance
 
 LAYERS, HEADS, SIZE, BATCH, LENGTH = 2, 2, 4, 5, 9
@@ -29,12 +29,12 @@ def test_a_logarithm_is_bounded_whatever_the_parameter():
     generator = 50 * torch.randn(20, SIZE, SIZE, dtype=torch.float64)
     values = torch.linalg.eigvalsh(bounded(generator))
     assert torch.equal(bounded(generator), bounded(generator).mT)
-    assert ((values[:, -1] - values[:, 0]).exp() <= LARGEST_CONDITION * (1 + 1e-9)).all()
+    assert ((values[:, -1] - values[:, 0]).exp() <= MAX_CONDITION * (1 + 1e-9)).all()
     small = 1e-4 * (generator + generator.mT)
     torch.testing.assert_close(bounded(small), small, rtol=1e-3, atol=1e-6)
     # By its own eigenvalues.
     values, vectors = torch.linalg.eigh((generator + generator.mT)[0] / 100)
-    reach = torch.tensor(LARGEST_CONDITION).double().log() / 2
+    reach = torch.tensor(MAX_CONDITION).double().log() / 2
     expected = vectors * (values / (1 + (values / reach / 2) ** 2)) @ vectors.mT
     torch.testing.assert_close(bounded(generator / 50)[0], expected)
 
@@ -130,4 +130,4 @@ def test_with_the_shift_tied_the_clouds_come_together():
     before = spread_distance(query[0], key[0])
     after = spread_distance(basis.of_queries(query[0]), basis.of_keys(key[0]))
     assert (after < before / 2).all()
-    assert (basis.condition <= LARGEST_CONDITION).all()
+    assert (basis.condition <= MAX_CONDITION).all()

@@ -19,7 +19,7 @@ from alignattn.attention.normalizers import (
     softmax,
     sparsemax,
 )
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 2, 3, 6, 4
 WITH_OPTIONS = {

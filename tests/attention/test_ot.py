@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from alignattn.attention.alignment.base import TokenMeasure
 from alignattn.attention.alignment.ot import OTAlignment
 from alignattn.attention.alignment.sinkhorn import sinkhorn
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 HEADS, HEAD_DIM = 2, 4
 COSTS = ["cosine", "squared_euclidean"]

@@ -13,7 +13,7 @@ from alignattn.attention.alignment.mmd import SMOOTHING
 from alignattn.attention.alignment.moments import SHRINKAGE
 from alignattn.attention.alignment.pooled import Clouds
 from alignattn.attention.choices import ALIGNMENTS
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 BATCH, HEADS, LENGTH, DIM = 3, 2, 6, 4
 REAL_TOKENS = (6, 4, 3)

@@ -11,7 +11,7 @@ from alignattn.attention.pooling import AttentionPooling, FeaturePooling
 from alignattn.models.memory import MemN2NConfig, MemoryHop, SentenceTable
 from alignattn.models.sequence.lstm_writer import StepAttention
 from alignattn.models.text_classifiers import MetaEmbedding
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ONE_QUERY = {
     "a text": AttentionPooling,

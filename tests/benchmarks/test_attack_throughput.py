@@ -15,10 +15,10 @@ from throughput_report import PairedAttack, TimedAttack, summarise_throughput, t
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from alignattn.cli import main
-from alignattn.plots import Spread
+from alignattn.reports.plots import Spread
 from alignattn.robustness.library import load_textattack
 from alignattn.robustness.records import AttackRecord
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 MAX_LENGTH = 300
 EXAMPLES = 2

@@ -15,7 +15,7 @@ from small_models import tensors_of
 from tiny_configs import Level, config_class_of, image_size, shrunk
 from transformers import AutoModel, BertModel, PreTrainedModel
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 def _tiny(model_type: str) -> PreTrainedModel:

@@ -18,15 +18,15 @@ from documentation import command_lines
 from alignattn import __version__
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.command import Command
-from alignattn.support.command_line import CONFIG, read_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.meant_options import MEANT
-from alignattn.support.option import PATHS, Option
-from alignattn.support.options import options_of
+from alignattn.utils.command import Command
+from alignattn.utils.command_line import CONFIG, read_words
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.meant_options import MEANT
+from alignattn.utils.option import PATHS, Option
+from alignattn.utils.options import options_of
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "datasets", "pyarrow", "sklearn", "matplotlib")
-MOST_LINES = 80
+MAX_LINES = 80
 ROOT = Path(__file__).parents[2]
 
 RUN = "finetune --model x --output_dir o"
@@ -265,7 +265,7 @@ def test_help_and_mistakes_import_nothing_heavy(command: Command, answered: dict
 def test_the_help_is_short_and_shows_examples(command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = command.parser().format_help()
-    assert len(text.splitlines()) < MOST_LINES
+    assert len(text.splitlines()) < MAX_LINES
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.replace("\\\n", "").split())
     assert command.help[1:] in words

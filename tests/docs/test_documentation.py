@@ -13,13 +13,13 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.command_line import CONFIG
-from alignattn.support.options import options_of, renamed
 from alignattn.tasks import TASKS
-from alignattn.tasks.kinds import TASK_KINDS
+from alignattn.tasks.processors import TASK_PROCESSORS
+from alignattn.utils.command_line import CONFIG
+from alignattn.utils.options import options_of, renamed
 
 DOCS = ROOT / "docs"
-MOST_LINES = 150
+MAX_LINES = 150
 """Of what a newcomer reads first."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -117,12 +117,12 @@ def test_the_examples_are_read_by_their_task():
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_a_task_that_is_shown_is_one(block):
     values = yaml.safe_load(block)
-    record = TASK_KINDS.load(values.pop("kind"))
+    record = TASK_PROCESSORS.load(values.pop("kind"))
     assert values.keys() <= record.__dataclass_fields__.keys()
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < MOST_LINES
+    assert len((ROOT / "README.md").read_text().splitlines()) < MAX_LINES
 
 
 def test_the_citation_and_the_changes_are_of_this_version():

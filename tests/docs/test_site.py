@@ -8,7 +8,7 @@ import pytest
 from documentation import ROOT
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.options import options_of
+from alignattn.utils.options import options_of
 
 PATH = ROOT / "scripts" / "site_pages.py"
 

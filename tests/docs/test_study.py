@@ -11,8 +11,8 @@ from conftest import ROOT
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE
-from alignattn.runs.run_files import CONFIG_FILE
+from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE
+from alignattn.finetuning.run_files import CONFIG_FILE
 
 RESULTS = ROOT / "docs" / "results.md"
 STUDY = ROOT / "docs" / "study"

@@ -21,11 +21,11 @@ from processes import run_python
 
 from alignattn.cli import main
 from alignattn.commands.reproduce.launchers.worker import ORPHANED
-from alignattn.support import ray_cluster
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, entries, replacing, unfinished, write_text
-from alignattn.support.folder_lock import LOCK_FILE, sole_writer
 from alignattn.training.saving import check_finite_weights, remove_torn_weights
+from alignattn.utils import ray_cluster
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, entries, replacing, unfinished, write_text
+from alignattn.utils.folder_lock import LOCK_FILE, folder_lock
 
 ROWS = 8
 FEW_BYTES = 4096
@@ -33,8 +33,8 @@ ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1",
 HOLD = """
 import sys
 from pathlib import Path
-from alignattn.support.folder_lock import sole_writer
-with sole_writer(Path(sys.argv[1])):
+from alignattn.utils.folder_lock import folder_lock
+with folder_lock(Path(sys.argv[1])):
     print("held", flush=True)
     input()
 """
@@ -131,14 +131,14 @@ class TestLock:
         assert first.stdout.readline() == "held\n"
         first.kill()
         first.communicate()
-        with sole_writer(tmp_path):
+        with folder_lock(tmp_path):
             assert (tmp_path / LOCK_FILE).exists()
         assert list(tmp_path.iterdir()) == []
 
     def test_the_processes_of_one_group_do_not_wait_for_their_first(self, tmp_path, monkeypatch):
-        with sole_writer(tmp_path):
+        with folder_lock(tmp_path):
             monkeypatch.setenv("RANK", "1")
-            with sole_writer(tmp_path):
+            with folder_lock(tmp_path):
                 pass
 
 
@@ -184,7 +184,7 @@ def limit_files() -> None:
 
 class TestFullDisk:
     def test_a_disk_that_cannot_take_the_run_is_said_before_the_training(self, words, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr("alignattn.runs.disk_room.free_space", lambda folder: 1000)
+        monkeypatch.setattr("alignattn.finetuning.disk_room.free_space", lambda folder: 1000)
         assert main(words) == 2
         assert "2 checkpoint(s) of" in (said := last_line(capsys))
         assert "make room" in said
@@ -197,7 +197,7 @@ class TestFullDisk:
     def test_a_disk_that_becomes_full_is_one_line_and_the_last_checkpoint_stays(
         self, words, tmp_path, kilobytes, monkeypatch, capsys
     ):
-        monkeypatch.setattr("alignattn.runs.run.check_disk_room", lambda trainer: None)
+        monkeypatch.setattr("alignattn.finetuning.run.check_disk_room", lambda trainer: None)
         disk = tmp_path / "disk"
         with small_disk(disk, f"{kilobytes}k"):
             small = [*words[:-1], str(disk / "run")]

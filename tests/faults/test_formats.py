@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
-from alignattn.calibration.predictions import read_predictions
 from alignattn.commands import get_command
 from alignattn.commands.benchmark.filler import FILLER as BENCHMARK
 from alignattn.commands.domain_shift.filler import FILLER as DOMAIN_SHIFT
@@ -32,19 +31,20 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.result import UNREADABLE
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.filler import FILLER as ROBUSTNESS
+from alignattn.evaluation.calibration.predictions import read_predictions
+from alignattn.finetuning.logs import read_log_history
+from alignattn.finetuning.results import read_result, render_metrics
+from alignattn.finetuning.resuming import check_checkpoint
+from alignattn.finetuning.run_folder import read_run_options
+from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.record_files import read_header, read_run, read_shown
 from alignattn.robustness.resources import Resources, read_neighbors
-from alignattn.runs.logs import read_log_history
-from alignattn.runs.results import read_result, render_metrics
-from alignattn.runs.resuming import check_checkpoint
-from alignattn.runs.run_folder import read_run_options
-from alignattn.runs.tables import TABLES
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
 from alignattn.training import last_whole_checkpoint
+from alignattn.utils.errors import AlignAttnError
 
 MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
 EXAMPLES = 40

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import Option
-from alignattn.support.options import Options, options_of
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import Option
+from alignattn.utils.options import Options, options_of
 
 EXAMPLES = 10
 """Of each option."""
 
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 """Characters of a message."""
 
 REQUIRED_VALUES = {"output_dir": "out", "model": "none", "task": "mrpc", "pair": "snli-mnli", "table": "table1"}
@@ -56,7 +56,7 @@ def assert_taken_or_one_line(give: Any) -> None:
         message = str(error)
         assert message.strip()
         assert len(message.splitlines()) == 1, message
-        assert len(message) < LONGEST_LINE, message[:LONGEST_LINE]
+        assert len(message) < MAX_LINE, message[:MAX_LINE]
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)

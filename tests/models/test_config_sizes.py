@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from alignattn.models import MODELS
 from alignattn.models.build import FIELDS_OF_THE_DATA, OF_HARD_ATTENTION, checked_fields
 from alignattn.models.text_classifiers import TransformerConfig, TransformerForSequenceClassification
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 INHERITED = {one.name for one in dataclasses.fields(PreTrainedConfig)}
 

@@ -12,18 +12,18 @@ from slots_taken import FILLINGS, assert_counts, fill, with_fillings
 from transformers import AutoModelForTokenClassification
 
 import alignattn
-from alignattn.models import MODELS, traits_of
-from alignattn.models.build import Material
+from alignattn.models import MODELS, capabilities_of
+from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
 from alignattn.models.word_model import WordModel
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.tags.collator import TagCollator
-from alignattn.tasks.tags.kind import TokenClassificationKind
+from alignattn.tasks.tags.processor import TokenClassificationProcessor
 from alignattn.tasks.tags.scheme import ANY, BIO, is_bio, may_follow, scheme_of
 from alignattn.tasks.tags.tagging import IGNORED
 from alignattn.tasks.task import TaskOptions
 
-TAGGERS = [name for name in MODELS if traits_of(name).has_crf]
+TAGGERS = [name for name in MODELS if capabilities_of(name).has_crf]
 LABELS = ("O", "B-X", "I-X", "B-Y", "I-Y")
 TASK = TokenClassification(name="own", labels=LABELS)
 ROWS = [
@@ -48,11 +48,11 @@ def rows_of(pairs=ROWS):
 
 
 def built_of(name, pairs=ROWS, **fields):
-    return MODELS.load(name).build(Material(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
+    return MODELS.load(name).build(BuildContext(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
 
 
 def batch_of(tokenizer, pairs=ROWS):
-    encoded = TokenClassificationKind().encode(TASK, rows_of(pairs), tokenizer, TaskOptions(max_length=64))
+    encoded = TokenClassificationProcessor().encode(TASK, rows_of(pairs), tokenizer, TaskOptions(max_length=64))
     return dict(TagCollator(tokenizer)(list(encoded.remove_columns("words_read"))))
 
 
@@ -191,7 +191,7 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
 @pytest.mark.parametrize("name", TAGGERS)
 def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
     slot = filling.slot
-    assert slot in traits_of(name).slots
+    assert slot in capabilities_of(name).slots
     built = built_of(name)
     batch = batch_of(built.processor)
     plain = built.model.eval()(**batch).logits

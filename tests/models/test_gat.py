@@ -15,8 +15,8 @@ from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.models.graphs import GATLayer
 from alignattn.patching import patch_of
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.nodes.graph import read_graph
+from alignattn.utils.errors import AlignAttnError
 
 ATTENTIONS = ("soft", *OF_EDGES[1:], "aa-gan", "aa-ot", "aa-ct", "qvi")
 

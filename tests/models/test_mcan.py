@@ -10,7 +10,7 @@ from alignattn.attention.cross_mask import CrossMask
 from alignattn.models.build import build_model
 from alignattn.models.vqa import McanForVisualQuestionAnswering
 from alignattn.patching import patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 WORDS, BOXES, WIDTH, CLASSES = 20, 5, 6, 4
 SIZES = {"hidden_dim": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "embedding_dim": 8, "reduction_dim": 8}

@@ -15,13 +15,13 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
-from alignattn.models.build import Material
+from alignattn.models.build import BuildContext
 from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClassification
 from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.texts.stories import PLACES, made_stories, read_babi
+from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(
     name="own",
@@ -38,7 +38,7 @@ def built_of(labels=TASK.labels, **fields):
     rows = {"story": STORIES, "question": QUESTIONS}
     fields = {"embedding_dim": 5, "memory_size": 4} | fields
     task = replace(TASK, labels=labels)
-    return MemN2NForSequenceClassification.build(Material(task, rows, seed=0, config_fields=fields))
+    return MemN2NForSequenceClassification.build(BuildContext(task, rows, seed=0, config_fields=fields))
 
 
 def batch_of(tokenizer, stories=STORIES, questions=QUESTIONS, **options):
@@ -217,7 +217,9 @@ def test_a_file_of_babi_is_read_and_its_mistakes_are_one_line(tmp_path):
 
 def test_it_answers_more_than_95_percent_of_task_1():
     train, test = made_stories(1, 900, seed=0), made_stories(1, 300, seed=1)
-    built = MemN2NForSequenceClassification.build(Material(get_task("babi1"), train, seed=0, config_fields={"hops": 1}))
+    built = MemN2NForSequenceClassification.build(
+        BuildContext(get_task("babi1"), train, seed=0, config_fields={"hops": 1})
+    )
     model, (memories, questions, answers) = built.model, tensors(built, train)
     draw, optimizer = torch.Generator().manual_seed(0), torch.optim.Adam(built.model.parameters(), lr=0.03)
     for _ in range(12):
@@ -234,7 +236,7 @@ def test_it_answers_more_than_95_percent_of_task_1():
 def test_learns_32_stories_by_heart(tying):
     rows = made_stories(1, 32, seed=2)
     built = MemN2NForSequenceClassification.build(
-        Material(get_task("babi1"), rows, seed=0, config_fields={"tying": tying})
+        BuildContext(get_task("babi1"), rows, seed=0, config_fields={"tying": tying})
     )
     model, (memories, questions, answers) = built.model, tensors(built, rows)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.models import MODEL_TYPE_PREFIX, MODELS, traits_of
+from alignattn.models import MODEL_TYPE_PREFIX, MODELS, capabilities_of
 from alignattn.models.build import build_word_model, saved_class
 from alignattn.models.layers import masked_softmax
 from alignattn.models.sentence_pairs import split_pair
@@ -30,7 +30,9 @@ SMALL = {"embedding_dim": 6, "hidden_dim": 5}
 FURTHER = 3
 
 
-WORD_MODELS = [name for name in MODELS if traits_of(name).texts == (2,) and traits_of(name).reads_embeddings]
+WORD_MODELS = [
+    name for name in MODELS if capabilities_of(name).texts == (2,) and capabilities_of(name).reads_embeddings
+]
 
 
 @pytest.fixture(params=WORD_MODELS)
@@ -319,7 +321,7 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     built = built_of(name, texts, config_fields=sizes)
     model, tokenizer = built.model, built.processor
     data = [{**tokenizer(*pair), "label": number % 3} for number, pair in enumerate(rows)]
-    options = {**traits_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
+    options = {**capabilities_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
         str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True
@@ -333,8 +335,8 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
 
 
 def test_published_training_options_are_options_of_transformers(name, tmp_path):
-    args = transformers.TrainingArguments(str(tmp_path), **traits_of(name).training, use_cpu=True)
-    assert args.learning_rate == traits_of(name).training["learning_rate"]
+    args = transformers.TrainingArguments(str(tmp_path), **capabilities_of(name).training, use_cpu=True)
+    assert args.learning_rate == capabilities_of(name).training["learning_rate"]
 
 
 # Saving and loading
@@ -379,8 +381,9 @@ def test_the_package_does_not_import_the_models():
 
 def test_the_names_of_the_models_and_what_an_encoder_is_cost_no_torch():
     code = (
-        "import sys; from alignattn.models import MODELS, traits_of; from alignattn.models.packaged import PACKAGED; "
-        "list(PACKAGED), traits_of('albert-base-v2'), traits_of('minilm'), [traits_of(name) for name in MODELS]; "
+        "import sys; from alignattn.models import MODELS, capabilities_of as of; "
+        "from alignattn.models.packaged import PACKAGED; "
+        "list(PACKAGED), of('albert-base-v2'), of('minilm'), [of(name) for name in MODELS]; "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
@@ -406,7 +409,7 @@ def test_a_model_says_whose_a_saved_folder_is(model_name):
     assert saved_class({"model_type": MODEL_TYPE_PREFIX + model_name}) is model_class
     assert MODELS[model_name].description
     assert MODELS[model_name].reference.bibtex.startswith("@")
-    assert not traits_of(model_name).is_pretrained
+    assert not capabilities_of(model_name).is_pretrained
 
 
 @pytest.mark.parametrize("model_type", ["bert", "da", MODEL_TYPE_PREFIX + "gru", None])
@@ -488,7 +491,7 @@ def test_a_batch_without_token_types_is_refused(name):
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
 def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     built = built_of(name, config_fields=SMALL)
-    if filling.slot not in traits_of(name).slots:
+    if filling.slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"under names that alignattn knows|distribution"):
             fill(built.model, filling)
         return

@@ -18,8 +18,8 @@ from alignattn.cli import main
 from alignattn.models import packaged
 from alignattn.models.packaged import PACKAGED, PackagedModel, Piece, installed_source, model_source
 from alignattn.models.zip_parts import unpacked
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import cache_folder
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import cache_folder
 
 TEXT_FILES = (".yaml", ".json", ".md", ".csv")
 

@@ -14,17 +14,17 @@ from transformers import AutoModelForSeq2SeqLM
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.models import MODELS, traits_of
-from alignattn.models.build import Material
+from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.models import MODELS, capabilities_of
+from alignattn.models.build import BuildContext
 from alignattn.models.sequence.decoding import Limits, beam_search, greedy
 from alignattn.models.sequence.model import log_likelihood
-from alignattn.runs.model_options import ModelOptions, check_fits
 from alignattn.tasks import SequenceToSequence, get_task
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.task import TaskOptions
 
 TASK = SequenceToSequence(name="own", source_units="characters", target_units="words")
-WRITING = [name for name in MODELS if SequenceToSequence in traits_of(name).tasks]
+WRITING = [name for name in MODELS if SequenceToSequence in capabilities_of(name).tasks]
 SMALL = {"embedding_dim": 8, "hidden_dim": 8, "dropout": 0.0}
 PAIRS = [("cat", "K AE T"), ("at", "AE T"), ("tact", "T AE K T"), ("a", "AE")]
 REFUSED = r"one query at a time|of those behind it"
@@ -41,7 +41,7 @@ def rows_of(pairs):
 
 
 def built_of(name, pairs=PAIRS, **fields):
-    return MODELS.load(name).build(Material(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
+    return MODELS.load(name).build(BuildContext(TASK, rows_of(pairs), seed=0, config_fields=SMALL | fields))
 
 
 def small_model(name, filling=None, **fields):
@@ -50,7 +50,7 @@ def small_model(name, filling=None, **fields):
 
 
 def batch_of(tokenizer, pairs=PAIRS):
-    kind = kind_of(TASK)
+    kind = processor_for(TASK)
     encoded = kind.encode(TASK, Dataset.from_dict(rows_of(pairs)), tokenizer, TaskOptions(max_length=32))
     return dict(kind.collator(tokenizer)(list(encoded)))
 
@@ -124,7 +124,7 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
 def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
-    if slot not in traits_of(name).slots:
+    if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=REFUSED):
             check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
         with pytest.raises(AlignAttnError, match=REFUSED):

@@ -10,15 +10,17 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 import alignattn
 from alignattn import AlignAttnError
-from alignattn.models import MODELS, traits_of
-from alignattn.models.build import Material
+from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.models import MODELS, capabilities_of
+from alignattn.models.build import BuildContext
 from alignattn.models.layers import sinusoids
 from alignattn.models.text_classifiers import sentence_of_words
-from alignattn.runs.model_options import ModelOptions, check_fits
 from alignattn.tasks import TextClassification, get_task
 
-TEXT_MODELS = [name for name in MODELS if traits_of(name).texts == (1,) and TextClassification in traits_of(name).tasks]
-POOLING = [name for name in TEXT_MODELS if traits_of(name).has_attention and not traits_of(name).has_heads]
+TEXT_MODELS = [
+    name for name in MODELS if capabilities_of(name).texts == (1,) and TextClassification in capabilities_of(name).tasks
+]
+POOLING = [name for name in TEXT_MODELS if capabilities_of(name).has_attention and not capabilities_of(name).has_heads]
 TEXTS = ["a man sees the red bird . it sings !", "the dog sleeps", "no . no . no", "bird"]
 SMALL = {"embedding_dim": 6, "hidden_dim": 8, "dropout": 0.0}
 TASK = TextClassification(
@@ -33,7 +35,7 @@ def name(request):
 
 def built_of(name, texts=TEXTS, **fields):
     rows = {"text": texts}
-    return MODELS.load(name).build(Material(TASK, rows, seed=0, config_fields=SMALL | fields))
+    return MODELS.load(name).build(BuildContext(TASK, rows, seed=0, config_fields=SMALL | fields))
 
 
 def small_model(name, filling=None, **fields):
@@ -113,7 +115,7 @@ STEPS, WARM_STEPS = 30, 3
     "attention", [None, *(f for f in FILLINGS if f.slot in ("value", "alignment"))], ids=lambda one: str(one or "plain")
 )
 def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
-    if attention and attention.slot not in traits_of(name).slots:
+    if attention and attention.slot not in capabilities_of(name).slots:
         return
     built, live = built_of(name, TEXTS * STEPS), LiveTensors()
     rows = [built.processor(text) | {"labels": label} for text, label in zip(TEXTS, (0, 1, 2, 0), strict=True)]
@@ -151,7 +153,7 @@ def test_learns_32_rows_by_heart(name):
 @pytest.mark.parametrize("filling", FILLINGS, ids=str)
 def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
     built, slot = built_of(name), filling.slot
-    if slot not in traits_of(name).slots:
+    if slot not in capabilities_of(name).slots:
         with pytest.raises(AlignAttnError, match=r"attention|distribution"):
             check_fits(ModelOptions(model=name, **{slot: filling.choice}), TASK)
         with pytest.raises(AlignAttnError, match=r"no projections|distribution"):

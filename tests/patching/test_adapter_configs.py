@@ -13,8 +13,8 @@ from transformers import AutoModelForSequenceClassification
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.patching.checkpoints import load_checkpoint
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.saved_config import LOADING_HINT
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 PRESETS = ("aa-ct", "sparsemax", "aa-ct+qvi")
 ORDERS = ("patched first", "adapted first")

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ORDERS = ("patched first", "adapted first")
 TARGETS = {

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import alignattn
 from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
 

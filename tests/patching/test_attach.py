@@ -15,7 +15,7 @@ import alignattn
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 CONFIGS = {
     AttentionConfig.resolve(name).name: name for name in (*PRESETS, *(name for slot in SLOTS.values() for name in slot))

@@ -17,7 +17,7 @@ from torch import nn
 import alignattn
 from alignattn.attention.basis import cloud
 from alignattn.patching.balance import balanced_parameters
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 BALANCED = [family for family in FAMILIES if family not in ("modernbert", "deberta-v3")]
 SHIFT_INVARIANT = ["sparsemax", "entmax15", "entmax", "fusedmax", "csoftmax", "local", "hard"]

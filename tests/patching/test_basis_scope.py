@@ -12,7 +12,7 @@ from test_balance import BALANCED, NormedQueries, logits_of, quantised, tied
 
 import alignattn
 from alignattn.patching import alignment_parameters
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 BATCH = tiny_batch(batch=8, length=12)
 

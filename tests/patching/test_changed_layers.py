@@ -13,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 LAYERS = 6
 VARIANTS = ("aa-gan", "aa-ct", "aa-ot", "aa-mmd", "sparsemax", "aa-ct+qvi", "aa-gan+bilinear")

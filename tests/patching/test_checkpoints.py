@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 import alignattn
 from alignattn.patching import alignment_parameters
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 TRASTUZUMAB = (
     "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRY"

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 import alignattn
 from alignattn.cli import main
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 WEIGHTS = "model.safetensors"
 

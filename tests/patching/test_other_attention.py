@@ -7,7 +7,7 @@ from conftest import tiny_batch, tiny_model
 
 import alignattn
 from alignattn.patching import is_patched
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 SIZES = {
     "vocab_size": 50,

@@ -8,9 +8,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import alignattn
-from alignattn.support.errors import AlignAttnError
 from alignattn.training.around_forward import FreeLB
 from alignattn.training.weights import BatchSize
+from alignattn.utils.errors import AlignAttnError
 
 ENCODERS = ("albert", "bert", "roberta", "distilbert", "electra", "modernbert")
 LENGTHS = (5, 9, 1, 7)

@@ -13,7 +13,7 @@ import alignattn
 from alignattn.attention.choices import ALIGNMENTS
 from alignattn.patching import alignment_parameters, patch_of, step_alignments
 from alignattn.patching.slots import LayerSlots
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 NAMED_PROJECTIONS = ("query", "key", "q_lin", "k_lin", "Wqkv", "query_proj", "key_proj", "q", "k")
 

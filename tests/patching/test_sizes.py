@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 HUGE = {
     "num_hidden_layers": 10**7,

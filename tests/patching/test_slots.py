@@ -16,8 +16,8 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS, AttentionConfig
 from alignattn.attention.variant import values_mask
 from alignattn.patching import function_parameters, has_alignment, step_alignments
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.saved_config import LOADING_HINT
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 CHOICES = [
     name for slot in ("score", "normalizer", "value") for name in SLOTS[slot] if name != getattr(PRESETS["soft"], slot)

@@ -20,7 +20,7 @@ from robustness_helpers import NLTK_DATA
 
 from alignattn.robustness import library
 from alignattn.robustness.nltk_data import prepare_nltk
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 needs_nltk_data = needs_files(NLTK_DATA)
 

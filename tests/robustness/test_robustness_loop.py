@@ -17,8 +17,8 @@ from toy_attack import NUM_EXAMPLES, NUM_ROWS, SETTINGS, run, textattack, toy_at
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path
 from alignattn.robustness.records import AttackRecord, AttackRun
-from alignattn.support import progress
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils import progress
+from alignattn.utils.errors import AlignAttnError
 
 pytest_plugins = ["robustness_fixtures"]
 

@@ -21,7 +21,7 @@ from robustness_helpers import NEIGHBORS, SST2, BagOfWords
 from alignattn.robustness import originals
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.resources import Resources
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

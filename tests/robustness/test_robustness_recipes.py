@@ -10,7 +10,7 @@ from robustness_helpers import GLOVE, NEIGHBORS, SST2, BagOfWords, constraints, 
 
 from alignattn.robustness.recipes import RECIPES, SPARED_COLUMNS, attacked_columns, build_attack
 from alignattn.robustness.resources import Resources, read_neighbors
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

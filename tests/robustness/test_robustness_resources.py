@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from alignattn.robustness.recipes import RECIPES, build_attack
 from alignattn.robustness.record_files import read_header
 from alignattn.robustness.resources import Resources, named_model
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, SST2)
 pytest_plugins = ["robustness_fixtures"]

@@ -17,8 +17,8 @@ from alignattn.commands.robustness.summary import summarise_attacks, tabulate
 from alignattn.robustness.loop import AttackJob, attack_rows
 from alignattn.robustness.record_files import header_path, read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.shard import WHOLE, Shard
 
 pytest_plugins = ["robustness_fixtures"]
 

@@ -10,8 +10,8 @@ from toy_attack import SETTINGS, copy_run, run, run_bytes, run_shards, toy_attac
 from alignattn.robustness.loop import AttackJob, attack_rows, merge
 from alignattn.robustness.record_files import read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.shard import Shard
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.shard import Shard
 
 pytest_plugins = ["robustness_fixtures"]
 

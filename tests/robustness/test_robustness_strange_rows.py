@@ -11,7 +11,7 @@ from toy_attack import NUM_EXAMPLES, SETTINGS, textattack, toy_attack, toy_rows
 
 from alignattn.robustness.loop import AttackJob, AttackRow, attack_rows
 from alignattn.robustness.record_files import read_run
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 def test_strange_rows_are_counted(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from needs import skip_without
 from robustness_helpers import NEIGHBORS, NLTK_DATA, watch_inputs
 
 from alignattn.robustness.resources import Resources
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 skip_without(NEIGHBORS, NLTK_DATA)
 pytest_plugins = ["robustness_fixtures"]

@@ -11,10 +11,10 @@ from robustness_helpers import enlarge_weights, random_texts, watch_inputs
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
-from alignattn.models import MODELS, traits_of
+from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import build_word_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 MAX_LENGTH = 32
 BATCHES = 5
@@ -138,7 +138,7 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
     torch.testing.assert_close(wrapped(random_texts(8)).float(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if traits_of(name).texts == (2,)])
+@pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts == (2,)])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
     built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
     model, tokenizer = built.model, built.processor

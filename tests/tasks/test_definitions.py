@@ -10,12 +10,12 @@ from alignattn.cli import main
 from alignattn.commands.domain_shift.pair import parse_pair
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
-from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.run_folder import read_run_options
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.run_folder import read_run_options
 from alignattn.tasks import CATALOG, TASKS, get_task
 from alignattn.tasks.definitions import read_definition
 from alignattn.tasks.rows import load_rows
+from alignattn.utils.errors import AlignAttnError
 
 OWN = """
 kind: text-classification

@@ -6,12 +6,12 @@ import datasets
 import numpy as np
 import pytest
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS
-from alignattn.tasks.drawing import draw_rows
 from alignattn.tasks.rows import Rows, load_user_rows, max_samples, with_validation_share
+from alignattn.tasks.sampling import sample_rows
 from alignattn.tasks.task import FIRST
 from alignattn.tasks.texts.task import TextClassification
+from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))
 
@@ -25,7 +25,7 @@ def rows_of(*counts: int) -> datasets.Dataset:
 @pytest.mark.parametrize("count", [3, 7, 10, 50, 99])
 def test_each_class_has_its_share(count: int) -> None:
     sizes = np.array([70, 27, 3])
-    drawn = draw_rows(TASK, rows_of(*sizes), count)
+    drawn = sample_rows(TASK, rows_of(*sizes), count)
     assert len(drawn) == len(set(drawn)) == count
     assert list(drawn) == sorted(drawn)
     shares = np.bincount(np.array(rows_of(*sizes)["label"])[drawn], minlength=3)
@@ -35,16 +35,16 @@ def test_each_class_has_its_share(count: int) -> None:
 
 def test_the_draw_is_the_same_again_and_not_the_first_rows() -> None:
     dataset = rows_of(50, 50)
-    drawn = draw_rows(TASK, dataset, 20)
-    assert (draw_rows(TASK, dataset, 20) == drawn).all()
+    drawn = sample_rows(TASK, dataset, 20)
+    assert (sample_rows(TASK, dataset, 20) == drawn).all()
     assert not (drawn == np.arange(20)).all()
 
 
 def test_scores_and_questions_are_drawn_without_classes() -> None:
     scores = datasets.Dataset.from_dict({"a": list("abcdef"), "label": [0.5, 1.0, 2.0, 3.0, 4.0, 5.0]})
     regression = TextClassification(name="t", text_columns=("a",), metrics=("pearson",))
-    assert len(draw_rows(regression, scores, 4)) == 4
-    assert len(draw_rows(TASKS["squad"], datasets.Dataset.from_dict({"id": list("abcdef")}), 4)) == 4
+    assert len(sample_rows(regression, scores, 4)) == 4
+    assert len(sample_rows(TASKS["squad"], datasets.Dataset.from_dict({"id": list("abcdef")}), 4)) == 4
 
 
 def test_max_samples_draws_or_takes_the_first() -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.rows import load_user_rows
 from alignattn.tasks.sources import read_file
+from alignattn.utils.errors import AlignAttnError
 
 ROWS = {
     "text": ['a, "b"; c', "naïve\nline", "tab\there", "x" * 200_000, '"whole"', "| 007 NA"],

@@ -23,15 +23,15 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
-from alignattn.runs.training_options import TrainingOptions, unsuited
-from alignattn.support.options import resolve
+from alignattn.finetuning.training_options import TrainingOptions, unsuited
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
-from alignattn.tasks.kind import EncodedSplit, TaskKind
-from alignattn.tasks.kinds import TASK_KINDS, kind_of
+from alignattn.tasks.processor import EncodedSplit, TaskProcessor
+from alignattn.tasks.processors import TASK_PROCESSORS, processor_for
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.task import TaskOptions
+from alignattn.utils.options import resolve
 
 ROWS = 24
 
@@ -82,14 +82,14 @@ def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
         {"multi-label-classification"},
         {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
     )
-    assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_KINDS) == set(MAKERS) | of_files
+    assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_PROCESSORS) == set(MAKERS) | of_files
 
 
-@pytest.mark.parametrize("name", TASK_KINDS)
+@pytest.mark.parametrize("name", TASK_PROCESSORS)
 def test_a_kind_is_called_as_its_records_say(name) -> None:
-    record = TASK_KINDS.load(name)
+    record = TASK_PROCESSORS.load(name)
     assert record.kind == name
-    assert isinstance(kind_of(record), TaskKind)
+    assert isinstance(processor_for(record), TaskProcessor)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_kind_is_called_as_its_records_say(name) -> None:
 )
 def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched) -> None:
     for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
-        assert kind_of(task).watched(splits) == watched
+        assert processor_for(task).watched(splits) == watched
 
 
 def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path) -> None:
@@ -126,7 +126,7 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
     made = make_rows(TASKS[name], ROWS)
     file = write_rows(tmp_path / "rows.jsonl", made)
     rows = load_task_files(TASKS[name], file, file)
-    task, kind, tokenizer = rows.task, kind_of(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
+    task, kind, tokenizer = rows.task, processor_for(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
     chosen = TaskOptions(max_length=32, doc_stride=8)
     dataset = rows.evaluation["validation"]
     split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, chosen), chosen)
@@ -164,7 +164,7 @@ def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint,
     (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    kind = kind_of(rows.task)
+    kind = processor_for(rows.task)
     encoded = kind.encode(rows.task, rows.train, tokenizer, TaskOptions(64))
     expected = [f"[CLS] {row['sent1']} [SEP] {row['sent2']} {row[f'ending{index}']} [SEP]" for index in range(4)]
     assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected

@@ -11,7 +11,6 @@ import datasets
 import pandas as pd
 import pytest
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, MultipleChoice, TextClassification, get_task
 from alignattn.tasks.rows import (
     Rows,
@@ -21,6 +20,7 @@ from alignattn.tasks.rows import (
     load_user_rows,
     load_user_tags,
 )
+from alignattn.utils.errors import AlignAttnError
 
 CLASSES = ["neg", "pos"]
 TRUE = ["neg", "pos", "pos", "neg"]

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, LabelledTask, VisualQuestionAnswering
 from alignattn.tasks.metrics import METRICS, compute_metrics
 from alignattn.tasks.task import MetricName
@@ -16,6 +15,7 @@ from alignattn.tasks.texts.user_labels import (
     USER_CLASSIFICATION_METRICS,
     USER_REGRESSION_METRICS,
 )
+from alignattn.utils.errors import AlignAttnError
 
 PREDICTED = [1, 0, 1, 1, 0]
 TRUE = [1, 0, 0, 1, 1]  # two true positives, one true negative, one false positive, one false negative

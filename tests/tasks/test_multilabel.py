@@ -16,10 +16,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import MultiLabelClassification, get_task
-from alignattn.tasks.multilabel.kind import multi_label_scores
+from alignattn.tasks.multilabel.processor import multi_label_scores
 from alignattn.tasks.rows import load_user_multi_labels
+from alignattn.utils.errors import AlignAttnError
 
 LABELS = ("toxic", "rude", "threat")
 

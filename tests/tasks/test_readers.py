@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.commands.predict.inputs import file_source
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, TextClassification
 from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
 from alignattn.tasks.sources import read_file
+from alignattn.utils.errors import AlignAttnError
 
 TEXTS, LABELS = ["good", "bad", "fine", "poor"], ["pos", "neg", "pos", "neg"]
 RECORDS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]

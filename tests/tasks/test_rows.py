@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 from needs import SHARED, needs_files
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TASKS, Sources, Task, TextClassification
 from alignattn.tasks.rows import Rows, load_rows, load_task_files, load_user_rows
+from alignattn.utils.errors import AlignAttnError
 
 SHARED_DATA = SHARED / "data"
 needs_shared_data = needs_files(SHARED_DATA)
@@ -244,7 +244,7 @@ def test_hub_split_that_is_missing(toy_dir: Callable[..., Path], cache_dir: str)
 
 def test_hub_out_of_reach_names_the_other_sources(tmp_path: Path) -> None:
     code = (
-        "from alignattn.support.errors import AlignAttnError\n"
+        "from alignattn.utils.errors import AlignAttnError\n"
         "from alignattn.tasks import TASKS\n"
         "from alignattn.tasks.rows import load_rows\n"
         "try:\n    load_rows(TASKS['mrpc'])\nexcept AlignAttnError as error:\n    print(error)"

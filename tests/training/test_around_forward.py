@@ -13,9 +13,9 @@ from transformers.modeling_outputs import ModelOutput
 import alignattn
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
-from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainingArguments
 from alignattn.training.around_forward import FreeLB, RDrop
+from alignattn.utils.errors import AlignAttnError
 
 
 def divergence(first, second):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 LOOPS = [block for block in blocks("python", ROOT / "docs" / "python.md") if "loader" in block]
 

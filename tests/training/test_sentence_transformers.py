@@ -14,7 +14,7 @@ from torch import nn
 
 import alignattn
 from alignattn.patching import alignment_parameters, patch_of
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
 SCALE = 20.0

@@ -9,8 +9,8 @@ from train_distributed import ROWS, train_kind
 
 import alignattn
 from alignattn.patching import patch_of
-from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer
+from alignattn.utils.errors import AlignAttnError
 
 
 class OfItsOwn(AlignmentTrainer):

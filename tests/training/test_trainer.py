@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 import alignattn
 from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
-from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
+from alignattn.utils.errors import AlignAttnError
 
 ROWS = 16
 LENGTH = 9

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from test_trainer import logged, train
 
 import alignattn
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 FAST = {"alignment_learning_rate": 0.1, "save_strategy": "epoch", "logging_steps": 1}
 

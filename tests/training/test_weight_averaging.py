@@ -7,9 +7,9 @@ from test_trainer import TinyRows, arguments, train
 from transformers import TrainerCallback
 
 import alignattn
-from alignattn.support.errors import AlignAttnError
 from alignattn.training import AlignmentTrainer
 from alignattn.training.averaging import AVERAGE_FILE
+from alignattn.utils.errors import AlignAttnError
 
 
 class Noting(TrainerCallback):

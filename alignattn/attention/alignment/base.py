@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.drawn import drawn
 from alignattn.attention.choices import HeadReduction
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 NORM_EPSILON = 1e-6
 """Added in quadrature to a norm, so that the gradient at a zero vector stays finite."""

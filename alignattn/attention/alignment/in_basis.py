@@ -11,9 +11,9 @@ from alignattn.attention.alignment.base import Alignment, sum_of
 from alignattn.attention.alignment.call import Call, Side
 from alignattn.attention.basis import Basis
 
-LARGEST_CONDITION = 10.0
+MAX_CONDITION = 10.0
 """Of A: with none a loss of angles would stretch the clouds without end."""
-REACH = math.log(LARGEST_CONDITION) / 2
+REACH = math.log(MAX_CONDITION) / 2
 """Of the eigenvalues of B, on either side of 0."""
 MEAN_RATE = 1 / 32
 """Of the running means: the projections move under them."""
@@ -23,7 +23,7 @@ class AlignmentInBasis(nn.Module):
     """A(Q', K') of queries and keys in a learned basis of each head, q' = A q and k' = A⁻¹ k + c.
 
     A = exp(B) is symmetric, and B = (I + P² / 4r²)⁻¹ P, so that the condition of A is at most e^(2r) =
-    `LARGEST_CONDITION`, which is reached where P has eigenvalues of ±2r.
+    `MAX_CONDITION`, which is reached where P has eigenvalues of ±2r.
     c = A μ_q - A⁻¹ μ_k is not free: the alignment sees A (q - μ_q) and A⁻¹ (k - μ_k), each cloud centred by its own
     mean over the real tokens of all calls of a layer in a step. With a free c a cosine cost is brought to 0 by
     stretching A along the means, and the clouds come no nearer. Attention reads the raw queries and keys; `basis` gives

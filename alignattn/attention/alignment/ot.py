@@ -10,7 +10,7 @@ from alignattn.attention.alignment.base import Alignment, TokenMeasure, unit_vec
 from alignattn.attention.alignment.call import Call
 from alignattn.attention.alignment.sinkhorn import ANNEAL_FROM, ITERATIONS, sinkhorn
 from alignattn.attention.choices import HeadReduction
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 Cost = Literal["cosine", "squared_euclidean"]
 

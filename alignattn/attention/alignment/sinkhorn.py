@@ -24,8 +24,8 @@ _ITERATIONS_A_KERNEL = 25
 RELAXATION = 1.6
 """Over-relaxation (Thibault et al. 2021): of 1.3 to 1.8, the lowest marginal error on MiniLM."""
 PLAIN = 1.0
-SMALLEST_RATIO = 1e-12
-LARGEST_SCALING = 1e18
+MIN_RATIO = 1e-12
+MAX_SCALING = 1e18
 """Where the kernel underflows, a scaling stops here: finite, and so is the product of two."""
 
 
@@ -140,7 +140,7 @@ def _scale(kernel: Tensor, real: Tensor, rows_a_column: Tensor | None, rounds: i
     met. The vectors are rows, for which the product is twice as fast as for columns.
     """
     row = real / kernel.sum(dim=-1)[:, None]
-    column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=SMALLEST_RATIO).reciprocal_()
+    column = _divided(torch.bmm(row, kernel), rows_a_column).clamp_(min=MIN_RATIO).reciprocal_()
     for index in range(1, rounds):
         row = _update(row, torch.bmm(column, kernel.mT), RELAXATION)
         relaxation = RELAXATION if index < rounds - 1 else PLAIN
@@ -153,5 +153,5 @@ def _divided(sums: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _update(scaling: Tensor, unscaled: Tensor, relaxation: float) -> Tensor:
-    ratio = unscaled.mul_(scaling).clamp_(min=SMALLEST_RATIO)
-    return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=LARGEST_SCALING)
+    ratio = unscaled.mul_(scaling).clamp_(min=MIN_RATIO)
+    return ratio.pow_(-relaxation).mul_(scaling).clamp_(max=MAX_SCALING)

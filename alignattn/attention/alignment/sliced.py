@@ -9,7 +9,7 @@ from alignattn.attention.alignment.draws import directions
 from alignattn.attention.alignment.pooled import Clouds
 from alignattn.attention.alignment.sampled import SampledAlignment
 from alignattn.attention.choices import HeadReduction
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 POINTS = 512
 DIRECTIONS = 32

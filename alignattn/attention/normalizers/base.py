@@ -12,7 +12,7 @@ from alignattn.attention.choices import OF_EDGES
 from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.edges import Segments
 from alignattn.attention.slot import Slot
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 MASKED_SCORE = -1e9
 """What a masked position scores: below any real score by far, and its square is finite."""

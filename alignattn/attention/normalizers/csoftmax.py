@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.normalizers.base import MASKED_SCORE, Normalizer, invalid, is_number, normalize
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 DEFAULT_BOUND = 0.5
 BOUNDS_TOLERANCE = 1e-5

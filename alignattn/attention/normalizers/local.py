@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.normalizers.base import Normalizer, invalid, normalize
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
-LocalKind = Literal["monotonic", "predictive"]
+LocalProcessor = Literal["monotonic", "predictive"]
 
 DEFAULT_WINDOW = 10
 """Luong et al. 2015, section 4.1: D = 10."""
@@ -114,11 +114,11 @@ class Local(Normalizer):
     """
 
     def __init__(
-        self, head_dim: int, num_heads: int, *, kind: LocalKind = "monotonic", window: int = DEFAULT_WINDOW
+        self, head_dim: int, num_heads: int, *, kind: LocalProcessor = "monotonic", window: int = DEFAULT_WINDOW
     ) -> None:
         super().__init__(head_dim, num_heads)
-        if kind not in get_args(LocalKind):
-            raise invalid("local", "kind", kind, f"one of {', '.join(get_args(LocalKind))}")
+        if kind not in get_args(LocalProcessor):
+            raise invalid("local", "kind", kind, f"one of {', '.join(get_args(LocalProcessor))}")
         _check_window(window)
         self.kind = kind
         self.window = window

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignattn.models.names import model_name
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
 TASK_HELP = "One of `alignattn list tasks`: its training rows give the moments."
 DATA: Mapping[str, str] = {"data": "called --task (a task) or --train_file (a file of texts)"}
@@ -35,7 +35,7 @@ class BalanceOptions(Options):
     batch_size: int = option(16, "Rows of a forward pass.", low=1)
     centre: bool = option(False, "Make the means equal alone: one bias changes.")
     random_seed: int | None = option(
-        None, "Instead, as a control: a random A of the same condition.", low=0, high=LARGEST_SEED
+        None, "Instead, as a control: a random A of the same condition.", low=0, high=MAX_SEED
     )
 
     def __post_init__(self) -> None:

@@ -10,24 +10,24 @@ from transformers import AutoModel
 
 import alignattn
 from alignattn.commands.balance import BalanceOptions
-from alignattn.models import MODEL_TYPE_PREFIX, traits_of
+from alignattn.finetuning.balancing import split_rows
+from alignattn.finetuning.data_files import is_run_folder
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.run_folder import read_finished_run
+from alignattn.finetuning.texts import file_texts
+from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.balance import BalanceReport, balance
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
-from alignattn.runs.balancing import split_rows
-from alignattn.runs.data_files import is_run_folder
-from alignattn.runs.rows import input_batches
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.runs.texts import file_texts
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, unfinished, write_json
-from alignattn.support.publishing import publishable
 from alignattn.tasks import Task, get_task
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished, write_json
+from alignattn.utils.publishing import publishable
 
 REPORT_FILE = "balance.json"
 MODEL_FILE = "config.json"
@@ -41,7 +41,7 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
     check_free(folder, (REPORT_FILE, MODEL_FILE))
     task, rows = _texts(arguments)
     moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
-    kind = kind_of(task)
+    kind = processor_for(task)
     model, tokenizer = load_pretrained(
         arguments.model, _class_of(arguments.model), tokenizer_options=kind.tokenizer_options
     )
@@ -94,7 +94,7 @@ def _class_of(name: str) -> type:
     with loading(name):
         fields = read_config_fields(name)
     if saved_class(fields) is not None:
-        traits = traits_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
+        traits = capabilities_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
         instead = ", or train it with `alignattn finetune --balance end`" if traits.has_heads else ""
         raise AlignAttnError(
             f"{name!r} is a trained model of {fields['model_type']}, and only pretrained encoders can be balanced "

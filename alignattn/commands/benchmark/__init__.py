@@ -7,11 +7,11 @@ from typing import NamedTuple
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
-from alignattn.support.command import Command, TableUse
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
+from alignattn.utils.command import Command, TableUse
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_PROCESSES, MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
 
 class BareSize(NamedTuple):
@@ -76,8 +76,8 @@ class BenchmarkOptions(Options):
     dtype: str = option("float32", "float32, or bfloat16 under autocast.", choices=("float32", "bfloat16"))
     compile: bool = option(False, "Run the model through torch.compile.")
     dropout: float | None = option(None, DROPOUT_HELP, low=0, below=1)
-    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1, high=MOST_PROCESSES)
-    seed: int = option(42, "Seed of random weights, token ids and dropout.", low=0, high=LARGEST_SEED)
+    threads: int | None = option(None, "CPU threads (default: PyTorch's choice).", low=1, high=MAX_PROCESSES)
+    seed: int = option(42, "Seed of random weights, token ids and dropout.", low=0, high=MAX_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

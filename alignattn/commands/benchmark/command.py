@@ -35,13 +35,13 @@ from alignattn.commands.benchmark.step_timing import (
     measure,
 )
 from alignattn.patching.checkpoints import load_checkpoint, load_config, loading
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, unfinished
-from alignattn.support.progress import progress
-from alignattn.support.publishing import publishable
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished
+from alignattn.utils.progress import progress
+from alignattn.utils.publishing import publishable
 
 INTERMEDIATE_FACTOR = 4
-FEWEST_POSITIONS = 512
+MIN_POSITIONS = 512
 NUM_LABELS = 2
 IDLE_LOAD = 0.5
 """Processes that may run beside the benchmark before it warns."""
@@ -135,7 +135,7 @@ def _build_bare(size: BareSize, length: int) -> PreTrainedModel:
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         intermediate_size=INTERMEDIATE_FACTOR * size.hidden,
-        max_position_embeddings=max(length, FEWEST_POSITIONS),
+        max_position_embeddings=max(length, MIN_POSITIONS),
     )
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     return model

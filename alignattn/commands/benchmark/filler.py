@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.benchmark.report import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
-from alignattn.runs.filler import Filler, RunReport
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.filler import ResultReader, RunReport
+from alignattn.utils.errors import AlignAttnError
 
 NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
 FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "repeats", "torch")
 COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
 
 
-class BenchmarkFiller(Filler):
+class BenchmarkFiller(ResultReader):
     """`alignattn benchmark`."""
 
     def clear_unfinished(self, folder: Path) -> None:

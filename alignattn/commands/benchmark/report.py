@@ -10,8 +10,8 @@ import numpy as np
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import Shape
 from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
-from alignattn.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
-from alignattn.support.files import write_csv
+from alignattn.reports.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
+from alignattn.utils.files import write_csv
 
 BYTES_A_MEBIBYTE = 2**20
 

@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.benchmark import Shape
 from alignattn.patching import has_alignment, patch, step_alignments
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 Phase = Literal["training", "evaluation"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-SHORTEST_ROW = 0.25
+MIN_ROW = 0.25
 """Length of a batch's shortest rows, as a share of its longest one's."""
 
 MEMORY_METHODS = {"cpu": "allocations seen by torch.profiler", "cuda": "torch.cuda.max_memory_allocated"}
@@ -150,7 +150,7 @@ def make_batch(shape: Shape, vocab_size: int, pad_token_id: int, num_labels: int
         `input_ids` and `attention_mask` `[B, n]`, `labels` `[B]`.
     """
     generator = torch.Generator().manual_seed(seed)
-    shortest = max(1, math.ceil(SHORTEST_ROW * shape.length))
+    shortest = max(1, math.ceil(MIN_ROW * shape.length))
     lengths = torch.randint(shortest, shape.length + 1, (shape.batch,), generator=generator)
     lengths[0] = shape.length
     is_real = torch.arange(shape.length) < lengths[:, None]

@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass
 
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import input_file_like, output_folder
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import input_file_like, output_folder
 
 CALIBRATION_FILE = "calibration.json"
 
 ASKED_FILES = "said without a name: give the predictions.parquet of a run as it is"
 
 SCALING_NAMES = ("vector", "isotonic")
-"""Those of `alignattn.calibration.SCALINGS`, which needs SciPy."""
+"""Those of `alignattn.evaluation.calibration.SCALINGS`, which needs SciPy."""
 ALSO_HELP = "Beside the temperature, on the same half: vector, isotonic."
 
-MOST_BINS, MOST_RESAMPLES = 1000, 100_000
+MAX_BINS, MAX_RESAMPLES = 1000, 100_000
 """More take minutes, and tell nothing more."""
 
 
@@ -35,15 +35,15 @@ class CalibrateOptions(Options):
     output_dir: str = option(
         "calibration", f"For {CALIBRATION_FILE} and a diagram a split.", metavar="DIR", place=output_folder
     )
-    num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MOST_BINS)
+    num_bins: int = option(10, "Bins of the calibration errors and of the diagrams.", low=1, high=MAX_BINS)
     split: tuple[str, ...] | None = option(None, "Splits to report (default: all).")
     fit_on: str | None = option(None, "Fit a temperature on half of it; report the other half.", metavar="SPLIT")
     also_fit: tuple[str, ...] = option((), ALSO_HELP, choices=SCALING_NAMES, distinct="method")
     in_domain: str | None = option(
         None, "Tell how well confidence tells its rows from each other split's (AUROC).", metavar="SPLIT"
     )
-    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MOST_RESAMPLES)
-    seed: int = option(42, "Seed of the halves and of the resamples.", low=0, high=LARGEST_SEED)
+    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MAX_RESAMPLES)
+    seed: int = option(42, "Seed of the halves and of the resamples.", low=0, high=MAX_SEED)
     label_column: str = option("label", "Column of class numbers.")
     probabilities_column: str = option("probabilities", "Column of a list of probabilities a row.")
     skip_bad_rows: bool = option(False, "Leave bad rows out, and list them.")

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import alignattn
-from alignattn.calibration import (
+from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
+from alignattn.evaluation.calibration import (
     FIGURES,
     Estimate,
     EstimatesByState,
@@ -19,17 +20,16 @@ from alignattn.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.calibration.diagrams import coverage_panel, reliability_panels
-from alignattn.calibration.held_out import Temperature, fit_temperatures
-from alignattn.calibration.predictions import Predictions, all_splits, read_predictions
-from alignattn.commands.calibrate import CALIBRATION_FILE, CalibrateOptions
-from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, unfinished, write_json
-from alignattn.support.progress import counted
-from alignattn.support.publishing import published_names
-from alignattn.support.text_tables import render_table
+from alignattn.evaluation.calibration.diagrams import coverage_panel, reliability_panels
+from alignattn.evaluation.calibration.held_out import Temperature, fit_temperatures
+from alignattn.evaluation.calibration.predictions import Predictions, all_splits, read_predictions
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
+from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished, write_json
+from alignattn.utils.progress import counted
+from alignattn.utils.publishing import published_names
+from alignattn.utils.text_tables import render_table
 
 
 @dataclass(frozen=True)

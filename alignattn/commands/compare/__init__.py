@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from alignattn.runs.run_folder import runs_folder
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
+from alignattn.finetuning.run_folder import runs_folder
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
-FEWEST_RUNS = 2
+MIN_RUNS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class CompareOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         folders = self.folders
-        if len(folders) < FEWEST_RUNS:
-            raise AlignAttnError(f"one run cannot be compared: give {FEWEST_RUNS} folders or more, the baseline first")
+        if len(folders) < MIN_RUNS:
+            raise AlignAttnError(f"one run cannot be compared: give {MIN_RUNS} folders or more, the baseline first")
         if len(set(folders)) < len(folders):
             raise AlignAttnError(f"{' '.join(self.runs)} names a folder twice: give each once")
         if self.names is not None and (len(self.names) != len(folders) or len(set(self.names)) < len(folders)):

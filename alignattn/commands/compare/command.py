@@ -6,7 +6,7 @@ from alignattn.commands.compare import CompareOptions
 from alignattn.commands.compare.comparison import ComparedRuns, compare_entries
 from alignattn.commands.compare.entries import check_same_rows, read_entries
 from alignattn.commands.compare.formats import to_html, to_markdown, to_text, write_lines
-from alignattn.support.files import check_free, unfinished, write_text
+from alignattn.utils.files import check_free, unfinished, write_text
 
 TABLE_FILE, LINES_FILE, PAGE_FILE = "comparison.md", "comparison.csv", "comparison.html"
 

@@ -5,16 +5,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from alignattn.commands.compare.entries import Entry, Run, differing_options
-from alignattn.models.packaged import seen_before
-from alignattn.runs.examples import metric_examples, read_split
-from alignattn.statistics.comparison import (
+from alignattn.evaluation.statistics.comparison import (
     SIGNIFICANCE_LEVEL,
     Comparison,
     compare,
     compare_unpaired,
     correct,
 )
-from alignattn.statistics.comparison_words import (
+from alignattn.evaluation.statistics.comparison_words import (
     ONE_ANSWER_MARK,
     UNITS,
     WORSE_MARK,
@@ -25,11 +23,13 @@ from alignattn.statistics.comparison_words import (
     difference_texts,
     verdict_of,
 )
-from alignattn.statistics.example_scores import ExampleScores
-from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
-from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
-from alignattn.support.errors import AlignAttnError
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.paired_tests import PairedScores, UnpairedScores
+from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.finetuning.examples import metric_examples, read_split
+from alignattn.models.packaged import seen_before
 from alignattn.tasks.task import ERRORS, LESS_IS_BETTER
+from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Cell:
     @property
     def is_one_answer(self) -> bool:
         """Whether a model of it predicts the same for every row."""
-        return any(self.measure.split in run.result.one_answer for run in self.entry.runs.values())
+        return any(self.measure.split in run.result.constant_prediction for run in self.entry.runs.values())
 
     @property
     def text(self) -> str:

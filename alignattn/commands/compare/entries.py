@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.compare import CompareOptions
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RESULTS_FILE, RunResult, read_result
-from alignattn.runs.run_folder import check_finished, read_run_options, seed_folders, short_names
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.publishing import publishable
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE, RunResult, read_result
+from alignattn.finetuning.run_folder import check_finished, read_run_options, seed_folders, short_names
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.publishing import publishable
 
 SAY_NOTHING = frozenset({"output_dir", "seed", "disable_tqdm", "report_to", "run_name", "resume_from_checkpoint"})
 """Options by which no two runs differ, but their seeds, which stand beside them."""
@@ -89,7 +89,7 @@ def differing_options(entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
 def check_same_rows(entries: Sequence[Entry]) -> None:
     """Refuse runs whose evaluation rows are not those of the baseline, by their numbers and labels."""
     # Reads tables, which the other checks do not wait for.
-    from alignattn.runs.examples import read_split
+    from alignattn.finetuning.examples import read_split
 
     first = entries[0].first
     for split in first.result.metrics:

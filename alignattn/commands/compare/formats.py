@@ -6,12 +6,12 @@ from typing import Any
 
 from alignattn.commands.compare.comparison import Cell, ComparedRuns
 from alignattn.commands.compare.entries import Entry
-from alignattn.runs.results import score_text
-from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
-from alignattn.support.files import write_csv
-from alignattn.support.html import TABLES_STYLE, render_page
-from alignattn.support.publishing import publishable_text
-from alignattn.support.text_tables import markdown_escaped, markdown_table, render_table, terminal_width
+from alignattn.evaluation.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
+from alignattn.finetuning.results import score_text
+from alignattn.reports.html import TABLES_STYLE, render_page
+from alignattn.utils.files import write_csv
+from alignattn.utils.publishing import publishable_text
+from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table, terminal_width
 
 TEMPLATE = "commands/compare/page.html"
 WORDS = ("run", "seeds")

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from alignattn.support.command import Command
-from alignattn.support.option import REQUIRED, option
-from alignattn.support.options import Options
+from alignattn.utils.command import Command
+from alignattn.utils.option import REQUIRED, option
+from alignattn.utils.options import Options
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 

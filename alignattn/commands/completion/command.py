@@ -6,8 +6,8 @@ import shtab
 
 from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.completion import CompletionOptions
-from alignattn.support.command import Command
-from alignattn.support.options import options_of
+from alignattn.utils.command import Command
+from alignattn.utils.options import options_of
 
 COMPLETED = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 """How a shell completes a value, by what stands for it in the help."""

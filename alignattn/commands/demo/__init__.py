@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from alignattn.models.names import model_name
-from alignattn.support.command import Command
-from alignattn.support.option import LARGEST_SEED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
+from alignattn.utils.command import Command
+from alignattn.utils.option import MAX_SEED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class DemoOptions(Options):
     num_train_epochs: float = option(2.0, "Passes over the training rows.", above=0)
     learning_rate: float = option(2e-4, "Learning rate of the pretrained model.", low=0)
     alignment_weight: float = option(0.01, "λ of the aligned run.", low=0)
-    seed: int = option(1, "Seed of the sentences and of the runs.", low=0, high=LARGEST_SEED)
+    seed: int = option(1, "Seed of the sentences and of the runs.", low=0, high=MAX_SEED)
 
 
 COMMAND = Command(

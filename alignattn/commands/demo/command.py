@@ -14,26 +14,26 @@ import pyarrow.parquet as pq
 from transformers import AutoModelForSequenceClassification
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.calibration import expected_calibration_error
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.sentences import Sentences, sentences_of
+from alignattn.evaluation.calibration import expected_calibration_error
+from alignattn.finetuning.distance import distance_batch, query_key_distances
+from alignattn.finetuning.heads import row_examples, view_head
+from alignattn.finetuning.logs import AS_IS_NAME, FLOOR_NAME
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import PREDICTIONS_FILE, RunResult
+from alignattn.finetuning.rows import encode_split, load_evaluation_rows
+from alignattn.finetuning.run import check_output_dir, finetune_one
+from alignattn.finetuning.tsne import tsne_panel
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
-from alignattn.plots import BarPanel, Spread, draw_overview, write_figure
-from alignattn.runs.distance import distance_batch, query_key_distances
-from alignattn.runs.heads import row_examples, view_head
-from alignattn.runs.logs import AS_IS_NAME, FLOOR_NAME
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import PREDICTIONS_FILE, RunResult
-from alignattn.runs.rows import encode_split, load_evaluation_rows
-from alignattn.runs.run import check_output_dir, finetune_one
-from alignattn.runs.tsne import tsne_panel
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json, write_text
-from alignattn.support.json_records import read_json
-from alignattn.support.options import resolve
-from alignattn.support.text_tables import render_table
+from alignattn.reports.plots import BarPanel, Spread, draw_overview, write_figure
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_json, write_text
+from alignattn.utils.json_records import read_json
+from alignattn.utils.options import resolve
+from alignattn.utils.text_tables import render_table
 
 PLAIN, ALIGNED, BALANCED = "plain", "aligned", "balanced"
 ALIGNED_ATTENTION = "aa-ct"
@@ -49,7 +49,7 @@ ROWS_FILE = "rows.json"
 OPTIONS_OF_ROWS = ("train_rows", "validation_rows", "seed")
 DEMO_TABLE = "table.txt"
 DEMO_PICTURE = "demo.png"
-LONGEST_PAIR = 48
+MAX_PAIR = 48
 BATCH_SIZE = 16
 PICTURED_ROWS, PICTURED_TOKENS = 16, 300
 """Of the t-SNE picture of a head."""
@@ -135,7 +135,7 @@ def _run_options(arguments: DemoOptions, task: str, name: str) -> RunOptions:
         "task": task,
         "data_dir": folder / DATA_FOLDER,
         "output_dir": folder / name,
-        "max_length": LONGEST_PAIR,
+        "max_length": MAX_PAIR,
         "per_device_train_batch_size": BATCH_SIZE,
         "per_device_eval_batch_size": BATCH_SIZE,
         "learning_rate": arguments.learning_rate,

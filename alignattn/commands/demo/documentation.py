@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 NUMERICS, NETWORKS = "numerics", "networks"
 PACKAGES: Mapping[str, tuple[str, ...]] = {NUMERICS: ("numpy", "scipy", "sklearn"), NETWORKS: ("networkx",)}
 """Those whose documentation is of a domain; alignattn and torch need them."""
 
-FEWEST_WORDS, MOST_WORDS = 6, 24
+MIN_WORDS, MAX_WORDS = 6, 24
 SENTENCE = re.compile(r"[A-Z][A-Za-z0-9 ,;:'\"()-]*[.]")
 """Plain English: no formulas, references or markup."""
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -80,7 +80,7 @@ def _pairs(domain: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_plain(sentence: str) -> bool:
-    return FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS and SENTENCE.fullmatch(sentence) is not None
+    return MIN_WORDS <= len(sentence.split()) <= MAX_WORDS and SENTENCE.fullmatch(sentence) is not None
 
 
 def _paragraphs(package: str) -> Iterator[str]:

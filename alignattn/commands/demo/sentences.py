@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows
-from alignattn.support.files import replacing
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.rows import load_rows, max_samples
 from alignattn.tasks.task import TRAIN, Sources
 from alignattn.tasks.texts.task import TextClassification
+from alignattn.utils.files import replacing
 
 TASK_FOLDER = "demo"
 FIRST_TEXT, SECOND_TEXT, LABEL = "first", "second", "label"

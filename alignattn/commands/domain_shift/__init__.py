@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.finetuning.best_checkpoint import LOADING, PATIENCE
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
-from alignattn.runs.best_checkpoint import LOADING, PATIENCE
-from alignattn.runs.options import RunOptions
-from alignattn.runs.training_options import PUSH_OPTIONS
-from alignattn.support.command import Command, TableUse
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import REQUIRED, option
 from alignattn.tasks import LabelledTask
+from alignattn.utils.command import Command, TableUse
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import REQUIRED, option
 
 SHIFT = "shift"
 """Group in the help."""

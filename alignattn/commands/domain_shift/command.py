@@ -14,19 +14,6 @@ import pyarrow as pa
 from accelerate import PartialState
 from numpy.typing import ArrayLike, NDArray
 
-from alignattn.calibration import (
-    ECE_BINS,
-    Estimate,
-    apply_temperature,
-    fit_temperature,
-    log_probabilities,
-    negative_log_likelihood,
-    shift_auroc,
-    shift_auroc_interval,
-    summarise,
-)
-from alignattn.calibration.diagrams import coverage_panel, reliability_panels
-from alignattn.calibration.held_out import FEWEST_TO_HALVE
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.pair import names_of_pair
 from alignattn.commands.domain_shift.report import (
@@ -38,25 +25,38 @@ from alignattn.commands.domain_shift.report import (
     render_domain_shift,
     write_seed_table,
 )
+from alignattn.evaluation.calibration import (
+    ECE_BINS,
+    Estimate,
+    apply_temperature,
+    fit_temperature,
+    log_probabilities,
+    negative_log_likelihood,
+    shift_auroc,
+    shift_auroc_interval,
+    summarise,
+)
+from alignattn.evaluation.calibration.diagrams import coverage_panel, reliability_panels
+from alignattn.evaluation.calibration.held_out import MIN_TO_HALVE
+from alignattn.finetuning.model import check_before_rows
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
+from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
+from alignattn.finetuning.run import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.finetuning.task_trainer import TaskTrainer
+from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
-from alignattn.plots import draw_reliability, draw_risk_coverage, write_figure
-from alignattn.runs.model import check_before_rows
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RESULTS_FILE, RunResult, device_name, package_versions
-from alignattn.runs.rows import encode_split, load_evaluation_rows, load_run_rows
-from alignattn.runs.run import check_output_dir, finetune_one, with_split, write_predictions
-from alignattn.runs.run_files import CONFIG_FILE, RUN_FOLDER
-from alignattn.runs.task_trainer import TaskTrainer
-from alignattn.runs.training_arguments import RunArguments, training_arguments
-from alignattn.support.bad_rows import as_json
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import entries, write_json, write_text
-from alignattn.support.folder_lock import sole_writer
+from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.cut_rows import CutRows
-from alignattn.tasks.cutting import cut_rows
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows, max_samples
+from alignattn.tasks.truncated_rows import TruncatedRows
+from alignattn.tasks.truncation import truncated_rows
+from alignattn.utils.bad_rows import as_json
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import entries, write_json, write_text
+from alignattn.utils.folder_lock import folder_lock
 
 COVERAGE_PICTURE = "risk-coverage.png"
 
@@ -96,7 +96,7 @@ class JudgedSide:
 
     development_set: DevelopmentSet
     predictions: pa.Table
-    cut_rows: CutRows | None = None
+    truncated_rows: TruncatedRows | None = None
 
     def half(self, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the probabilities `[N, C]` of the rows of a half, and their labels `[N]`."""
@@ -145,7 +145,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
     if finished is not None:
         print(f"{options.output_dir} is finished already; its results:\n{render_domain_shift(finished)}")
         return finished
-    with sole_writer(options.output_dir):
+    with folder_lock(options.output_dir):
         # Another process may have made it meanwhile, or another run.
         check_folder(options)
         if read_domain_shift(options.output_dir) is not None:
@@ -184,7 +184,7 @@ def load_side(side: str, task: LabelledTask, options: DomainShiftOptions) -> Dev
     split = task.evaluation_splits[0]
     loaded = load_evaluation_rows(replace(task, evaluation_splits=(split,)), options.model, options.data)
     rows = max_samples(loaded.task, loaded.evaluation[split], options.data.max_eval_samples, options.data.take)
-    if len(rows) < FEWEST_TO_HALVE:
+    if len(rows) < MIN_TO_HALVE:
         raise AlignAttnError(f"split {split!r} of {task.name} has one labelled row, and it is halved: give it more")
     drawn = halves(rows[task.label_column][:], HALVING_SEED, options.stratify)
     by_name = dict(zip((DEVELOPMENT, HELD_OUT), drawn, strict=True))
@@ -203,10 +203,10 @@ def check_folder(options: DomainShiftOptions) -> None:
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
     """What the run's saved model makes of the development set of each side."""
     folder, data = training.output_dir, training.data
-    kind = kind_of(sides[0].task)
+    kind = processor_for(sides[0].task)
     model, tokenizer = load_pretrained(str(folder), kind.auto_class)
     splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
-    cut = [cut_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
+    cut = [truncated_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
     train_rows = None
     if training.training.laplace:
         # Its posterior is of the rows that the model was trained on.
@@ -254,10 +254,14 @@ def _result(
             state: Estimate(shift_auroc(*sides), shift_auroc_interval(*sides))
             for state, sides in _sides_by_state(judged, temperature).items()
         },
-        one_answer={
+        constant_prediction={
             one.development_set.side: answer
             for one in judged
-            if (answer := kind_of(one.development_set.task).one_answer(one.development_set.task, one.predictions))
+            if (
+                answer := processor_for(one.development_set.task).constant_prediction(
+                    one.development_set.task, one.predictions
+                )
+            )
         },
     )
 
@@ -274,7 +278,7 @@ def _side_result(judged: JudgedSide, run: RunResult, temperature: float) -> Side
         bad_rows=as_json(side.loaded.bad_rows),
         derived_splits=side.loaded.derived,
         figures={state: summarise(rows, labels) for state, rows in _states(probabilities, temperature).items()},
-        cut_rows=judged.cut_rows,
+        truncated_rows=judged.truncated_rows,
     )
 
 

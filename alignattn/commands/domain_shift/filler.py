@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from alignattn.calibration.measures import calibration_scores
-from alignattn.calibration.temperature import apply_temperature
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.command import HELD_OUT, check_folder
 from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
-from alignattn.runs.examples import (
+from alignattn.evaluation.calibration.measures import calibration_scores
+from alignattn.evaluation.calibration.temperature import apply_temperature
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.finetuning.examples import (
     PROBABILITIES_COLUMN,
     mean_predictions,
     metric_examples,
@@ -20,16 +21,15 @@ from alignattn.runs.examples import (
     read_probabilities,
     read_split,
 )
-from alignattn.runs.filler import Filler, RunReport, listed
-from alignattn.runs.run_files import CONFIG_FILE, RUN_FOLDER
-from alignattn.statistics.example_scores import ExampleScores
-from alignattn.support.files import read_text
+from alignattn.finetuning.filler import ResultReader, RunReport, listed
+from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.utils.files import read_text
 
 AFTER = "after"
 """The state of figures after temperature scaling, as the result has it."""
 
 
-class DomainShiftFiller(Filler):
+class DomainShiftFiller(ResultReader):
     """`alignattn domain-shift`."""
 
     def is_finished(self, folder: Path) -> bool:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import read_yaml
 from alignattn.tasks import TASKS, LabelledTask, Task, get_task, is_definition, plain_name
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_yaml
 
 PAIRS_FILE = Path(__file__).with_name("pairs.yaml")
 

@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignattn.calibration import FIGURES, Estimate, EstimatesByState
+from alignattn.evaluation.calibration import FIGURES, Estimate, EstimatesByState
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
+from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
+from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.models.packaged import seen_before
-from alignattn.runs.results import RESULTS_FILE
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.statistics.seeds import over_seeds, with_deviation
-from alignattn.support.files import write_json
-from alignattn.support.json_records import read_record
-from alignattn.support.text_tables import render_table
-from alignattn.tasks.cut_rows import CutRows
+from alignattn.tasks.truncated_rows import TruncatedRows
+from alignattn.utils.files import write_json
+from alignattn.utils.json_records import read_record
+from alignattn.utils.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
 TABLE_FIGURES = ("accuracy", "expected_calibration_error", "area_under_risk_coverage")
@@ -32,7 +32,7 @@ class SideResult:
         dropped_rows: unlabelled rows left out, by split.
         bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
         derived_splits: how a split came about that the data set does not have, by its name.
-        cut_rows: of the development set, those longer than what the model is given; None where there are none.
+        truncated_rows: of the development set, those longer than what the model is given; None where there are none.
         figures: before and after temperature scaling; shares are fractions.
     """
 
@@ -45,7 +45,7 @@ class SideResult:
     bad_rows: Mapping[str, list[dict[str, Any]]]
     derived_splits: Mapping[str, str]
     figures: EstimatesByState
-    cut_rows: CutRows | None = None
+    truncated_rows: TruncatedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DomainShiftResult:
         sides: by `in-domain` and `out-of-domain`.
         versions: of Python and the packages.
         device: what the evaluation ran on; that of the training is in the run's own folder.
-        one_answer: the class that is predicted for every row of a side, by its name, where there is but one.
+        constant_prediction: the class that is predicted for every row of a side, by its name, where there is but one.
         shift_auroc: how well confidence tells the held-out rows of both sides apart, before and after; see there.
     """
 
@@ -83,7 +83,7 @@ class DomainShiftResult:
     sides: Mapping[str, SideResult]
     versions: dict[str, str]
     device: str
-    one_answer: Mapping[str, str] = field(default_factory=dict)
+    constant_prediction: Mapping[str, str] = field(default_factory=dict)
     shift_auroc: Mapping[str, Estimate] = field(default_factory=dict)
 
 
@@ -110,7 +110,7 @@ def render_domain_shift(result: DomainShiftResult) -> str:
         *(_describe(name, side, result) for name, side in result.sides.items()),
         *(
             f"{name}: {answer} is predicted for every row: the model tells nothing apart"
-            for name, answer in result.one_answer.items()
+            for name, answer in result.constant_prediction.items()
         ),
         *(
             f"{_auroc_words(state)} {_percent_with_interval(estimate)} % (50 % tells nothing)"

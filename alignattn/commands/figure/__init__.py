@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from alignattn.models import MODEL_TYPE_PREFIX, traits_of
-from alignattn.runs.run_folder import run_folder
-from alignattn.support import places
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError, listing
-from alignattn.support.json_records import read_json
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options, options_of
-from alignattn.tasks.task import MOST_TEXTS
+from alignattn.finetuning.run_folder import run_folder
+from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
+from alignattn.tasks.task import MAX_TEXTS
+from alignattn.utils import places
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError, listing
+from alignattn.utils.json_records import read_json
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options, options_of
 
 ENDINGS = (".png", ".svg", ".pdf")
-FEWEST_TOKENS = 2
+MIN_TOKENS = 2
 """t-SNE places no fewer."""
 
 HEAD_OPTIONS = frozenset({"layer", "head", "text", "data_dir"})
@@ -72,15 +72,15 @@ class FigureOptions(Options):
         None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
     )
     max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
-    max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=FEWEST_TOKENS)
-    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=LARGEST_SEED)
+    max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=MIN_TOKENS)
+    seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=MAX_SEED)
     balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the runs').", metavar="DIR")
     split: str | None = option(None, "Split of the predictions (default: the first of each run).")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text is not None and not (1 <= len(self.text) <= MOST_TEXTS and all(map(str.strip, self.text))):
+        if self.text is not None and not (1 <= len(self.text) <= MAX_TEXTS and all(map(str.strip, self.text))):
             raise AlignAttnError("--text takes one text or two, none of them empty")
         if Path(self.output_file).suffix.lower() not in ENDINGS:
             raise AlignAttnError(f"--output_file {self.output_file}: its name must end in {', '.join(ENDINGS)}")
@@ -92,13 +92,13 @@ class FigureOptions(Options):
         """Check that the runs are there, and that their models have the head that is to be drawn."""
         super().check_places(reads=reads)
         # Here, for it imports torch, which the help does without.
-        from alignattn.support.saved_config import restored_fields
+        from alignattn.utils.saved_config import restored_fields
 
         for run in self.run if "layer" in PICTURES[self.kind][1] else ():
             # Of a folder without it the loading of the model says what is wrong.
             path = Path(run) / MODEL_FILE
             fields = restored_fields(read_json(path)) if path.is_file() else {}
-            calls_a_layer = traits_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).calls_a_layer
+            calls_a_layer = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).calls_a_layer
             for name, index in (
                 ("layer", self.layer),
                 ("head", self.head if "head" in PICTURES[self.kind][1] else None),

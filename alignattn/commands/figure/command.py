@@ -17,9 +17,9 @@ from alignattn.commands.figure.pictures import (
 )
 from alignattn.commands.figure.question import draw_question
 from alignattn.commands.figure.written import draw_written
-from alignattn.plots import write_figure
-from alignattn.runs.run_folder import check_run_folder, short_names
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.run_folder import check_run_folder, short_names
+from alignattn.reports.plots import write_figure
+from alignattn.utils.errors import AlignAttnError
 
 
 def named_runs(options: FigureOptions) -> RunFolders:

@@ -7,15 +7,15 @@ from typing import Any
 from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
-from alignattn.runs.data_options import DataOptions
-from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.heads import Examples, row_examples
-from alignattn.runs.run_folder import read_finished_run, read_run_options
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.heads import Examples, row_examples
+from alignattn.finetuning.run_folder import read_finished_run, read_run_options
 from alignattn.tasks import MultipleChoice, TextClassification
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
+from alignattn.utils.errors import AlignAttnError
 
 
 def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: int) -> Examples:
@@ -24,7 +24,9 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         texts = options.text
         for folder in folders:
             _check_texts(folder, len(texts))
-        return Examples("the given text", kind_of(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)])
+        return Examples(
+            "the given text", processor_for(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)]
+        )
     runs = [read_run_options(folder) for folder in folders]
     sources = [_source(run.data) for run in runs]
     for folder, source in zip(folders, sources, strict=True):

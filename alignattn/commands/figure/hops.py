@@ -9,15 +9,15 @@ import torch
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
 from alignattn.commands.figure.pictures import RunFolders
+from alignattn.finetuning.heads import Examples
+from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.models.memory import MemN2NForSequenceClassification
 from alignattn.models.word_model import Sentences
 from alignattn.patching import collect, is_patched, patch
-from alignattn.plots import HeatMapPanel, draw_heat_maps
-from alignattn.runs.heads import Examples
-from alignattn.runs.predictor import load_predictor
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.support.errors import AlignAttnError
+from alignattn.reports.plots import HeatMapPanel, draw_heat_maps
 from alignattn.tasks import TextClassification
+from alignattn.utils.errors import AlignAttnError
 
 
 def draw_hops(runs: RunFolders, options: FigureOptions) -> Any:

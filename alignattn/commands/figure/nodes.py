@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from alignattn.commands.figure import FEWEST_TOKENS, FigureOptions
+from alignattn.commands.figure import MIN_TOKENS, FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
-from alignattn.plots import PointPanel, draw_points
-from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.predictor import load_predictor
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.runs.tsne import in_plane
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.run_folder import read_finished_run
+from alignattn.finetuning.tsne import in_plane
+from alignattn.reports.plots import PointPanel, draw_points
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of
+from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def see_nodes(folder: Path, options: FigureOptions) -> SeenNodes:
         raise AlignAttnError(f"--layer {layer}: {folder} has layers 0 to {count - 1}")
     is_labelled = graph.labels >= 0
     labels = graph.labels[is_labelled]
-    if len(labels) < FEWEST_TOKENS or len(np.unique(labels)) in (1, len(labels)):
+    if len(labels) < MIN_TOKENS or len(np.unique(labels)) in (1, len(labels)):
         raise AlignAttnError(f"--run {folder}: its graph has {len(labels)} nodes with a class, and none alike to draw")
     states = _states(model, graph, layer)[torch.from_numpy(is_labelled)].numpy()
     return SeenNodes(layer, states, labels, graph.class_names)

@@ -8,23 +8,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.calibration.diagrams import reliability_panel
-from alignattn.calibration.predictions import Predictions, read_predictions
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
-from alignattn.plots import (
+from alignattn.evaluation.calibration.diagrams import reliability_panel
+from alignattn.evaluation.calibration.predictions import Predictions, read_predictions
+from alignattn.finetuning.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
+from alignattn.finetuning.heads import view_head
+from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, read_log_history
+from alignattn.finetuning.results import PREDICTIONS_FILE
+from alignattn.finetuning.tsne import tsne_panel
+from alignattn.reports.plots import (
     CurvePanel,
     draw_curves,
     draw_points,
     draw_reliability,
     draw_token_maps,
 )
-from alignattn.runs.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
-from alignattn.runs.heads import view_head
-from alignattn.runs.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, read_log_history
-from alignattn.runs.results import PREDICTIONS_FILE
-from alignattn.runs.tsne import tsne_panel
-from alignattn.support.errors import AlignAttnError, one_line
+from alignattn.utils.errors import AlignAttnError, one_line
 
 LABEL_COLUMN, PROBABILITIES_COLUMN = "label", "probabilities"
 

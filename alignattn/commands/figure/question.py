@@ -10,14 +10,14 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
+from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.plots import ImagePanel, draw_image_attention
-from alignattn.runs.predictor import load_predictor
-from alignattn.runs.rows import input_batches
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.support.errors import AlignAttnError, listing
+from alignattn.reports.plots import ImagePanel, draw_image_attention
 from alignattn.tasks import VisualQuestionAnswering
+from alignattn.utils.errors import AlignAttnError, listing
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
+from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
-from alignattn.plots import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
-from alignattn.runs.predictor import load_predictor
-from alignattn.runs.rows import input_batches
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.support.errors import AlignAttnError
+from alignattn.reports.plots import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 from alignattn.tasks import ImageToText
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def see_written(folder: Path, options: FigureOptions) -> Written:
         AlignAttnError: if the run writes nothing, or the row cannot be used.
     """
     run = read_finished_run(folder, "--run")
-    kind = kind_of(run.task)
-    if not kind.writes:
+    kind = processor_for(run.task)
+    if not kind.is_generative:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} writes no sequences")
     if options.text is None or len(options.text) != len(run.task.input_columns):
         raise AlignAttnError(f"figure written shows one row: give --text {' '.join(run.task.input_columns).upper()}")
@@ -81,7 +81,7 @@ def see_written(folder: Path, options: FigureOptions) -> Written:
         unpatch(model)
     if not is_patched(model):
         patch(model, "soft")
-    written = kind.written(model, batch, split.options)[0]
+    written = kind.generate(model, batch, split.options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=written)
     # Of several beams the likeliest need not be the longest.

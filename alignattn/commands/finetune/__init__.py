@@ -8,19 +8,19 @@ from importlib.util import find_spec
 from typing import Any
 
 from alignattn.commands.finetune.space import DEFAULT_SPACE, Range, parse_space
-from alignattn.runs.idle_options import idle_options
-from alignattn.runs.options import RunOptions
-from alignattn.runs.training_options import PUSH_OPTIONS
-from alignattn.support.command import Command, TableUse
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import option
-from alignattn.support.options import options_of
+from alignattn.finetuning.idle_options import idle_options
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import PUSH_OPTIONS
+from alignattn.utils.command import Command, TableUse
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import option
+from alignattn.utils.options import options_of
 
 SEARCH = "search"
 """Group in the help."""
 
 SEARCH_OPTIONS = ("hyperparameter_search", "search_space")
-MOST_TRIALS = 100_000
+MAX_TRIALS = 100_000
 LOSS = "loss"
 """How the name ends of what is no score."""
 SPACE_HELP = (
@@ -33,7 +33,7 @@ class FinetuneOptions(RunOptions):
     """The options of `alignattn finetune`: those of a run, and of a search among runs."""
 
     hyperparameter_search: int | None = option(
-        None, "Trials: runs with other values each, in DIR/trial-N.", group=SEARCH, low=1, high=MOST_TRIALS, rare=True
+        None, "Trials: runs with other values each, in DIR/trial-N.", group=SEARCH, low=1, high=MAX_TRIALS, rare=True
     )
     search_space: tuple[str, ...] | None = option(
         None, SPACE_HELP, group=SEARCH, metavar="NAME=LOW:HIGH[:log]", rare=True

@@ -6,12 +6,12 @@ from pathlib import Path
 from accelerate import PartialState
 
 from alignattn.commands.finetune import FinetuneOptions
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RESULTS_FILE, RunResult
-from alignattn.runs.run import check_output_dir, finetune_one
-from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
-from alignattn.support.files import write_json
+from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE, RunResult
+from alignattn.finetuning.run import check_output_dir, finetune_one
 from alignattn.tasks.task import ERRORS
+from alignattn.utils.files import write_json
 
 
 def finetune(options: RunOptions) -> list[RunResult]:

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignattn.runs.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
-from alignattn.runs.filler import Filler, RunReport, listed
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import read_result, score_text
-from alignattn.runs.run import check_output_dir
-from alignattn.runs.run_files import CONFIG_FILE
-from alignattn.statistics.example_scores import ExampleScores
-from alignattn.support.files import read_text
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.finetuning.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
+from alignattn.finetuning.filler import ResultReader, RunReport, listed
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import read_result, score_text
+from alignattn.finetuning.run import check_output_dir
+from alignattn.finetuning.run_files import CONFIG_FILE
 from alignattn.tasks.task import ERRORS
+from alignattn.utils.files import read_text
 
 
-class FinetuneFiller(Filler):
+class FinetuneFiller(ResultReader):
     """`alignattn finetune`."""
 
     def is_finished(self, folder: Path) -> bool:

@@ -18,15 +18,15 @@ from sqlalchemy.engine import URL
 
 from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.space import Range
-from alignattn.runs.best_checkpoint import OF_THE_TRAINER
-from alignattn.runs.results import RunResult, read_result, score_text
-from alignattn.runs.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
-from alignattn.runs.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_csv
-from alignattn.support.folder_lock import sole_writer
-from alignattn.support.text_tables import render_table
+from alignattn.finetuning.best_checkpoint import OF_THE_TRAINER
+from alignattn.finetuning.results import RunResult, read_result, score_text
+from alignattn.finetuning.run import OPTIONS_THAT_MAY_DIFFER, finetune_one
+from alignattn.finetuning.run_files import CONFIG_FILE, TRIAL_FOLDER_PREFIX
 from alignattn.tasks.task import LESS_IS_BETTER
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_csv
+from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.text_tables import render_table
 
 STORAGE_FILE, TRIALS_FILE = "search.db", "trials.csv"
 STUDY = "search"
@@ -40,7 +40,7 @@ def search(options: FinetuneOptions) -> list[RunResult]:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / CONFIG_FILE).exists():
         raise AlignAttnError(f"{folder} holds a single run, and a search makes several: give another folder")
-    with sole_writer(folder):
+    with folder_lock(folder):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = _open_study(options)
         count = options.hyperparameter_search or 0

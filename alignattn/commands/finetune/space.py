@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alignattn.runs.options import RunOptions
-from alignattn.runs.training_options import STEPS_OR_SHARES
-from alignattn.support.errors import AlignAttnError, did_you_mean
-from alignattn.support.option import Option
-from alignattn.support.options import options_of
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import STEPS_OR_SHARES
+from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.option import Option
+from alignattn.utils.options import options_of
 
 DEFAULT_SPACE = ("alignment_weight=0.001:1:log", "learning_rate=1e-5:1e-4:log", "alignment_learning_rate=1e-4:1e-2:log")
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignattn.models.names import model_name
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
 from alignattn.tasks.task import TEXT_FILE
 from alignattn.tasks.text_source import check_text_source
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
 TASK_HELP = "One of `alignattn list tasks`: its first development split is read."
 DATA: Mapping[str, str] = {"data": "called --task (a task) or --validation_file (a file of texts) now"}
@@ -33,7 +33,7 @@ class InspectOptions(Options):
     max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1, formerly=("max_samples",))
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).", low=1)
     batch_size: int = option(8, "Rows of a forward pass.", low=1)
-    seed: int = option(42, "Seed that draws the rows.", low=0, high=LARGEST_SEED)
+    seed: int = option(42, "Seed that draws the rows.", low=0, high=MAX_SEED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,22 +22,22 @@ from alignattn.commands.inspect.report import (
     render_studies,
     write_studies,
 )
+from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.recorded_model import RecordedModel, load_recorded_model
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.texts import file_texts
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import patch_of
 from alignattn.patching.balance import balance_obstacle
-from alignattn.runs.data_options import DataOptions
-from alignattn.runs.recorded_model import RecordedModel, load_recorded_model
-from alignattn.runs.rows import input_batches
-from alignattn.runs.texts import file_texts
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, unfinished
-from alignattn.support.progress import progress
-from alignattn.support.publishing import publishable, published_names
 from alignattn.tasks import NodeClassification, Task, get_task
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished
+from alignattn.utils.progress import progress
+from alignattn.utils.publishing import publishable, published_names
 
 
 def inspect_model(arguments: InspectOptions) -> None:
@@ -64,7 +64,7 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
 def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTexts]:
     """Return what the heads of one model or two do, and with which texts."""
     task, rows = load_texts(arguments)
-    kind = kind_of(task)
+    kind = processor_for(task)
     models = [load_recorded_model(name, kind.tokenizer_options) for name in arguments.models()]
     for loaded in models:
         loaded.check_reads(kind, task.name)
@@ -101,7 +101,7 @@ def study_model(
     """Return the measures of a model's heads on the texts of `rows`, cut at `max_length` tokens, under a name."""
     # A token is studied once: windows of a long context share none.
     options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
-    split = EncodedSplit(rows, kind_of(task).encode(task, rows, loaded.tokenizer, options), options)
+    split = EncodedSplit(rows, processor_for(task).encode(task, rows, loaded.tokenizer, options), options)
     ids = split.encoded["input_ids"][:]
     most = most_tokens(loaded.model, loaded.tokenizer)
     if max(map(len, ids)) > most:
@@ -155,7 +155,7 @@ def _samples(
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
-    if not kind_of(task).reads_texts:
+    if not processor_for(task).reads_texts:
         raise AlignAttnError(f"--task {name} has no texts whose tokens could be studied: give one that has")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]

@@ -12,20 +12,20 @@ from alignattn.attention.edges import Edges, Segments
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.head_study import POOLED_TOKENS, pooled_distances, query_key_distances
 from alignattn.commands.inspect.report import COLUMN_NAMES, FILES, HEADS_PICTURE, HEADS_TABLE, LETTERS, PANEL_TITLES
+from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.patching import collect
-from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
-from alignattn.runs.predictor import load_predictor
-from alignattn.runs.run_folder import read_finished_run
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, unfinished, write_csv
-from alignattn.support.publishing import published_names
-from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
+from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of
 from alignattn.tasks.rows import load_rows
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished, write_csv
+from alignattn.utils.publishing import published_names
+from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 MEASURES = (
-    *("sliced_wasserstein", "energy_distance", "spread_distance", "distance_floor", "told_apart"),
+    *("sliced_wasserstein", "energy_distance", "spread_distance", "distance_floor", "c2st_accuracy"),
     *("entropy", "sparsity"),
 )
 """Those of heads of texts that a graph has: its nodes have no order, and its scores no basis to choose."""

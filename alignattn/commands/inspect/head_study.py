@@ -24,7 +24,7 @@ ROLES = ("previous", "next", "separators", "rare")
 
 TEXT_MEASURES = ("sliced_wasserstein", "energy_distance", "entropy", "sparsity", *ROLES)
 """Means over texts."""
-POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "told_apart", "balanced_told_apart")
+POOLED_MEASURES = ("spread_distance", "balanced_distance", "distance_floor", "c2st_accuracy", "balanced_c2st_accuracy")
 """Of all texts' tokens as one cloud: the distance as is, in the balanced basis, and between two halves of one cloud;
 the accuracy of a discriminator as is, and in the balanced basis."""
 MEASURES = (*TEXT_MEASURES[:2], *POOLED_MEASURES, *TEXT_MEASURES[2:])
@@ -192,8 +192,8 @@ def pooled_distances(clouds: Sequence[tuple[Tensor, Tensor]], *, balances: bool)
         "spread_distance": torch.stack([layer.as_is for layer in distances]),
         "balanced_distance": torch.stack([layer.balanced for layer in distances]),
         "distance_floor": torch.stack([layer.floor for layer in distances]),
-        "told_apart": torch.stack([layer.as_is for layer in accuracies]),
-        "balanced_told_apart": torch.stack([layer.balanced for layer in accuracies]),
+        "c2st_accuracy": torch.stack([layer.as_is for layer in accuracies]),
+        "balanced_c2st_accuracy": torch.stack([layer.balanced for layer in accuracies]),
     }
     if not balances:
         measured |= {name: torch.full_like(measured[name], torch.nan) for name in measured if "balanced" in name}

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
 from alignattn.models.vqa import WORDS, Sides
-from alignattn.plots import HeatMapPanel, draw_heat_maps, write_figure
-from alignattn.support.files import write_csv
-from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
+from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
+from alignattn.utils.files import write_csv
+from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 HEADS_TABLE = "heads.csv"
 HEADS_PICTURE = "heads.png"
@@ -26,8 +26,8 @@ COLUMN_NAMES = {
     "spread_distance": "as is",
     "balanced_distance": "bal.",
     "distance_floor": "floor",
-    "told_apart": "told",
-    "balanced_told_apart": "told b.",
+    "c2st_accuracy": "told",
+    "balanced_c2st_accuracy": "told b.",
     "sparsity": "zeros",
     "previous": "prev.",
     "separators": "sep.",
@@ -40,8 +40,8 @@ PANEL_TITLES = {
     "spread_distance": "distance over spread, as is",
     "balanced_distance": "distance over spread, balanced",
     "distance_floor": "distance over spread, floor",
-    "told_apart": "told apart, as is",
-    "balanced_told_apart": "told apart, balanced",
+    "c2st_accuracy": "told apart, as is",
+    "balanced_c2st_accuracy": "told apart, balanced",
     "entropy": "entropy (nats)",
     "sparsity": "share of exact zeros",
     "previous": "weight on previous token",
@@ -52,7 +52,7 @@ PANEL_TITLES = {
 GUIDED = "guided"
 """What attention is called whose queries and keys are of two modalities, where there is little room."""
 
-LONGEST_NAME = 70
+MAX_NAME = 70
 """Characters of a model's name that fit above the picture."""
 
 
@@ -253,7 +253,7 @@ def _names(studies: Sequence[ModelStudy]) -> list[str]:
 
 
 def _title(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
-    names = [name if len(name) <= LONGEST_NAME else f"…{name[-LONGEST_NAME:]}" for name in _names(studies)]
+    names = [name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}" for name in _names(studies)]
     what = f"{studied.texts} texts of {Path(studied.data).name}; a dot marks the head's role"
     return "\n".join([*names, what])
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from alignattn.support.command import Command
-from alignattn.support.option import option
-from alignattn.support.options import Options
+from alignattn.utils.command import Command
+from alignattn.utils.option import option
+from alignattn.utils.options import Options
 
 WHAT = ("slots", "presets", "tasks", "models", "tables")
 

@@ -8,13 +8,13 @@ import yaml
 from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands.list import ListOptions
+from alignattn.finetuning.tables import TABLES
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
-from alignattn.runs.tables import TABLES
-from alignattn.support.option import PLACEHOLDERS, Option
-from alignattn.support.registry import Entry
-from alignattn.support.text_tables import render_table, terminal_width
 from alignattn.tasks import TASKS
+from alignattn.utils.option import PLACEHOLDERS, Option
+from alignattn.utils.registry import Entry
+from alignattn.utils.text_tables import render_table, terminal_width
 
 Listing = tuple[Sequence[str], Sequence[tuple[str, str]]]
 """The cells of a line, and its sources, each with the place in it."""

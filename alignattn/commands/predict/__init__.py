@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from alignattn.runs.data_options import BEAMS_HELP, MOST_BEAMS
-from alignattn.runs.run_folder import check_finished
-from alignattn.support import places
-from alignattn.support.command import Command
-from alignattn.support.compression import check_encoding
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import MOST_PROCESSES, REQUIRED, option
-from alignattn.support.options import Options, options_of
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.finetuning.data_options import BEAMS_HELP, MAX_BEAMS
+from alignattn.finetuning.run_folder import check_finished
+from alignattn.utils import places
+from alignattn.utils.command import Command
+from alignattn.utils.compression import check_encoding
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_PROCESSES, REQUIRED, option
+from alignattn.utils.options import Options, options_of
+from alignattn.utils.shard import WHOLE, Shard
 
 STANDARD_STREAM = "-"
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -54,7 +54,7 @@ class PredictOptions(Options):
     top_k: int | None = option(None, "Classes or answers told of a row (default: all; one).", low=1)
     temperature: str | None = option(None, "A number, or the calibration.json of `calibrate`.", metavar="T")
     num_beams: int | None = option(
-        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", low=1, high=MOST_BEAMS, metavar="N"
+        None, f"{BEAMS_HELP.removesuffix('.')} (default: as the run).", low=1, high=MAX_BEAMS, metavar="N"
     )
     skip_bad_rows: bool = option(False, "Predict nothing for bad rows, which keep their place.")
     batch_size: int | None = option(None, "Rows of a batch (default: by the device).", low=1)
@@ -65,7 +65,7 @@ class PredictOptions(Options):
     shard: str = option(str(WHOLE), "A part of its files alone, such as 3/8.", group=MANY_GROUP, metavar="N/COUNT")
     launcher: str = option(LOCAL, f"{LOCAL}, or {RAY}: files on a cluster.", group=MANY_GROUP, choices=(LOCAL, RAY))
     processes: int | None = option(
-        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MOST_PROCESSES
+        None, "Files at once (default: as it has room).", group=MANY_GROUP, low=1, high=MAX_PROCESSES
     )
     ray_address: str | None = option(None, "Of a cluster (default: one started here).", group=MANY_GROUP)
     explain: str | None = option(

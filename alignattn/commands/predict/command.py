@@ -10,17 +10,17 @@ from alignattn.commands.predict.folder import check_record, folder_jobs, pending
 from alignattn.commands.predict.inputs import JSON_LINES, Source, file_source, stdin_source, text_source
 from alignattn.commands.predict.outputs import TEXT_WRITERS, Write, file_writer
 from alignattn.commands.predict.seen import SeenRows
-from alignattn.plots import write_figure
-from alignattn.runs.run_folder import FinishedRun, read_finished_run, say_plain
-from alignattn.support.compression import plain_stem
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import OWN_PREFIX, replacing
-from alignattn.support.folder_lock import sole_writer
-from alignattn.support.json_records import read_json
-from alignattn.support.progress import progress
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
+from alignattn.reports.plots import write_figure
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.sequences.task import check_writes
+from alignattn.utils.compression import plain_stem
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import OWN_PREFIX, replacing
+from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.json_records import read_json
+from alignattn.utils.progress import progress
 
 MANY_CLASSES = 100
 """Of more, the probabilities of a row fill a page."""
@@ -37,7 +37,7 @@ def predict(options: PredictOptions) -> None:
     run = read_finished_run(Path(options.run), "--run")
     temperature = _temperature(options, run)
     _check_run(options, run)
-    say_plain(run.folder, run.options)
+    warn_plain(run.folder, run.options)
     if options.is_folder:
         _predict_folder(options, run, temperature)
         return
@@ -46,7 +46,7 @@ def predict(options: PredictOptions) -> None:
     if target is None:
         _predict_rows(options, run, temperature, source, None)
         return
-    with sole_writer(target.parent / f"{OWN_PREFIX}-{target.name}"):
+    with folder_lock(target.parent / f"{OWN_PREFIX}-{target.name}"):
         _check_new(target)
         _predict_rows(options, run, temperature, source, target)
     print(f"written to {target}")
@@ -173,7 +173,7 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
         raise AlignAttnError(
             f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
         )
-    if options.explain is not None and not kind_of(run.task).reads_texts_alone:
+    if options.explain is not None and not processor_for(run.task).reads_texts_alone:
         raise AlignAttnError(
             f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
         )

@@ -5,13 +5,13 @@ from typing import Any
 import datasets
 
 from alignattn.commands.predict import PredictOptions
-from alignattn.plots import draw_token_maps
-from alignattn.runs.heads import Examples, batch_of_one, view_head
-from alignattn.runs.predictor import Predictor
-from alignattn.support.errors import AlignAttnError
-from alignattn.tasks.kinds import kind_of
+from alignattn.finetuning.heads import Examples, batch_of_one, view_head
+from alignattn.finetuning.predictor import Predictor
+from alignattn.reports.plots import draw_token_maps
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.errors import AlignAttnError
 
-MOST_PANELS = 4
+MAX_PANELS = 4
 """Sequences of one row that are drawn: its choices, or windows of its context."""
 
 
@@ -32,8 +32,10 @@ def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: Predi
     if isinstance(sequences[0][names[0]][0], list):
         (choices,) = sequences
         sequences = [dict(zip(names, values, strict=True)) for values in zip(*choices.values(), strict=True)]
-    shown = sequences[:MOST_PANELS]
-    more = f", {MOST_PANELS} of its {len(sequences)} sequences" if len(sequences) > MOST_PANELS else ""
-    examples = Examples("the first row", kind_of(predictor.task), lambda tokenizer: list(map(batch_of_one, shown)))
+    shown = sequences[:MAX_PANELS]
+    more = f", {MAX_PANELS} of its {len(sequences)} sequences" if len(sequences) > MAX_PANELS else ""
+    examples = Examples(
+        "the first row", processor_for(predictor.task), lambda tokenizer: list(map(batch_of_one, shown))
+    )
     view = view_head(predictor.run.folder, predictor.run.folder.name, examples, options.layer, options.head)
     return draw_token_maps(view.attention_panels(), title=f"attention, {examples.description}{more}")

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.inputs import PARQUET, Source, file_source
+from alignattn.finetuning.run_folder import FinishedRun
 from alignattn.robustness.resources import label_model, model_digest
-from alignattn.runs.run_folder import FinishedRun
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import OWN_PREFIX, entries, write_json
-from alignattn.support.folder_lock import sole_writer
-from alignattn.support.json_records import read_json
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import OWN_PREFIX, entries, write_json
+from alignattn.utils.folder_lock import folder_lock
+from alignattn.utils.json_records import read_json
+from alignattn.utils.shard import WHOLE, Shard
 
 RECORD_FILE = "predictions.json"
 """Of the folder of predictions: what they are of."""
@@ -72,13 +72,13 @@ def writing(output: Path, part: Shard) -> Iterator[None]:
     while all is written no shard begins, and all waits for those that have begun.
     """
     with ExitStack() as held, ExitStack() as at_first:
-        (held if part == WHOLE else at_first).enter_context(sole_writer(output))
+        (held if part == WHOLE else at_first).enter_context(folder_lock(output))
         if part == WHOLE:
             for shard in sorted(output.glob(f"{SHARD_PREFIX}*")):
-                with sole_writer(shard):
+                with folder_lock(shard):
                     pass
         else:
-            held.enter_context(sole_writer(output / f"{SHARD_PREFIX}{part.number}-of-{part.count}"))
+            held.enter_context(folder_lock(output / f"{SHARD_PREFIX}{part.number}-of-{part.count}"))
         at_first.close()
         yield
 

@@ -12,10 +12,10 @@ import numpy as np
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.folder import Job
 from alignattn.commands.predict.seen import SeenRows
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.options import values_of
-from alignattn.support.progress import counted
-from alignattn.support.ray_cluster import gpu_or_core, ray_cluster
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.options import values_of
+from alignattn.utils.progress import counted
+from alignattn.utils.ray_cluster import gpu_or_core, ray_cluster
 
 OWN_PROGRESS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
 """Loggers by which Ray Data tells how far it is, which is told here as of any work."""
@@ -31,7 +31,7 @@ class FileWorker:
 
     def __init__(self, values: dict[str, Any], temperature: float) -> None:
         from alignattn.commands.predict.rows import load_prediction
-        from alignattn.runs.run_folder import read_finished_run
+        from alignattn.finetuning.run_folder import read_finished_run
 
         options = PredictOptions(**values)
         self.run = read_finished_run(Path(options.run), "--run")

@@ -13,15 +13,15 @@ from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.inputs import Part, Source
 from alignattn.commands.predict.outputs import file_writer
 from alignattn.commands.predict.seen import SeenRows
-from alignattn.runs.predictor import Batching, Predictor, load_predictor
-from alignattn.runs.run_folder import FinishedRun
-from alignattn.support.bad_rows import list_bad_rows
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import replacing
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
+from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
+from alignattn.finetuning.run_folder import FinishedRun
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.tags.tagging import count_unspaced
 from alignattn.tasks.tags.task import TokenClassification
+from alignattn.utils.bad_rows import list_bad_rows
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import replacing
 
 PART_ROWS = 4096
 """Read, sorted by length and held at once."""
@@ -59,8 +59,8 @@ class Prediction:
     def nothing(self) -> pa.Table:
         """The columns of predictions, without a row."""
         task = self.predictor.task
-        if not kind_of(task).reads_texts_alone:
-            return kind_of(task).nothing(task, self.top_k)
+        if not processor_for(task).reads_texts_alone:
+            return processor_for(task).nothing(task, self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
         return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)

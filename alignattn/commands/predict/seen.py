@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from alignattn.tasks.cut_rows import cut_of
+from alignattn.tasks.truncated_rows import truncated_of
 from alignattn.tasks.unknown_words import told_of_unknown_rows
 
 
@@ -27,7 +27,7 @@ class SeenRows:
 
     def remarks(self) -> Iterator[str]:
         """Yield what is odd of them, a line each."""
-        cut = cut_of(self.lengths, self.max_length)
+        cut = truncated_of(self.lengths, self.max_length)
         if cut is not None:
             yield f"{cut} (it is the run's)"
         if self.unspaced:

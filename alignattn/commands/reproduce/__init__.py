@@ -6,18 +6,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignattn.runs.tables import TABLES
-from alignattn.support.command import Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, MOST_PROCESSES, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
-from alignattn.support.ray_cluster import GPU_PARTS
+from alignattn.finetuning.tables import TABLES
+from alignattn.utils.command import Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_PROCESSES, MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
+from alignattn.utils.ray_cluster import GPU_PARTS
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.table import Table
 
-NUM_SEEDS, MOST_SEEDS = 5, 1000
+NUM_SEEDS, MAX_SEEDS = 5, 1000
 
 SEEDS_HELP = f"Instead: the seeds 1 to N (default: the table's, or {NUM_SEEDS})."
 OTHERS_HELP = "Options of the commands that fill the table."
@@ -28,8 +28,8 @@ class ReproduceOptions(Options):
     """The options of `alignattn reproduce`; every other one is given to the commands that fill the table."""
 
     table: str = option(REQUIRED, f"{', '.join(TABLES)}, or a YAML file of yours.", positional=True, metavar="TABLE")
-    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=LARGEST_SEED, distinct="seed")
-    num_seeds: int | None = option(None, SEEDS_HELP, low=1, high=MOST_SEEDS)
+    seeds: tuple[int, ...] | None = option(None, "Seeds of a cell's runs.", low=0, high=MAX_SEED, distinct="seed")
+    num_seeds: int | None = option(None, SEEDS_HELP, low=1, high=MAX_SEEDS)
     tasks: tuple[str, ...] | None = option(None, "Tasks or pairs, of the table's (default: all).", metavar="TASK")
     models: tuple[str, ...] | None = option(None, "Models, of the table's (default: all).")
     attentions: tuple[str, ...] | None = option(None, "Attentions, of the table's (default: all).")
@@ -37,7 +37,7 @@ class ReproduceOptions(Options):
     dry_run: bool = option(False, "Run nothing: list the runs, with an estimate of time.")
     finished_only: bool = option(False, "Run nothing: write the table of what is finished.")
     launcher: str = option("local", "Where the runs run: local or ray.", choices=("local", "ray"))
-    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MOST_PROCESSES)
+    processes: int | None = option(None, "Runs at once (default: what fits, or 1).", low=1, high=MAX_PROCESSES)
     gpu_share: float | None = option(None, "Of a GPU, for each run on Ray (default: 1).", low=1 / GPU_PARTS, high=1)
     ray_address: str | None = option(None, "Of a Ray cluster (default: an embedded one).", metavar="ADDRESS")
     output_dir: str = option("results", "Folder for the runs and the tables.", metavar="DIR", place=output_folder)

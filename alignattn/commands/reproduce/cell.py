@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from alignattn.commands.reproduce.experiment import Experiment, State
-from alignattn.statistics.comparison_words import (
+from alignattn.evaluation.statistics.comparison_words import (
     NOTHING,
     ONE_ANSWER_MARK,
     UNITS,
@@ -20,11 +20,11 @@ from alignattn.statistics.comparison_words import (
     difference_texts,
     verdict_of,
 )
-from alignattn.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.tasks.task import BY_SEED
 
 if TYPE_CHECKING:
-    from alignattn.statistics.comparison import Comparison
+    from alignattn.evaluation.statistics.comparison import Comparison
 
 COLUMN_OPTIONS = ("task", "pair")
 """Options that name a column; the first that it has."""

@@ -16,9 +16,9 @@ from alignattn.commands.reproduce.launchers.local import LocalLauncher
 from alignattn.commands.reproduce.launchers.ray import RayLauncher
 from alignattn.commands.reproduce.launchers.worker import BUSY
 from alignattn.commands.reproduce.result import read_table
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.progress import progress
-from alignattn.support.text_tables import render_table
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.progress import progress
+from alignattn.utils.text_tables import render_table
 
 SETTLED = frozenset({"done", "unfit"})
 """States of a run for which there is nothing to do."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from alignattn.commands.reproduce.fillers import own_options, use_of
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
-from alignattn.support.publishing import short_path
+from alignattn.utils.publishing import short_path
 
 FORMAT = 1
 """Of what makes a digest: raised when equal options come to mean another run."""

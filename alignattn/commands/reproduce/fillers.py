@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from alignattn.commands import COMMANDS, get_command
-from alignattn.runs.filler import Filler
-from alignattn.support.command import OUTPUT_DIR, TableUse
-from alignattn.support.command_line import build_parser, read_words
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.meant_options import meant_option
-from alignattn.support.option import Option
-from alignattn.support.options import Options, options_of
+from alignattn.finetuning.filler import ResultReader
+from alignattn.utils.command import OUTPUT_DIR, TableUse
+from alignattn.utils.command_line import build_parser, read_words
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.meant_options import meant_option
+from alignattn.utils.option import Option
+from alignattn.utils.options import Options, options_of
 
 NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
 """Files that the digests of runs made before hold as they were given where that is a name alone."""
@@ -28,9 +28,9 @@ def use_of(command: str) -> TableUse:
     return use
 
 
-def filler_of(command: str) -> Filler:
+def filler_of(command: str) -> ResultReader:
     """Return what reads the runs of a command."""
-    filler: Filler = import_module(f"{COMMANDS[command]}.filler").FILLER
+    filler: ResultReader = import_module(f"{COMMANDS[command]}.filler").FILLER
     return filler
 
 

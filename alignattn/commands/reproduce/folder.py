@@ -20,12 +20,12 @@ from alignattn.commands import get_command
 from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.experiment import Experiment, State
 from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.runs.filler import NEEDED_RUN, Filler, words
-from alignattn.support.command import OUTPUT_DIR, Command
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json, write_text
-from alignattn.support.json_records import read_record
-from alignattn.support.options import options_of
+from alignattn.finetuning.filler import NEEDED_RUN, ResultReader, words
+from alignattn.utils.command import OUTPUT_DIR, Command
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_json, write_text
+from alignattn.utils.json_records import read_record
+from alignattn.utils.options import options_of
 
 RUNS_FOLDER = "runs"
 EXPERIMENT_FILE = "experiment.json"
@@ -83,7 +83,7 @@ class RunFolder:
         return self.path / OUTPUT_FOLDER
 
     @property
-    def filler(self) -> Filler:
+    def filler(self) -> ResultReader:
         """What its command is as a filler of tables."""
         return filler_of(self.experiment.command)
 

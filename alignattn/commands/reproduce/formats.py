@@ -9,10 +9,10 @@ from alignattn.commands.reproduce.cell import Cell, with_family
 from alignattn.commands.reproduce.legend import legend_of
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
-from alignattn.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
-from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
-from alignattn.support.files import write_text
-from alignattn.support.text_tables import markdown_escaped, markdown_table, render_table
+from alignattn.evaluation.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
+from alignattn.reports.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
+from alignattn.utils.files import write_text
+from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
 
 PICTURE = ".png"
 """Ending of the picture of the differences."""

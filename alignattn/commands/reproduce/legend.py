@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from alignattn.commands.reproduce.cell import NOT_APPLICABLE, Cell
 from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
 from alignattn.commands.reproduce.table import Table
+from alignattn.evaluation.statistics.comparison import SIGNIFICANCE_LEVEL
+from alignattn.evaluation.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWER_MARK, WORSE_MARK
 from alignattn.models.packaged import seen_before
-from alignattn.statistics.comparison import SIGNIFICANCE_LEVEL
-from alignattn.statistics.comparison_words import DETECTABLE, NOTHING, ONE_ANSWER_MARK, WORSE_MARK
-from alignattn.support.errors import listing
-from alignattn.support.publishing import short_path
+from alignattn.utils.errors import listing
+from alignattn.utils.publishing import short_path
 
 if TYPE_CHECKING:
     from alignattn.commands.reproduce.result import TableResult

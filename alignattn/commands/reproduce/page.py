@@ -5,9 +5,9 @@ from itertools import groupby
 
 from alignattn.commands.reproduce.legend import legend_of
 from alignattn.commands.reproduce.result import TableResult, TableRun
-from alignattn.statistics.comparison import Comparison
-from alignattn.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, counted
-from alignattn.support.html import TABLES_STYLE, render_page
+from alignattn.evaluation.statistics.comparison import Comparison
+from alignattn.evaluation.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, counted
+from alignattn.reports.html import TABLES_STYLE, render_page
 
 TEMPLATE = "commands/reproduce/page.html"
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from alignattn import __version__
-from alignattn.calibration.diagrams import reliability_svg
-from alignattn.runs.curves import training_curves_svg
-from alignattn.runs.filler import RunReport
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_json
-from alignattn.support.json_records import read_record
+from alignattn.evaluation.calibration.diagrams import reliability_svg
+from alignattn.finetuning.curves import training_curves_svg
+from alignattn.finetuning.filler import RunReport
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_json
+from alignattn.utils.json_records import read_record
 
 PICTURES_FILE = "pictures.json"
 """In the folder of a run that a table needs."""

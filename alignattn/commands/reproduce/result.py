@@ -18,14 +18,14 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.legend import contamination, measured_source
 from alignattn.commands.reproduce.pictures import pictures_of
 from alignattn.commands.reproduce.table import Table
-from alignattn.runs.examples import NotKeptError
-from alignattn.runs.filler import RunReport
-from alignattn.statistics.comparison import Comparison, compare, compare_early, compare_unpaired, correct
-from alignattn.statistics.example_scores import ExampleScores
-from alignattn.statistics.paired_tests import PairedScores, UnpairedScores
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.progress import counted
-from alignattn.support.publishing import publishable_text, short_path
+from alignattn.evaluation.statistics.comparison import Comparison, compare, compare_early, compare_unpaired, correct
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.paired_tests import PairedScores, UnpairedScores
+from alignattn.finetuning.examples import NotKeptError
+from alignattn.finetuning.filler import RunReport
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.progress import counted
+from alignattn.utils.publishing import publishable_text, short_path
 
 WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
 """States of runs that are not done, in the order in which one of them is that of a cell."""
@@ -218,7 +218,7 @@ def _ensemble(cell: Cell, digests: Sequence[str], folders: Mapping[str, RunFolde
 
 def _is_one_answer(numbers: Mapping[str, Any], path: Sequence[str]) -> bool:
     """Whether a run says that it predicted the same for every row that a number is of."""
-    answer = numbers.get("one_answer")
+    answer = numbers.get("constant_prediction")
     return any(key in answer for key in path) if isinstance(answer, Mapping) else answer is not None
 
 

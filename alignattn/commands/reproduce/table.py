@@ -46,12 +46,12 @@ from alignattn.commands.reproduce.experiment import (
     option_text,
 )
 from alignattn.commands.reproduce.fillers import in_digests, option_for, options_named
-from alignattn.models import Traits, traits_of
-from alignattn.runs.data_files import is_run_folder, model_digest
-from alignattn.runs.tables import TABLES
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import parse_yaml, read_text
+from alignattn.finetuning.data_files import is_run_folder, model_digest
+from alignattn.finetuning.tables import TABLES
+from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.tasks import plain_name
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import parse_yaml, read_text
 
 ATTENTION_OPTION = "attention"
 
@@ -254,9 +254,9 @@ class Table(Definition):
         """Return the model of the runs of a row."""
         return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
-    def traits(self, row: Row) -> Traits:
+    def traits(self, row: Row) -> ModelCapabilities:
         """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
-        return traits_of(self._own_model(row))
+        return capabilities_of(self._own_model(row))
 
     def _own_model(self, row: Row) -> str:
         return str(row.options.get(MODEL_OPTION, self.options.get(MODEL_OPTION)))

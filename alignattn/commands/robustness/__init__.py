@@ -6,7 +6,7 @@ from alignattn.commands.robustness.options import (
     RobustnessOptions,
     ShowOptions,
 )
-from alignattn.support.command import Command, TableUse
+from alignattn.utils.command import Command, TableUse
 
 COMMAND = Command(
     "robustness",

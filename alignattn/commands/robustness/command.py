@@ -14,16 +14,16 @@ from typing import Any
 from alignattn.commands.robustness.options import ROBUSTNESS, RobustnessOptions
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.commands.robustness.targets import Target, target_loaders
+from alignattn.finetuning.results import package_versions
 from alignattn.robustness.library import check_textattack
 from alignattn.robustness.loop import AttackJob, attack_rows, check_finished, merge
 from alignattn.robustness.recipes import build_attack
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_header, read_run
 from alignattn.robustness.records import AttackRun, AttackSettings
 from alignattn.robustness.resources import Resources
-from alignattn.runs.results import package_versions
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_output_folder
-from alignattn.support.shard import WHOLE, Shard
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_output_folder
+from alignattn.utils.shard import WHOLE, Shard
 
 ATTACK_PACKAGES = ("textattack", "nltk")
 SHARD_FILE = re.compile(r"(?P<whole>.+)-shard-\d+-of-\d+\.jsonl")

@@ -9,14 +9,14 @@ import numpy as np
 import yaml
 
 from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, AttackSummary
+from alignattn.evaluation.statistics.example_scores import ExampleScores, ratio_scores
+from alignattn.finetuning.filler import ResultReader, RunReport, percent
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import beside_the_model
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
-from alignattn.runs.filler import Filler, RunReport, percent
-from alignattn.runs.options import RunOptions
-from alignattn.runs.training_options import beside_the_model
-from alignattn.statistics.example_scores import ExampleScores, ratio_scores
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.json_records import read_record
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.json_records import read_record
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _TablesFile:
     tables: tuple[_AttackTable]
 
 
-class RobustnessFiller(Filler):
+class RobustnessFiller(ResultReader):
     """`alignattn robustness`, on the run of a `finetune`."""
 
     def is_finished(self, folder: Path) -> bool:

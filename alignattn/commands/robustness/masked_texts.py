@@ -11,14 +11,14 @@ import datasets
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from alignattn.robustness.masked_head import masked_positions
-from alignattn.support.compression import plain_suffix
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import read_text
 from alignattn.tasks.sources import read_file
 from alignattn.tasks.task import TABLES
+from alignattn.utils.compression import plain_suffix
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_text
 
 HELD_OUT_SHARE = 0.05
-FEWEST_TEXTS = 2
+MIN_TEXTS = 2
 
 
 def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str]:
@@ -34,9 +34,9 @@ def read_texts(paths: Sequence[Path], columns: Sequence[str] | None) -> list[str
     parts = [_table_texts(path, columns) if path in tables else _lines(path) for path in paths]
     # A text that is held out and also trained on would be a guess from memory.
     texts = list(dict.fromkeys(text.strip() for text in chain.from_iterable(parts) if text.strip()))
-    if len(texts) < FEWEST_TEXTS:
+    if len(texts) < MIN_TEXTS:
         names = ", ".join(str(path) for path in paths)
-        raise AlignAttnError(f"{names}: {len(texts)} different text(s): give at least {FEWEST_TEXTS}, one is held out")
+        raise AlignAttnError(f"{names}: {len(texts)} different text(s): give at least {MIN_TEXTS}, one is held out")
     return texts
 
 

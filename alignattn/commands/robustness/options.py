@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignattn.finetuning.run_folder import run_folder
+from alignattn.finetuning.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
 from alignattn.models.names import model_folder, model_name
 from alignattn.robustness.recipe_names import (
     LONGEST,
@@ -14,14 +16,12 @@ from alignattn.robustness.recipe_names import (
     WORDNET,
     check_sources_of_words,
 )
-from alignattn.runs.run_folder import run_folder
-from alignattn.runs.training_options import ASKED_BATCH, LOSS_FILTER, RUN, TRAINING, TransformersOptions
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options, options_of
-from alignattn.support.places import input_file_like, output_file, output_folder
-from alignattn.support.shard import WHOLE, Shard
 from alignattn.tasks import get_task
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options, options_of
+from alignattn.utils.places import input_file_like, output_file, output_folder
+from alignattn.utils.shard import WHOLE, Shard
 
 if TYPE_CHECKING:
     from alignattn.robustness.resources import Resources
@@ -62,7 +62,7 @@ class AttackOptions(Options):
     )
     batch_size: int | None = option(None, "Texts scored at once (default: by the device).", low=1)
     half_precision: bool = option(False, "float16, on CUDA.")
-    seed: int = option(42, "Seed of the attacks.", low=0, high=LARGEST_SEED)
+    seed: int = option(42, "Seed of the attacks.", low=0, high=MAX_SEED)
     word_vectors: str | None = option(None, "In place of counter-fitted vectors.", group=RESOURCES, metavar="FILE")
     neighbors: str | None = option(None, "Parquet (word, neighbors) in their place.", group=RESOURCES, metavar="FILE")
     synonyms: str | None = option(

@@ -17,13 +17,13 @@ from alignattn.commands.robustness.examples import (
     visible,
 )
 from alignattn.commands.robustness.options import DEFAULT_LIMIT, ShowOptions
+from alignattn.reports.html import render_page
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.record_files import read_header, read_shown
 from alignattn.robustness.records import AttackRecord
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_text
-from alignattn.support.html import render_page
 from alignattn.tasks import get_task
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_text
 
 Marks = Mapping[Change, tuple[str, str]]
 

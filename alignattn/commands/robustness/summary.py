@@ -8,12 +8,12 @@ from typing import Any
 
 from scipy.stats import binomtest
 
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.records import AttackRun, AttackSettings
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL, Interval
-from alignattn.support.files import write_csv, write_json, write_text
-from alignattn.support.json_records import parse_json
-from alignattn.support.text_tables import READABLE_WIDTH, folded_tables
+from alignattn.utils.files import write_csv, write_json, write_text
+from alignattn.utils.json_records import parse_json
+from alignattn.utils.text_tables import READABLE_WIDTH, folded_tables
 
 TABLE_NAME = "robustness"
 NO_SHARE = "-"
@@ -69,7 +69,8 @@ class AttackSummary:
         mean_queries: texts scored in an attack, over failed and succeeded ones.
         words_changed_share: insertions, deletions and replacements of words for each of the text's words, the mean over
             succeeded attacks on texts that have any. A blank within a word makes two: a replacement and an insertion.
-        one_answer: the class that the model predicts for every row before the attacks, although they differ, in words:
+        constant_prediction: the class that the model predicts for every row before the attacks, although they
+            differ, in words:
             of such a model it says nothing that attacks fail. None of others.
     """
 
@@ -87,7 +88,7 @@ class AttackSummary:
     accuracy_under_attack: float | None
     mean_queries: float | None
     words_changed_share: float | None
-    one_answer: str | None = None
+    constant_prediction: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -117,7 +118,7 @@ def summarise_attacks(run: AttackRun) -> AttackSummary:
         words_changed_share=_mean(
             record.words_changed / record.words for record in by_outcome["succeeded"] if record.words
         ),
-        one_answer=_one_answer(run),
+        constant_prediction=_one_answer(run),
     )
 
 
@@ -184,7 +185,9 @@ class AttackTable:
     @property
     def remarks(self) -> list[str]:
         """What is to be known of models that tell nothing apart, a line each."""
-        found = {(summary.settings.run, summary.settings.task): summary.one_answer for summary in self.summaries}
+        found = {
+            (summary.settings.run, summary.settings.task): summary.constant_prediction for summary in self.summaries
+        }
         return [
             f"{run} predicts {answer} for every row of {task}: that attacks on it fail does not make it robust"
             for (run, task), answer in found.items()

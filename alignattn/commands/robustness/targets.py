@@ -12,7 +12,11 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
-from alignattn.models import MODEL_TYPE_PREFIX, traits_of
+from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.head_classes import keep_classes, named_classes
+from alignattn.finetuning.run_files import is_seed_folder
+from alignattn.finetuning.run_folder import check_run_folder, read_run_options, short_names, warn_plain
+from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.patching import is_patched, patch_of
 from alignattn.patching.adapter_files import merge_adapters
@@ -24,14 +28,10 @@ from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model, model_digest
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
-from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.head_classes import keep_classes, named_classes
-from alignattn.runs.run_files import is_seed_folder
-from alignattn.runs.run_folder import check_run_folder, read_run_options, say_plain, short_names
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import TextClassification, get_task
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows, load_rows
+from alignattn.utils.errors import AlignAttnError
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Target:
         if is_patched(self.model):
             return patch_of(self.model).config.name
         model = self.model.config.model_type.removeprefix(MODEL_TYPE_PREFIX)
-        return PLAIN_ATTENTION if traits_of(model).has_attention else model
+        return PLAIN_ATTENTION if capabilities_of(model).has_attention else model
 
     def max_length(self, arguments: AttackOptions) -> int:
         """Return the most tokens of a row: those that are asked for, or as the run had it and the model takes."""
@@ -164,7 +164,7 @@ def _target_of_model(arguments: AttackOptions) -> Target:
 
 def _target_of_run(folder: Path, name: str, arguments: AttackOptions) -> Target:
     options = read_run_options(folder)
-    say_plain(folder, options)
+    warn_plain(folder, options)
     if arguments.data_dir is not None and options.data.train_file is not None:
         raise AlignAttnError(f"--data_dir does not go with {folder}, a run on files of its own: leave it out")
     if arguments.skip_bad_rows:
@@ -196,7 +196,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
             "give the task that it was fine-tuned on"
         )
     saved = named_classes(loaded.config)
-    kind_of(task).configure(task, loaded.config)
+    processor_for(task).configure(task, loaded.config)
     if said := keep_classes(loaded, model, saved):
         print(said, file=sys.stderr)
     attacked = [

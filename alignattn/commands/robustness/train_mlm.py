@@ -31,20 +31,20 @@ from alignattn.commands.robustness.masked_texts import (
     split_texts,
 )
 from alignattn.commands.robustness.options import MaskedLanguageOptions
+from alignattn.finetuning.results import RESULTS_FILE, device_name, package_versions
+from alignattn.finetuning.resuming import check_checkpoint
+from alignattn.finetuning.training_arguments import check_full_batch, training_arguments
 from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
-from alignattn.runs.results import RESULTS_FILE, device_name, package_versions
-from alignattn.runs.resuming import check_checkpoint
-from alignattn.runs.training_arguments import check_full_batch, training_arguments
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_free, unfinished, write_json
-from alignattn.support.network import say_reports
-from alignattn.support.progress import counted
 from alignattn.training import AlignmentTrainer
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.saved_state import SavedState
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_free, unfinished, write_json
+from alignattn.utils.network import say_reports
+from alignattn.utils.progress import counted
 
 
 @dataclass(frozen=True)

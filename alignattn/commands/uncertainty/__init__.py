@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from alignattn.runs.run_folder import run_folder
-from alignattn.support.command import Command, TableUse
-from alignattn.support.option import LARGEST_SEED, REQUIRED, option
-from alignattn.support.options import Options
-from alignattn.support.places import output_folder
+from alignattn.finetuning.run_folder import run_folder
+from alignattn.utils.command import Command, TableUse
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
 
 UNCERTAINTY_FILE, PREDICTIONS_FILE = "uncertainty.json", "predictions.parquet"
 
 PASSES, LEVEL = 20, 0.05
-"""Those of `alignattn.calibration.passes`, which needs SciPy."""
+"""Those of `alignattn.evaluation.calibration.passes`, which needs SciPy."""
 
-MOST_PASSES, MOST_BINS, MOST_RESAMPLES = 10_000, 1000, 100_000
+MAX_PASSES, MAX_BINS, MAX_RESAMPLES = 10_000, 1000, 100_000
 """More take minutes, and tell nothing more."""
 
 
@@ -28,7 +28,7 @@ class UncertaintyOptions(Options):
         metavar="DIR",
         place=output_folder,
     )
-    passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MOST_PASSES)
+    passes: int = option(PASSES, "Forward passes with dropout.", low=2, high=MAX_PASSES)
     level: float = option(
         LEVEL, "A row is certain if the test of its two likeliest classes has p below.", above=0, high=1
     )
@@ -37,9 +37,9 @@ class UncertaintyOptions(Options):
     max_eval_samples: int | None = option(None, "The first N rows of each split (default: all).", low=1)
     data_dir: str | None = option(None, "Folder of Parquet files of rows (default: the run's).", metavar="DIR")
     batch_size: int | None = option(None, "Rows of a batch (default: the run's own).", low=1)
-    num_bins: int = option(10, "Bins of the calibration error and of the diagrams.", low=1, high=MOST_BINS)
-    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MOST_RESAMPLES)
-    seed: int = option(42, "Seed of dropout, noise and resamples.", low=0, high=LARGEST_SEED)
+    num_bins: int = option(10, "Bins of the calibration error and of the diagrams.", low=1, high=MAX_BINS)
+    resamples: int = option(1000, "Bootstrap resamples behind each interval.", low=1, high=MAX_RESAMPLES)
+    seed: int = option(42, "Seed of dropout, noise and resamples.", low=0, high=MAX_SEED)
 
 
 COMMAND = Command(

@@ -12,28 +12,28 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 import alignattn
-from alignattn.calibration import FIGURES, Estimate
-from alignattn.calibration.diagrams import reliability_panel
-from alignattn.calibration.passes import PASS_FIGURES, PassScores, summarise_passes
 from alignattn.commands.uncertainty import PREDICTIONS_FILE, UNCERTAINTY_FILE, UncertaintyOptions
 from alignattn.commands.uncertainty.noise import InputNoise
-from alignattn.plots import draw_reliability, write_figure
-from alignattn.runs.folders import load_run_evaluation
-from alignattn.runs.predictor import Batching, Predictor, load_predictor
-from alignattn.runs.rows import encode_split
-from alignattn.runs.run_folder import FinishedRun, read_finished_run
-from alignattn.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import check_free, replacing, unfinished, write_json
-from alignattn.support.progress import counted
-from alignattn.support.publishing import publishable
-from alignattn.support.text_tables import render_table
+from alignattn.evaluation.calibration import FIGURES, Estimate
+from alignattn.evaluation.calibration.diagrams import reliability_panel
+from alignattn.evaluation.calibration.passes import PASS_FIGURES, PassScores, summarise_passes
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
+from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
+from alignattn.finetuning.rows import encode_split
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
+from alignattn.reports.plots import draw_reliability, write_figure
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
-from alignattn.training.dropping import can_drop, dropping
+from alignattn.training.mc_dropout import can_drop, dropping
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, replacing, unfinished, write_json
+from alignattn.utils.progress import counted
+from alignattn.utils.publishing import publishable
+from alignattn.utils.text_tables import render_table
 
 ORIGINAL, NOISY = "original", "noisy"
 
@@ -144,7 +144,7 @@ def _measured(
     batching = Batching(size, by_length=False)
     yield _of_passes(predictor, name, split, batching, options, None)
     if options.noise:
-        noise = InputNoise(predictor.model, kind_of(predictor.task), amount=options.noise, seed=options.seed)
+        noise = InputNoise(predictor.model, processor_for(predictor.task), amount=options.noise, seed=options.seed)
         with noise.measured():
             predictor.outputs(split, batching)
         yield _of_passes(predictor, name, split, batching, options, noise)

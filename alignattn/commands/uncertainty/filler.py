@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 
 from alignattn.commands.uncertainty import UNCERTAINTY_FILE
-from alignattn.runs.filler import Filler, RunReport, percent
-from alignattn.support.json_records import read_json
+from alignattn.finetuning.filler import ResultReader, RunReport, percent
+from alignattn.utils.json_records import read_json
 
 
-class UncertaintyFiller(Filler):
+class UncertaintyFiller(ResultReader):
     """`alignattn uncertainty`, on the run of a `finetune`."""
 
     def is_finished(self, folder: Path) -> bool:

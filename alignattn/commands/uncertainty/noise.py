@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from alignattn.tasks.kind import TaskKind
+from alignattn.tasks.processor import TaskProcessor
 from alignattn.training.around_forward import embeddings_of
 
 Change = Callable[[Tensor, Tensor | None], Tensor]
@@ -31,7 +31,7 @@ class InputNoise:
         AlignAttnError: if a model of texts has no word embeddings.
     """
 
-    def __init__(self, model: nn.Module, kind: TaskKind[Any], *, amount: float, seed: int) -> None:
+    def __init__(self, model: nn.Module, kind: TaskProcessor[Any], *, amount: float, seed: int) -> None:
         self.model = model
         self.name = kind.continuous_input
         self.kind = kind

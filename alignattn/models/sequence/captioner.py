@@ -9,7 +9,7 @@ from transformers import AutoModelForImageTextToText
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
+from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, build_model, checked_fields
 from alignattn.models.sequence.lstm_writer import LstmWriter, LstmWriterConfig, Memory
 from alignattn.models.sequence.model import build_sequence_tokenizer, longest_of
 from alignattn.models.vqa import NORM_GROUPS, PictureGrid
@@ -56,7 +56,7 @@ class Captioner(LstmWriter):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of the captions and the colours of the pictures."""
         task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, ImageToText)

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from alignattn.models.build import BuiltModel, EmbeddingsReport, Material, build_model, checked_fields
+from alignattn.models.build import BuildContext, BuiltModel, EmbeddingsReport, build_model, checked_fields
 from alignattn.models.sequence.decoding import Limits, State, beam_search, greedy
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence
-from alignattn.tasks.sequences.kind import NO_LABEL
+from alignattn.tasks.sequences.processor import NO_LABEL
 from alignattn.tasks.sequences.task import Units
 from alignattn.tasks.sequences.units import BEGIN, END, PADDING, SPECIAL, UNKNOWN, units_of
 
@@ -63,7 +63,7 @@ class SequenceModel(WordModel):
         self.dropout = nn.Dropout(config.dropout)
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model for the words of both sides of the rows."""
         task, fields = material.task, checked_fields(material.config_fields, cls.config_class)
         assert isinstance(task, SequenceToSequence)

@@ -13,9 +13,9 @@ from transformers import initialization as init
 from transformers.utils.generic import ModelOutput
 
 from alignattn.models.word_model import to_the_front
-from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.tasks.tags.scheme import BIO, may_follow
 from alignattn.tasks.tags.tagging import IGNORED, WORD_STARTS
+from alignattn.utils.errors import AlignAttnError, install_extra
 
 CRF_FIELD = "crf_tags"
 """The field of a model's config that says that it has a CRF: the `SchemeName` of its tags."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification
 
 from alignattn.models import MODEL_TYPE_PREFIX
-from alignattn.models.build import BuiltModel, Material, build_word_model
+from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import Convolution, TransformerEncoder
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, TagOutput, drew_scores, where_words_begin
 from alignattn.models.text_classifiers import TransformerEncoderConfig
@@ -61,7 +61,7 @@ class TransformerCrfForTokenClassification(WordModel):
         return None
 
     @classmethod
-    def build(cls, material: Material) -> BuiltModel:
+    def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model, as `WordModel.build`, that knows the scheme of the rows' tags."""
         task = material.task
         assert isinstance(task, TokenClassification)

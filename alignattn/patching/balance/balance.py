@@ -33,11 +33,11 @@ from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import LayerSlots
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
-LARGEST_CHANGE = 1e-3
+MAX_CHANGE = 1e-3
 """Of an output, over the spread of the outputs: float32 stays far below."""
-LARGEST_ERROR = 1.5
+MAX_ERROR = 1.5
 """Mean error of the outputs against float64 in half precision, over that of the model before."""
 
 RANDOM = "random"
@@ -247,9 +247,9 @@ def _checked_change(
     errors = [] if exact is None else [float((outputs - _joined(exact)).abs().mean()) for outputs in joined]
     change, spread, *errors = largest_of_all_processes([change, spread, *errors], device)
     too_much = None
-    if exact is None and not change <= LARGEST_CHANGE * spread:
+    if exact is None and not change <= MAX_CHANGE * spread:
         too_much = f"an output by {change:.2g}, of a spread of {spread:.2g}"
-    elif exact is not None and not errors[1] <= LARGEST_ERROR * errors[0]:
+    elif exact is not None and not errors[1] <= MAX_ERROR * errors[0]:
         too_much = f"the outputs' mean error against float64 from {errors[0]:.2g} to {errors[1]:.2g}"
     if too_much is not None:
         raise AlignAttnError(

@@ -15,7 +15,7 @@ from alignattn.attention.distance import as_many
 from alignattn.patching.heads import BalancedHeads
 from alignattn.patching.projections import FUSED, check_direct
 from alignattn.patching.recording import real_tokens
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 Batch = Mapping[str, Any]
 """What a model takes by name."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from alignattn.support.text_tables import render_table
+from alignattn.utils.text_tables import render_table
 
 ByHead = tuple[tuple[float, ...], ...]
 """A number a layer and head."""

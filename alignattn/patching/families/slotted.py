@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.slots import LayerSlots
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 
 class SlottedAttention(nn.Module):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from alignattn.support.errors import shown
+from alignattn.utils.errors import shown
 
 PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
 """What an article calls its paragraphs, and a paragraph its questions."""

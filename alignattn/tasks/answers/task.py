@@ -19,7 +19,7 @@ class QuestionAnswering(Task):
     """
 
     kind = "question-answering"
-    implementation = "alignattn.tasks.answers.kind:QuestionAnsweringKind"
+    implementation = "alignattn.tasks.answers.processor:QuestionAnsweringProcessor"
 
     metrics: tuple[AnswerMetric, ...] = ("f1", "exact")
     max_length: int = 384

@@ -6,8 +6,8 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.mapping import map_rows
+from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is cut (as in BERT's `run_squad.py`)."""

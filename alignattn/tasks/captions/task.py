@@ -19,7 +19,7 @@ class ImageToText(WrittenTask):
     """
 
     kind = "image-to-text"
-    implementation = "alignattn.tasks.captions.kind:CaptionsKind"
+    implementation = "alignattn.tasks.captions.processor:CaptionsProcessor"
 
     source_column: str = IMAGE
     target_column: str = "caption"

@@ -18,7 +18,7 @@ class MultipleChoice(LabelledTask):
     """
 
     kind = "multiple-choice"
-    implementation = "alignattn.tasks.choices.kind:MultipleChoiceKind"
+    implementation = "alignattn.tasks.choices.processor:MultipleChoiceProcessor"
 
     context_column: str
     ending_columns: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from alignattn.tasks.task import MOST_TEXTS, Task
+from alignattn.tasks.task import MAX_TEXTS, Task
 
 MULTI_LABEL_METRICS = ("micro_f1", "macro_f1", "accuracy")
 
@@ -17,7 +17,7 @@ class MultiLabelClassification(Task):
     """
 
     kind = "multi-label-classification"
-    implementation = "alignattn.tasks.multilabel.kind:MultiLabelKind"
+    implementation = "alignattn.tasks.multilabel.processor:MultiLabelProcessor"
 
     text_columns: tuple[str, ...]
     label_columns: tuple[str, ...]
@@ -41,7 +41,7 @@ class MultiLabelClassification(Task):
     def problem(self) -> str | None:
         """Return what is wrong with the columns or the metrics."""
         columns = (*self.text_columns, *self.label_columns)
-        if not 1 <= len(self.text_columns) <= MOST_TEXTS:
+        if not 1 <= len(self.text_columns) <= MAX_TEXTS:
             return f"text_columns must be one or two, not {len(self.text_columns)}"
         if len(set(columns)) < len(columns):
             return f"a column is named twice among {', '.join(columns)}"

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from alignattn.support.errors import AlignAttnError, one_line
-from alignattn.support.files import check_file
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.nodes.task import GRAPH
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import check_file
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from alignattn.support.errors import AlignAttnError, install_extra, one_line
-from alignattn.support.files import cache_folder, replacing
-from alignattn.support.network import say_download
 from alignattn.tasks.nodes.task import NodeClassification
 from alignattn.tasks.task import NPZ
+from alignattn.utils.errors import AlignAttnError, install_extra, one_line
+from alignattn.utils.files import cache_folder, replacing
+from alignattn.utils.network import say_download
 
 HOST = "https://github.com/kimiyoung/planetoid"
 """That torch-geometric asks."""

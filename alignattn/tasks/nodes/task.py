@@ -17,7 +17,7 @@ class NodeClassification(LabelledTask):
     """
 
     kind = "node-classification"
-    implementation = "alignattn.tasks.nodes.kind:NodeKind"
+    implementation = "alignattn.tasks.nodes.processor:NodeProcessor"
 
     evaluation_splits: tuple[str, ...] = (VALIDATION, TEST)
     planetoid: str = ""

@@ -7,9 +7,9 @@ from functools import cache
 import datasets
 import numpy as np
 
-from alignattn.support.errors import AlignAttnError, install_extra
 from alignattn.tasks.sequences.task import SequenceToSequence
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION
+from alignattn.utils.errors import AlignAttnError, install_extra
 
 SPLIT_SEED = 42
 """One draw for all runs, whatever their seed."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import Task
+from alignattn.utils.errors import AlignAttnError
 
 ERROR_RATE, EXACT = "error_rate", "exact"
 """The edits that a prediction is away from the nearest reference, over its length; and the share without any."""
@@ -28,7 +28,7 @@ class WrittenTask(Task):
         target_units: What is one token of a text that is written, and one error.
     """
 
-    implementation = "alignattn.tasks.sequences.kind:SequencesKind"
+    implementation = "alignattn.tasks.sequences.processor:SequencesProcessor"
 
     metrics: tuple[Literal["error_rate", "exact"], ...] = ("error_rate", "exact")
     source_column: str = "source"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, shown
 from alignattn.tasks.file_rows import TextRows
+from alignattn.utils.errors import AlignAttnError, shown
 
 TOKENS, TAGS = "tokens", "ner_tags"
 """The columns that a file is read into."""
@@ -26,7 +26,7 @@ _COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
 _MARKS = frozenset({"_", "-", "*"})
 """What stands for no value."""
 
-SURELY_TAGS, MOST_DIFFERENT = 20, 0.5
+SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
 """More different tags than these, as a number and as a share of all words, are no tags."""
 SYNTAX_COLUMNS = 8
 """Beside the index: so many and more have the formats of syntax (CoNLL-X, CoNLL-U, CoNLL-2009)."""
@@ -200,7 +200,7 @@ def _check_columns(path: Path, sentences: Sequence[Sequence[Sequence[str]]]) -> 
         raise AlignAttnError(f"{path}: its first column holds tags, such as {shown(max(firsts - {'O'}))}: {advice}")
     if tags and set(tags) <= _MARKS:
         raise AlignAttnError(f"{path}: its last column is {shown(max(tags))} throughout, and no tag: {advice}")
-    if len(tags) > max(SURELY_TAGS, MOST_DIFFERENT * tags.total()):
+    if len(tags) > max(SURELY_TAGS, MAX_DIFFERENT * tags.total()):
         raise AlignAttnError(
             f"{path}: its last column holds {len(tags):,} different values in {tags.total():,} lines, more than tags "
             f"can be: {advice}"

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError, listing, shown
 from alignattn.tasks.mapping import map_rows
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.tags.entities import OUTSIDE
+from alignattn.utils.errors import AlignAttnError, listing, shown
 
 IGNORED = -100
 """The label of a piece that is not the first of its word: `torch.nn.functional.cross_entropy` passes over it."""

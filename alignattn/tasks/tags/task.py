@@ -22,7 +22,7 @@ class TokenClassification(Task):
     """
 
     kind = "token-classification"
-    implementation = "alignattn.tasks.tags.kind:TokenClassificationKind"
+    implementation = "alignattn.tasks.tags.processor:TokenClassificationProcessor"
 
     metrics: tuple[TagMetric, ...] = ("f1", "precision", "recall", "token_accuracy")
     tokens_column: str = "tokens"

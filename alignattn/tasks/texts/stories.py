@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from alignattn.support.errors import AlignAttnError, shown
+from alignattn.utils.errors import AlignAttnError, shown
 
 STORY, QUESTION, ANSWER = "story", "question", "answer"
 """The columns of rows."""

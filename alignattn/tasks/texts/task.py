@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from alignattn.tasks.task import MOST_TEXTS, LabelledTask
+from alignattn.tasks.task import MAX_TEXTS, LabelledTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class TextClassification(LabelledTask):
     """
 
     kind = "text-classification"
-    implementation = "alignattn.tasks.texts.kind:TextClassificationKind"
+    implementation = "alignattn.tasks.texts.processor:TextClassificationProcessor"
 
     text_columns: tuple[str, ...]
     length_third: Literal["", "shortest", "longest"] = ""
@@ -31,7 +31,7 @@ class TextClassification(LabelledTask):
 
     def problem(self) -> str | None:
         """Return what is wrong with the columns, or as for every labelled task."""
-        if not 1 <= len(self.text_columns) <= MOST_TEXTS:
+        if not 1 <= len(self.text_columns) <= MAX_TEXTS:
             return f"text_columns must be one or two, not {len(self.text_columns)}"
         if len({*self.text_columns, self.label_column}) <= len(self.text_columns):
             return f"a column is named twice among {', '.join((*self.text_columns, self.label_column))}"

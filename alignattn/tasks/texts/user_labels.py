@@ -7,8 +7,6 @@ from typing import Any
 
 import datasets
 
-from alignattn.support.compression import plain_stem
-from alignattn.support.errors import AlignAttnError, listing
 from alignattn.tasks.labels import (
     NO_LABEL,
     UNLABELLED,
@@ -25,9 +23,11 @@ from alignattn.tasks.labels import (
     parse_label,
     twin_hint,
 )
-from alignattn.tasks.task import MOST_CLASSES, MetricName
+from alignattn.tasks.task import MAX_CLASSES, MetricName
 from alignattn.tasks.texts.label_hints import NULL_MARKERS
 from alignattn.tasks.texts.task import TextClassification
+from alignattn.utils.compression import plain_stem
+from alignattn.utils.errors import AlignAttnError, listing
 
 USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_correlation")
 USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy", "macro_f1", "matthews_correlation")
@@ -37,7 +37,7 @@ BINARY = 2
 """Classes of a yes or no."""
 SURELY_CLASSES = 20
 """So many different labels are no free text, however few rows there are."""
-MOST_DIFFERENT = 0.5
+MAX_DIFFERENT = 0.5
 """Share of the rows that have a label of their own in a column of classes."""
 
 
@@ -205,7 +205,7 @@ def user_task(training: UserLabels, text_columns: Sequence[str], label_column: s
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
-    if len(classes) > MOST_CLASSES or len(classes) > max(len(labels) * MOST_DIFFERENT, SURELY_CLASSES):
+    if len(classes) > MAX_CLASSES or len(classes) > max(len(labels) * MAX_DIFFERENT, SURELY_CLASSES):
         advice = "" if names else ", or write 1.0 for 1 to learn a score"
         if all(map(has_decimal_comma, names)) and names:
             advice = ", or write a decimal point to learn a score"

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from alignattn.support.errors import AlignAttnError, one_line
 from alignattn.tasks.task import NPZ
 from alignattn.tasks.vqa.task import VisualQuestionAnswering
+from alignattn.utils.errors import AlignAttnError, one_line
 
 NPY = ".npy"
 KEYS = ("x", "features")

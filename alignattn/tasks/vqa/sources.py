@@ -5,12 +5,12 @@ from typing import Any
 
 import datasets
 
-from alignattn.support.errors import AlignAttnError, install_extra
-from alignattn.support.files import check_file
-from alignattn.support.json_records import read_json
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, Task
 from alignattn.tasks.vqa.images import feature_files
 from alignattn.tasks.vqa.task import IMAGE, QUESTION, VisualQuestionAnswering
+from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.files import check_file
+from alignattn.utils.json_records import read_json
 
 YEARS = {TRAIN: "train2014", VALIDATION: "val2014"}
 """The parts of VQA-v2 by the names of splits."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.task import LabelledTask, Task
+from alignattn.utils.errors import AlignAttnError
 
 IMAGE, QUESTION = "image", "question"
 """Columns of a row: the file of a picture or of the features of its regions, and what is asked of it."""
@@ -33,7 +33,7 @@ class VisualQuestionAnswering(LabelledTask):
     """
 
     kind = "visual-question-answering"
-    implementation = "alignattn.tasks.vqa.kind:VqaKind"
+    implementation = "alignattn.tasks.vqa.processor:VqaProcessor"
 
     metrics: tuple[Literal["accuracy", "macro_f1", "vqa_accuracy"], ...]  # type: ignore[assignment]
     max_length: int = 14

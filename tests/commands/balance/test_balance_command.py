@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 import alignattn
 from alignattn.cli import main
 from alignattn.models import MODELS
-from alignattn.models.build import Material
+from alignattn.models.build import BuildContext
 from alignattn.tasks import TextClassification
 
 
@@ -143,7 +143,7 @@ def test_of_a_model_from_nothing_it_says_what_is_true(name, texts_file, tmp_path
     task = TextClassification(
         name="own", text_columns=("text",), label_column="label", labels=("a", "b"), metrics=("accuracy",)
     )
-    built = MODELS.load(name).build(Material(task, rows, seed=0, config_fields={"hidden_dim": 8}))
+    built = MODELS.load(name).build(BuildContext(task, rows, seed=0, config_fields={"hidden_dim": 8}))
     built.model.save_pretrained(folder)
     built.processor.save_pretrained(folder)
     assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2

@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 
-from alignattn.calibration import (
+from alignattn.cli import USER_ERROR_EXIT_CODE
+from alignattn.cli import main as run_command
+from alignattn.commands.calibrate import CalibrateOptions
+from alignattn.commands.calibrate.command import calibrate
+from alignattn.evaluation.calibration import (
     ECE_BINS,
     adaptive_calibration_error,
     apply_temperature,
@@ -25,13 +29,9 @@ from alignattn.calibration import (
     shift_auroc,
     summarise,
 )
-from alignattn.calibration.diagrams import coverage_panel
-from alignattn.cli import USER_ERROR_EXIT_CODE
-from alignattn.cli import main as run_command
-from alignattn.commands.calibrate import CalibrateOptions
-from alignattn.commands.calibrate.command import calibrate
-from alignattn.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
-from alignattn.statistics.intervals import RESAMPLES, SEED
+from alignattn.evaluation.calibration.diagrams import coverage_panel
+from alignattn.evaluation.statistics.intervals import RESAMPLES, SEED
+from alignattn.reports.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
 
 PNG_SIGNATURE = b"\x89PNG"
 FEW = ["--resamples", "20"]

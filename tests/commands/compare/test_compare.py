@@ -231,7 +231,7 @@ def test_one_answer_and_unfinished_seeds_are_said(
 ) -> None:
     make("soft/seed-1", 0.7)
     (make("soft/seed-2", 0.7, seed=2) / "results.json").unlink()
-    flat = make("flat", 0.5, results={"one_answer": {"validation": "same"}})
+    flat = make("flat", 0.5, results={"constant_prediction": {"validation": "same"}})
     compare(tmp_path / "soft", flat, folder=tmp_path / "out")
     printed = capsys.readouterr().out
     assert "50.00†°" in printed or "50.00°" in printed

@@ -6,7 +6,7 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.commands.completion import COMMAND
-from alignattn.support.options import options_of
+from alignattn.utils.options import options_of
 
 SHELLS = options_of(COMMAND.options)["shell"].choices
 

@@ -13,10 +13,10 @@ from alignattn.cli import main
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.documentation import NETWORKS, NUMERICS, documentation_rows
 from alignattn.commands.demo.sentences import sentences_of
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.text_tables import render_table
 from alignattn.tasks import get_task
 from alignattn.tasks.rows import load_rows
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.text_tables import render_table
 
 FOLDER = Path(networkx.__file__).parent
 

@@ -18,11 +18,16 @@ from conftest import ROOT, WORDS
 from needs import SHARED, skip_without
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from alignattn.calibration import apply_temperature, expected_calibration_error, fit_temperature, log_probabilities
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.domain_shift import COMMAND, PUBLISHED_TRAINING
 from alignattn.commands.domain_shift.command import halves
 from alignattn.commands.domain_shift.pair import parse_pair
+from alignattn.evaluation.calibration import (
+    apply_temperature,
+    expected_calibration_error,
+    fit_temperature,
+    log_probabilities,
+)
 
 TRAIN_ROWS = 48
 SNLI_ROWS, UNLABELLED = 31, 2
@@ -300,7 +305,7 @@ def test_seeds_limits_and_stratified_halves(
         words = f"{state} temperature scaling: {100 * spread['mean']:.2f} ± {100 * statistics.stdev(values):.2f} %"
         assert words in output
     for side, task in zip(SIDES, ("snli validation", "mnli validation_matched"), strict=True):
-        cut = results[0]["sides"][side]["cut_rows"]
+        cut = results[0]["sides"][side]["truncated_rows"]
         assert cut["rows"] == round(20 * cut["share"]) > 0
         assert (f"{task}: {100 * cut['share']:.1f} % of the rows are cut at --max_length 12" in output) == (
             side == "out-of-domain"

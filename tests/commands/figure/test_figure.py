@@ -15,19 +15,19 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from alignattn.attention.distance import sliced_wasserstein
-from alignattn.calibration.diagrams import reliability_svg
 from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
-from alignattn.runs.curves import training_curves_svg
-from alignattn.runs.logs import DISTANCE_NAME
+from alignattn.evaluation.calibration.diagrams import reliability_svg
+from alignattn.finetuning.curves import training_curves_svg
+from alignattn.finetuning.logs import DISTANCE_NAME
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2
 STEPS = EPOCHS * TRAIN_ROWS // BATCH
 NUM_ROWS = 5
-LARGEST_SVG = 40_000
+MAX_SVG = 40_000
 SIGNATURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 SENTENCE = "the red cat sees a small dog"
 
@@ -273,7 +273,7 @@ class TestSvgText:
         text = training_curves_svg(history(runs["aa-ct"]))
         assert text is not None
         assert text.startswith("<svg")
-        assert len(text) < LARGEST_SVG
+        assert len(text) < MAX_SVG
         root = ElementTree.fromstring(text)
         texts = {element.text for element in root.iter() if element.text}
         assert {"loss", "critic_gap", "training step"} <= texts
@@ -297,7 +297,7 @@ class TestSvgText:
         probabilities = np.array([[0.9, 0.1]] * 4 + [[0.3, 0.7]] * 4)
         text = reliability_svg(probabilities, np.array([0, 0, 0, 1, 1, 1, 0, 0]))
         assert text.startswith("<svg")
-        assert len(text) < LARGEST_SVG
+        assert len(text) < MAX_SVG
         # (4 |0.9 - 0.75| + 4 |0.7 - 0.5|) / 8
         assert "ECE 17.5 %" in text
 

@@ -10,7 +10,7 @@ from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.commands.figure.nodes import see_nodes
-from alignattn.runs.predictor import load_run
+from alignattn.finetuning.predictor import load_run
 from alignattn.tasks.nodes.graph import read_graph
 
 pytestmark = pytest.mark.usefixtures("one_thread")

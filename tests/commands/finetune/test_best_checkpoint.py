@@ -13,7 +13,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
-from alignattn.runs.best_model import choose_metric
+from alignattn.finetuning.best_model import choose_metric
 from alignattn.tasks import get_task
 
 STEPS_OF_AN_EPOCH = 3

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from test_finetune import options, read, rows_file, run, weights  # noqa: F401
 
 import alignattn
-from alignattn.runs import precision
+from alignattn.finetuning import precision
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -73,7 +73,7 @@ def test_adapters_over_a_half_precision_base_are_in_float32(options, halved, tmp
                 seen[own.requires_grad, str(own.dtype).removeprefix("torch.")] += 1
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("alignattn.runs.run.check_disk_room", look)
+        patched.setattr("alignattn.finetuning.run.check_disk_room", look)
         changes = {"model": halved.half, "output_dir": str(folder), "attention": attention, "lora_r": "2"}
         assert run(options, **changes, **mixed) == 0
     assert set(seen) == {(False, mixed.get("dtype", halved.name)), (True, "float32")}
@@ -157,7 +157,9 @@ def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(free * count)))
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
     loads = []
-    monkeypatch.setattr("alignattn.runs.run.load_run_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded"))
+    monkeypatch.setattr(
+        "alignattn.finetuning.run.load_run_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded")
+    )
     if fits:
         with pytest.raises(pytest.exit.Exception):
             run(options, **changes)

@@ -13,9 +13,9 @@ from graphs import NODES, WIDTH, graph_arrays, write_graph
 
 import alignattn
 from alignattn.cli import main
-from alignattn.runs.training_arguments import check_shared_graph
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.training_arguments import check_shared_graph
 from alignattn.tasks import get_task
+from alignattn.utils.errors import AlignAttnError
 
 SMALL = "--disable_tqdm true --use_cpu true --model_config hidden_dim=4 num_attention_heads=2 dropout=0.1"
 STOPPING = "--metric_for_best_model loss+accuracy --early_stopping_patience 3 --save_strategy best"

@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import alignattn
 from alignattn.cli import main
+from alignattn.finetuning.hub import stage
 from alignattn.patching import patch_of
-from alignattn.runs.hub import stage
 
 
 def probabilities(model, folder, rows):

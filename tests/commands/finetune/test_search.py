@@ -13,9 +13,9 @@ from conftest import WORDS
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.finetune import COMMAND, search
-from alignattn.runs.options import RunOptions
-from alignattn.runs.results import RunResult, read_result
-from alignattn.support.files import write_json
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RunResult, read_result
+from alignattn.utils.files import write_json
 
 MADE_BEFORE = Path(__file__).parents[2] / "fixtures" / "before_house" / "finished" / "aa-ct"
 

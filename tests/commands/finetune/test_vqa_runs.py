@@ -111,7 +111,7 @@ def check_heads(run, task, tmp_path, capsys):
     regions = 16  # cells of 4 × 4
     assert heads["entropy_uniform"][2] == pytest.approx(math.log(regions))
     assert (heads["entropy"] <= heads["entropy_uniform"] + 1e-6).all()
-    assert heads[["sliced_wasserstein", "balanced_distance", "told_apart"]].notna().all(axis=None)
+    assert heads[["sliced_wasserstein", "balanced_distance", "c2st_accuracy"]].notna().all(axis=None)
 
     for words in ("", "--balanced"):
         picture = tmp_path / f"tsne{words}.png"

@@ -111,7 +111,7 @@ def test_texts_are_pooled_for_what_needs_a_covariance() -> None:
     unbalanced = study_heads(texts, balances=False).measures
     assert {name for name in POOLED_MEASURES if unbalanced[name].isnan().all()} == {
         "balanced_distance",
-        "balanced_told_apart",
+        "balanced_c2st_accuracy",
     }
 
 
@@ -210,7 +210,7 @@ def test_attention_across_is_measured_where_it_can_be() -> None:
     assert study.uniform["rare"].tolist() == [1 / LENGTH]
     torch.testing.assert_close(study.measures["energy_distance"][0], energy_distance(query, key).double())
     assert study.measures["sliced_wasserstein"].isfinite().all()
-    assert study.measures["told_apart"].isfinite().all()
+    assert study.measures["c2st_accuracy"].isfinite().all()
     without_words = study_heads([Sample(query, key, weights, None, None, is_one_text=False)])
     assert without_words.measures["rare"].isnan().all()
     assert without_words.roles() == [[NO_ROLE, NO_ROLE]]

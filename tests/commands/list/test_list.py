@@ -10,8 +10,8 @@ from alignattn.attention.config import PRESETS
 from alignattn.cli import main
 from alignattn.commands.list import WHAT
 from alignattn.commands.list.command import LISTS
+from alignattn.finetuning.tables import TABLES
 from alignattn.models import MODELS
-from alignattn.runs.tables import TABLES
 from alignattn.tasks import TASKS
 
 GIVEN_BY_THE_MODEL = {"head_dim", "num_heads", "num_layers", "head_reduction"}

@@ -20,11 +20,11 @@ import transformers
 from task_rows import make_rows, write_rows
 
 import alignattn
-from alignattn.calibration import apply_temperature
 from alignattn.cli import main
-from alignattn.runs.predictor import Batching, Predictor
-from alignattn.support.errors import AlignAttnError
+from alignattn.evaluation.calibration import apply_temperature
+from alignattn.finetuning.predictor import Batching, Predictor
 from alignattn.tasks import TASKS
+from alignattn.utils.errors import AlignAttnError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

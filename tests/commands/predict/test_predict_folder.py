@@ -19,8 +19,8 @@ from alignattn.cli import INTERRUPTED_EXIT_CODE, main
 from alignattn.commands.predict.folder import RECORD_FILE, writing
 from alignattn.commands.predict.inputs import Source, file_source
 from alignattn.commands.predict.rows import Prediction
-from alignattn.support.shard import Shard
 from alignattn.tasks import TASKS
+from alignattn.utils.shard import Shard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,8 +6,8 @@ from typing import Any
 from alignattn.commands.reproduce.cell import Cell, Column, Measure, Row
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.result import TableResult, TableRun
-from alignattn.statistics.comparison import Comparison
-from alignattn.statistics.intervals import Interval
+from alignattn.evaluation.statistics.comparison import Comparison
+from alignattn.evaluation.statistics.intervals import Interval
 
 NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"

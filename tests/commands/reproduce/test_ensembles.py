@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score
 from test_reproduce import write_rte
 
 from alignattn.commands.finetune.filler import FinetuneFiller
-from alignattn.runs.examples import mean_predictions
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.examples import mean_predictions
+from alignattn.utils.errors import AlignAttnError
 
 ROWS = 6
 TABLE = {

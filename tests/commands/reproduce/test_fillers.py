@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from alignattn.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.cli import main
 from alignattn.commands.domain_shift.report import (
     DomainShiftResult,
@@ -23,10 +22,11 @@ from alignattn.commands.reproduce.formats import to_text
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
+from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.shard import WHOLE
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.shard import WHOLE
 
 ROWS = 60
 

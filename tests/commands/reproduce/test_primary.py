@@ -14,10 +14,10 @@ from scipy.stats import permutation_test, t
 from alignattn.cli import main
 from alignattn.commands.reproduce.folder import folders_of
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
-from alignattn.runs.run_files import CONFIG_FILE
-from alignattn.statistics.comparison import holm
-from alignattn.support.files import write_json, write_text
+from alignattn.evaluation.statistics.comparison import holm
+from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.utils.files import write_json, write_text
 
 SEEDS, FEW = 9, 7
 ROWS = 2000

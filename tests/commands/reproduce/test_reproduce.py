@@ -25,8 +25,8 @@ from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.launchers import ray as ray_launcher
 from alignattn.commands.reproduce.launchers.worker import BUSY, FAILED, run_in_process, work
 from alignattn.commands.reproduce.table import load_table
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.ray_cluster import gpu_or_core
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.ray_cluster import gpu_or_core
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
 FEW_BYTES = 4096

@@ -31,7 +31,7 @@ from alignattn.commands.reproduce.cell import Cell
 from alignattn.commands.reproduce.formats import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
 from alignattn.commands.reproduce.page import to_html
 from alignattn.commands.reproduce.result import TableResult
-from alignattn.statistics.comparison import Comparison
+from alignattn.evaluation.statistics.comparison import Comparison
 
 UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
 LATEX_MARKUP = re.compile(r"\\(?:[&%$#_{}]|[A-Za-z]+)")

@@ -13,7 +13,7 @@ from needs import BROWSER
 from selenium import webdriver
 
 from alignattn.commands.reproduce.page import to_html
-from alignattn.support.files import write_text
+from alignattn.utils.files import write_text
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")

@@ -17,9 +17,9 @@ from alignattn.commands.reproduce.fillers import in_digests, option_for, options
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
 from alignattn.commands.reproduce.result import read_table
 from alignattn.commands.reproduce.table import load_table
-from alignattn.runs.filler import words
-from alignattn.runs.tables import TABLES
-from alignattn.support.errors import AlignAttnError
+from alignattn.finetuning.filler import words
+from alignattn.finetuning.tables import TABLES
+from alignattn.utils.errors import AlignAttnError
 
 PAPER = SHARED / "paper_tables.yaml"
 SEEDS = (1, 2)

@@ -12,7 +12,7 @@ from conftest import ROOT
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
 from alignattn.commands.robustness.options import AttackOptions
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 ATTACK = "--run missing"
 TRAIN_MLM = "--model missing --train_file missing.txt --output_dir out"

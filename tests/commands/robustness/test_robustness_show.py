@@ -18,7 +18,7 @@ from alignattn.commands.robustness.examples import changed_words, summary_line
 from alignattn.commands.robustness.show import examples_page, render_terminal
 from alignattn.robustness.record_files import read_shown
 from alignattn.robustness.records import AttackRecord
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 show = partial(run_robustness, "show")
 VOID = {"meta", "input"}

@@ -11,7 +11,7 @@ import pytest
 
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, wilson_interval, write_attack_tables
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
-from alignattn.support.shard import WHOLE
+from alignattn.utils.shard import WHOLE
 
 LOCAL = {"words": "counterfitted_neighbors.parquet (sha256 12ab)", "sentence encoder": "minilm (sha256 34cd)"}
 ORIGINAL = {"words": "counter-fitted vectors", "sentence encoder": "USE"}
@@ -247,14 +247,14 @@ def test_runs_of_one_cell_stay_apart() -> None:
 def test_a_model_that_tells_nothing_apart_is_said_to() -> None:
     one_class = [replace(_record("failed"), label=0), replace(_record("skipped"), label=1)]
     summary = summarise_attacks(_run(*one_class))
-    assert (summary.failed_share, summary.one_answer) == (1, "class 0")
+    assert (summary.failed_share, summary.constant_prediction) == (1, "class 0")
     [table] = tabulate([summary])
     assert "runs/a predicts class 0 for every row of sst2" in table.render()
     run = _run(*one_class)
     named = replace(run, header=replace(run.header, labels=("negative", "positive")))
-    assert summarise_attacks(named).one_answer == "class 'negative'"
+    assert summarise_attacks(named).constant_prediction == "class 'negative'"
     two = [one_class[0], replace(one_class[1], original_scores=[0.2, 0.8])]
     for records in (two, [replace(record, label=0) for record in one_class]):
         summary = summarise_attacks(_run(*records))
-        assert summary.one_answer is None
+        assert summary.constant_prediction is None
         assert "for every row" not in tabulate([summary])[0].render()

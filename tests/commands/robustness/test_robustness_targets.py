@@ -25,7 +25,7 @@ from alignattn.commands.robustness.targets import Target, target_loaders
 from alignattn.models.lengths import most_tokens
 from alignattn.robustness.encoders import longest_input
 from alignattn.robustness.resources import Resources
-from alignattn.support.errors import AlignAttnError
+from alignattn.utils.errors import AlignAttnError
 
 SST2 = {"sentence": ["the cat sees", "a dog runs", "old cat sleeps", "the bird"], "label": [1, 0, 1, 0]}
 

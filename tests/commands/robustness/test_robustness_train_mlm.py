@@ -31,8 +31,8 @@ from alignattn.commands.robustness.masked_texts import (
     split_texts,
 )
 from alignattn.commands.robustness.train_mlm import masked_accuracy
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.files import write_csv
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import write_csv
 
 train_mlm = partial(run_robustness, "train-mlm")
 LENGTHS = range(6, 16)

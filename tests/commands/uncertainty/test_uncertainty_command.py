@@ -11,10 +11,10 @@ from conftest import tiny_batch, tiny_model
 from graphs import write_graph
 from task_rows import make_rows, write_rows
 
-from alignattn.calibration import area_under_risk_coverage, expected_calibration_error
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 from alignattn.commands.uncertainty.filler import FILLER
 from alignattn.commands.uncertainty.noise import InputNoise
+from alignattn.evaluation.calibration import area_under_risk_coverage, expected_calibration_error
 from alignattn.tasks import get_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

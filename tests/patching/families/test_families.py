@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification
 import alignattn
 from alignattn.patching import alignment_parameters, function_parameters, patch_of
 from alignattn.patching.families import FAMILIES, family_of
-from alignattn.support.errors import AlignAttnError
-from alignattn.support.saved_config import LOADING_HINT
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 POSITIONS = {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
 V3 = POSITIONS | {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}

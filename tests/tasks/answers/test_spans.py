@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import transformers
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.spans import AnswerCandidates, best_answers
 from alignattn.tasks.answers.windows import NO_CHARACTER, encode_windows
+from alignattn.utils.errors import AlignAttnError
 
 TEXT = "abcdefghijklmnopqrstuvwxyz"
 QUESTION = 3  # tokens of [CLS] and the question in `letters`

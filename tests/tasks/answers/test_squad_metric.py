@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from torchmetrics.functional.text import squad
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.squad_metric import (
     NO_ANSWER_THRESHOLD,
     exact_match,
@@ -15,6 +14,7 @@ from alignattn.tasks.answers.squad_metric import (
     normalize_answer,
     squad_scores,
 )
+from alignattn.utils.errors import AlignAttnError
 
 WORDS = ["the", "a", "cat", "Cat", "dog", "dogs", "red", "...", "1,000", "1000"]
 

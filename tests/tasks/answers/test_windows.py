@@ -9,9 +9,9 @@ import pytest
 import tokenizers
 import transformers
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.answers.squad_rows import qa_problem
 from alignattn.tasks.answers.windows import MAX_QUESTION_TOKENS, NO_CHARACTER, NULL_POSITION, encode_windows
+from alignattn.utils.errors import AlignAttnError
 
 CHINESE = "北京是中华人民共和国的首都，面积约一万六千平方公里，人口两千多万。" * 3
 EMOJI = "The 🐈‍⬛ likes 🍣 and 👩🏽‍🚀 flies to Übermorgen; café № 7 opens at 9:30 🎉. " * 4

@@ -14,9 +14,9 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
+from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
-from alignattn.runs.model_options import ModelOptions, check_fits
 from alignattn.tasks import TASKS
 from alignattn.tasks.captions.sources import easy_vqa_captions
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from graphs import CLASSES, NODES, WIDTH, graph_arrays, write_graph
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import get_task
 from alignattn.tasks.nodes.graph import SPLITS, read_graph
 from alignattn.tasks.rows import load_rows
+from alignattn.utils.errors import AlignAttnError
 
 
 def test_edges_go_both_ways_once_and_every_node_attends_itself(tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import get_task
 from alignattn.tasks.nodes.graph import read_graph
 from alignattn.tasks.nodes.planetoid import planetoid_file
+from alignattn.utils.errors import AlignAttnError
 
 CLASSES, WIDTH, TRAIN, VALIDATION, TEST = 3, 5, 6, 500, 4
 """The loader takes the 500 nodes after the training ones to validate on."""

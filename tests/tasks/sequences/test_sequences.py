@@ -14,10 +14,10 @@ from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.sequences.cmudict import cmudict_rows
 from alignattn.tasks.sequences.errors import Nearest, edit_distance, error_rate, nearest
-from alignattn.tasks.sequences.kind import target_ids
+from alignattn.tasks.sequences.processor import target_ids
 from alignattn.tasks.sequences.units import text_of, units_of
 
 TASK = """kind: text2text-generation
@@ -121,7 +121,7 @@ def test_a_target_that_is_too_long_is_cut_and_said_and_bounds_what_is_written(ta
     assert finetune(task_file, run, "--model seq2seq-lstm --max_steps 1 --max_length 8") == 0
     out = capsys.readouterr().out
     assert "of the rows are cut at --max_length 8" in out
-    cut = json.loads((run / "results.json").read_text())["cut_rows"]
+    cut = json.loads((run / "results.json").read_text())["truncated_rows"]
     assert (cut["train"]["rows"], cut["validation"]["rows"]) == (1, 1)
     written = pq.read_table(run / "predictions.parquet")["prediction"].to_pylist()
     assert max(len(text.split()) for text in written) <= 8
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_one_line(words, said, task_file, tmp_path, capsys):
 def test_targets_that_are_no_texts_are_told():
     task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
     with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
-        kind_of(task).normalise(task, rows)
+        processor_for(task).normalise(task, rows)
 
 
 def test_cmudict_is_split_by_word_and_its_alternates_stay_together():

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.sources import read_file
+from alignattn.utils.errors import AlignAttnError
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O

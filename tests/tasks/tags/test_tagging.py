@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks.tags.collator import TagCollator
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.tags.tagging import (
@@ -28,6 +27,7 @@ from alignattn.tasks.tags.tagging import (
     tag_problem,
     word_tags,
 )
+from alignattn.utils.errors import AlignAttnError
 
 NAMES = ("O", "B-PER", "I-PER", "B-LOC")
 ZERO_WIDTH, CONTROL = "\u200b", "\x07"

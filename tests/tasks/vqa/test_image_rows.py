@@ -9,14 +9,14 @@ import torch
 from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write_pictures, write_task
 
 from alignattn.models.words import build_tokenizer
-from alignattn.support.errors import AlignAttnError
 from alignattn.tasks import get_task
-from alignattn.tasks.kind import EncodedSplit
-from alignattn.tasks.kinds import kind_of
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
 from alignattn.tasks.vqa.images import colour_moments, read_features, read_picture
 from alignattn.tasks.vqa.task import with_features
+from alignattn.utils.errors import AlignAttnError
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def rows(tmp_path):
 
 
 def problems_of(task, rows):
-    return kind_of(task).problems(task, datasets.Dataset.from_list(rows), may_be_empty=False)
+    return processor_for(task).problems(task, datasets.Dataset.from_list(rows), may_be_empty=False)
 
 
 def batch_of(task, dataset, tokenizer, **sizes):
-    kind, options = kind_of(task), TaskOptions(max_length=14, **sizes)
+    kind, options = processor_for(task), TaskOptions(max_length=14, **sizes)
     split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, options), options)
     return kind.batches(tokenizer, split)(list(split.encoded))
 
 
 def test_a_batch_has_questions_and_pictures(rows, tmp_path):
     task = get_task(str(write_task(tmp_path)))
-    dataset = kind_of(task).labelled(task, datasets.Dataset.from_list(rows), "here")
+    dataset = processor_for(task).labelled(task, datasets.Dataset.from_list(rows), "here")
     tokenizer = build_tokenizer(dataset["question"][:])
     batch = batch_of(task, dataset, tokenizer, image_size=SIDE)
     assert list(batch["image"].shape) == [9, 3, SIDE, SIDE]
@@ -130,7 +130,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     loaded = load_rows(task, data_dir=tmp_path / "data")
     assert loaded.task.labels == ("red", "blue", "mauve")
     assert loaded.train["label"][:] == [0, 0, 1, 2]
-    kind, rows = kind_of(task), loaded.evaluation["validation"]
+    kind, rows = processor_for(task), loaded.evaluation["validation"]
     tokenizer = build_tokenizer(rows["question"][:])
     batch = batch_of(loaded.task, rows, tokenizer, feature_width=2048)
     assert list(batch["image"].shape) == [4, 3, 2048]

@@ -6,7 +6,7 @@ from typing import Any
 
 from alignattn.commands.reproduce.folder import record_failure
 from alignattn.commands.reproduce.launchers.worker import FAILED, run_in_process
-from alignattn.support.ray_cluster import gpu_or_core, import_ray, ray_cluster
+from alignattn.utils.ray_cluster import gpu_or_core, import_ray, ray_cluster
 
 
 class RayLauncher:

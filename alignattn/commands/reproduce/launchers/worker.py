@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from alignattn.commands.reproduce.folder import FAILURE_FILE, LOG_FILE, RunFolder, record_failure
-from alignattn.support.errors import AlignAttnError, reason_of
+from alignattn.utils.errors import AlignAttnError, reason_of
 
 DONE, FAILED, BUSY = 0, 1, 75
 """Exit codes: finished, now or before; failed; another process runs it (EX_TEMPFAIL of sysexits.h)."""

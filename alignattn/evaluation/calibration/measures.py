@@ -1,0 +1,200 @@
+"""Calibration errors and proper scores of predicted probabilities, in NumPy.
+
+Each public function takes probabilities `[N, C]`, rows that sum to 1, and labels `[N]`, class numbers, and raises
+`AlignAttnError` if there are no rows, a row is no distribution, a label is none of the classes, or there are no bins.
+A row's confidence is its largest probability; the row is right where that is its label's, the first of equal ones.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alignattn.evaluation.calibration.rows import checked_rows, log_probabilities
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.utils.errors import AlignAttnError
+
+ECE_BINS = 10
+"""As in Desai & Durrett 2020 and Zhang et al. 2021."""
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """What each row contributes to the figures.
+
+    Attributes:
+        confidence: `[N]`, the largest probability.
+        is_right: `[N]`, 1 where the likeliest class is the label, else 0.
+        squared_error: `[N]`, the row's Brier score, 0 to 2.
+        log_loss: `[N]`, minus the logarithm of the label's probability, in nats.
+        by_class: of each class its probability `[N]`, and after these, of each whether it is the label, `[N]`.
+    """
+
+    confidence: NDArray[np.float64]
+    is_right: NDArray[np.float64]
+    squared_error: NDArray[np.float64]
+    log_loss: NDArray[np.float64]
+    by_class: tuple[NDArray[np.float64], ...]
+
+    @classmethod
+    def of(cls, probabilities: ArrayLike, labels: ArrayLike) -> "RowScores":
+        """Return the scores of probabilities `[N, C]` for labels `[N]`, both checked."""
+        rows, classes = checked_rows(probabilities, labels)
+        index = np.arange(len(rows))
+        errors = rows.copy()
+        errors[index, classes] -= 1
+        return cls(
+            confidence=rows.max(axis=1),
+            is_right=(rows.argmax(axis=1) == classes).astype(np.float64),
+            squared_error=(errors**2).sum(axis=1),
+            log_loss=-log_probabilities(rows)[index, classes],
+            by_class=(*rows.T, *np.eye(rows.shape[1])[classes].T),
+        )
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """The bins of a reliability diagram, equally wide from 0 to 1 and closed on the right.
+
+    Attributes:
+        confidence: `[num_bins]`, mean confidence; NaN in an empty bin.
+        accuracy: `[num_bins]`, share of rows that are right; NaN in an empty bin.
+        counts: `[num_bins]`, rows.
+    """
+
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
+def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
+    """Return the expected calibration error (Naeini et al. 2015; Guo et al. 2017, section 2), a fraction, 0 to 1.
+
+    With rows in bins B_m of equal width by confidence: Σ_m |B_m| / N · |accuracy(B_m) - confidence(B_m)|. Bins are
+    closed on the right: the last one holds a confidence of 1.
+    """
+    scores = RowScores.of(probabilities, labels)
+    return float(equal_width_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+
+
+def adaptive_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
+    """Return the expected calibration error over bins of equal mass, a fraction, 0 to 1.
+
+    The bins are those of Nguyen & O'Connor 2015, each of N / num_bins rows in the order of confidence. Of each row only
+    the likeliest class counts, as in the expected calibration error; Nixon et al. 2019 average such errors over all
+    classes. Rows of equal confidence share a bin, so the order of rows does not count.
+    """
+    scores = RowScores.of(probabilities, labels)
+    return float(equal_mass_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+
+
+def maximum_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
+    """Return the maximum calibration error (Naeini et al. 2015; Guo et al. 2017, section 2), a fraction, 0 to 1.
+
+    The largest |accuracy(B_m) - confidence(B_m)| of the bins of the expected calibration error that hold rows. A bin of
+    few rows can decide it: it is noisy on small data.
+    """
+    scores = RowScores.of(probabilities, labels)
+    return float(largest_error(scores.confidence, scores.is_right, checked_bins(num_bins)))
+
+
+def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> float:
+    """Return the classwise expected calibration error (Kull et al. 2019, section 2), a fraction, 0 to 1.
+
+    The mean over classes of Σ_m |B_m| / N · |share of the class in B_m - its mean probability there|, with all rows in
+    bins B_m of equal width by the probability of that class, and not only those where it is the likeliest.
+    """
+    return float(mean_error_of_classes(*RowScores.of(probabilities, labels).by_class, num_bins=checked_bins(num_bins)))
+
+
+def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Return the Brier score (Brier 1950), mean over rows of Σ_c (p_c - [c is the label])², 0 to 2.
+
+    The sum is over all classes: for two classes it is twice what is called the Brier score of a single probability.
+    """
+    return float(RowScores.of(probabilities, labels).squared_error.mean())
+
+
+def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Return the mean over rows of -log p_label, in nats, 0 to 87.4.
+
+    It is always finite: a probability of 0 counts as `PROBABILITY_FLOOR`. Rows are scaled to sum to 1 exactly.
+    """
+    return float(RowScores.of(probabilities, labels).log_loss.mean())
+
+
+def reliability(probabilities: ArrayLike, labels: ArrayLike, num_bins: int = ECE_BINS) -> Reliability:
+    """Return the bins of the reliability diagram (Guo et al. 2017, section 2), those of the calibration error."""
+    scores = RowScores.of(probabilities, labels)
+    bins = _equal_width_bins(scores.confidence, checked_bins(num_bins))
+    counts = _sum_by_bin(bins, np.ones(bins.shape), num_bins)
+    with np.errstate(invalid="ignore"):
+        confidence, accuracy = (
+            _sum_by_bin(bins, values, num_bins) / counts for values in (scores.confidence, scores.is_right)
+        )
+    return Reliability(confidence, accuracy, counts.astype(np.int64))
+
+
+def calibration_scores(probabilities: ArrayLike, labels: ArrayLike) -> ExampleScores:
+    """Return what each row contributes to the expected calibration error, for runs to be compared by it."""
+    rows = RowScores.of(probabilities, labels)
+    return ExampleScores(np.asarray(labels), equal_width_error, (rows.confidence, rows.is_right), "basic")
+
+
+def equal_width_error(
+    confidence: NDArray[np.float64], is_right: NDArray[np.float64], num_bins: int = ECE_BINS
+) -> NDArray[np.float64]:
+    """Return the expected calibration error of many samples at once: `[..., N]` and `[..., N]` to `[...]`."""
+    gaps = _sum_by_bin(_equal_width_bins(confidence, num_bins), is_right - confidence, num_bins)
+    return np.asarray(np.abs(gaps).sum(axis=-1) / confidence.shape[-1])
+
+
+def mean_error_of_classes(*by_class: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
+    """Return the classwise error of many samples at once: `[..., N]` each, as in `RowScores.by_class`, to `[...]`."""
+    classes = len(by_class) // 2
+    pairs = zip(by_class[:classes], by_class[classes:], strict=True)
+    return np.asarray(np.mean([equal_width_error(*pair, num_bins) for pair in pairs], axis=0))
+
+
+def equal_mass_error(
+    confidence: NDArray[np.float64], is_right: NDArray[np.float64], num_bins: int
+) -> NDArray[np.float64]:
+    """Return the adaptive calibration error of many samples at once: `[..., N]` and `[..., N]` to `[...]`."""
+    num_rows = confidence.shape[-1]
+    order = np.argsort(confidence, axis=-1)
+    ordered = np.take_along_axis(confidence, order, axis=-1)
+    gaps = np.take_along_axis(is_right, order, axis=-1) - ordered
+    is_tied = np.zeros(ordered.shape, dtype=bool)
+    is_tied[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    first_of_equals = np.maximum.accumulate(np.where(is_tied, 0, np.arange(num_rows)), axis=-1)
+    sums = _sum_by_bin(first_of_equals * num_bins // num_rows, gaps, num_bins)
+    return np.asarray(np.abs(sums).sum(axis=-1) / num_rows)
+
+
+def largest_error(confidence: NDArray[np.float64], is_right: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
+    """Return the maximum calibration error of many samples at once: `[..., N]` and `[..., N]` to `[...]`."""
+    bins = _equal_width_bins(confidence, num_bins)
+    counts = _sum_by_bin(bins, np.ones(bins.shape), num_bins)
+    gaps = _sum_by_bin(bins, is_right - confidence, num_bins)
+    return np.asarray((np.abs(gaps) / np.maximum(counts, 1)).max(axis=-1))
+
+
+def checked_bins(num_bins: int) -> int:
+    """Return a number of bins."""
+    if num_bins < 1:
+        raise AlignAttnError(f"num_bins {num_bins} must be at least 1")
+    return num_bins
+
+
+def _equal_width_bins(confidence: NDArray[np.float64], num_bins: int) -> NDArray[np.int64]:
+    return np.clip(np.ceil(confidence * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
+
+
+def _sum_by_bin(bins: NDArray[np.int64], values: NDArray[np.float64], num_bins: int) -> NDArray[np.float64]:
+    """The sums of `values [..., N]` over the rows of each bin, `[..., num_bins]`."""
+    samples = bins.shape[:-1]
+    num_samples = int(np.prod(samples))
+    offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)
+    sums: NDArray[Any] = np.bincount((bins + offsets).ravel(), weights=values.ravel(), minlength=num_samples * num_bins)
+    return sums.reshape(*samples, num_bins)

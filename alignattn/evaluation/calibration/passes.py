@@ -1,0 +1,140 @@
+"""How certain a classifier is of its answer over several stochastic passes, and whether that goes with being right.
+
+The passes are those of Monte Carlo dropout (Gal & Ghahramani 2016): logits `[T, N, C]` of T passes over the same rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import ttest_rel
+
+from alignattn.evaluation.calibration.measures import ECE_BINS
+from alignattn.evaluation.calibration.summary import Estimate, summarise
+from alignattn.evaluation.statistics.intervals import MIN_ROWS, RESAMPLES, SEED, bootstrap_interval
+from alignattn.utils.errors import AlignAttnError
+
+PASS_FIGURES: Mapping[str, str] = {"pavpu": "PAvPU %", "certain": "certain %"}
+"""What passes tell beside `FIGURES`: the headings of their columns."""
+
+MIN_PASSES = 2
+"""A test needs a variance."""
+
+LEVEL = 0.05
+"""Of the test below which a row is certain, as in Fan et al. 2020."""
+
+
+@dataclass(frozen=True)
+class PassScores:
+    """What the passes say of each row.
+
+    Attributes:
+        probabilities: `[N, C]`, their mean (Gal & Ghahramani 2016, eq. 6).
+        p_value: `[N]`, of the test whether the two likeliest classes differ.
+    """
+
+    probabilities: NDArray[np.float64]
+    p_value: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, passes: ArrayLike) -> "PassScores":
+        """Return the scores of logits `[T, N, C]`; log-probabilities are logits, too.
+
+        The two classes of a row are those of the largest mean probabilities. Their logits are paired pass by pass, as
+        two numbers of one pass depend on one another, in Student's t-test of a mean difference of 0. That is what the
+        code of Fan et al. 2020, "Bayesian Attention Modules", does, on logits as here: their difference is that of the
+        log-probabilities. Where no pass tells the two apart p is 1; where all do by the very same, 0.
+
+        Raises:
+            AlignAttnError: if these are not the logits of two passes or more, of two classes or more, or not finite.
+        """
+        logits = np.asarray(passes, dtype=np.float64)
+        if logits.ndim != 3 or len(logits) < MIN_PASSES or logits.shape[2] < 2 or not logits.shape[1]:
+            raise AlignAttnError(
+                f"passes are logits [T, N, C] of at least {MIN_PASSES} passes, a row and 2 classes, not "
+                f"{list(logits.shape)}"
+            )
+        if not np.isfinite(logits).all():
+            raise AlignAttnError("the logits of the passes hold NaN or infinity")
+        mean = logsumexp(log_softmax(logits, axis=2), axis=0) - np.log(len(logits))
+        first, second = np.argsort(-mean, axis=1, kind="stable")[:, :2].T
+        rows = np.arange(logits.shape[1])
+        gaps = logits[:, rows, first] - logits[:, rows, second]
+        p_value = np.where((gaps == 0).all(axis=0), 1.0, 0.0)
+        varies = (gaps != gaps[0]).any(axis=0)
+        if varies.any():
+            p_value[varies] = ttest_rel(logits[:, rows, first], logits[:, rows, second], axis=0).pvalue[varies]
+        return cls(np.exp(mean), p_value)
+
+    def is_certain(self, level: float = LEVEL) -> NDArray[np.bool_]:
+        """Return `[N]`, whether p < level."""
+        return np.asarray(self.p_value < level)
+
+    def suits(self, labels: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
+        """Return `[N]`, whether a row is right and certain, or wrong and uncertain: what PAvPU is the mean of."""
+        is_right = self.probabilities.argmax(axis=1) == np.asarray(labels)
+        return np.asarray(is_right == self.is_certain(level))
+
+    def counts(self, labels: ArrayLike, level: float = LEVEL) -> dict[str, int]:
+        """Return how many rows are accurate or not, and certain or not."""
+        is_right, is_certain = self.probabilities.argmax(axis=1) == np.asarray(labels), self.is_certain(level)
+        return {
+            f"{right}_{certain}": int((is_right == (right == "accurate"))[is_certain == (certain == "certain")].sum())
+            for right in ("accurate", "inaccurate")
+            for certain in ("certain", "uncertain")
+        }
+
+
+def pavpu(passes: ArrayLike, labels: ArrayLike, level: float = LEVEL) -> float:
+    """Return the accuracy versus uncertainty (Mukhoti & Gal 2018, eq. 6), a fraction, higher is better.
+
+        PAvPU = (n_ac + n_iu) / (n_ac + n_au + n_ic + n_iu)
+
+    of rows that are accurate and certain, accurate and uncertain, inaccurate and certain, inaccurate and uncertain.
+    Theirs are patches of an image; here, as in Fan et al. 2020, a row is one.
+
+    Args:
+        passes: logits `[T, N, C]`, as for `PassScores.of`.
+        labels: `[N]`, class numbers.
+        level: of the test below which a row is certain.
+
+    Raises:
+        AlignAttnError: as `PassScores.of` does.
+    """
+    return float(PassScores.of(passes).suits(labels, level).mean())
+
+
+def summarise_passes(
+    passes: ArrayLike,
+    labels: ArrayLike,
+    *,
+    level: float = LEVEL,
+    num_bins: int = ECE_BINS,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> dict[str, Estimate]:
+    """Return the figures of `summarise` for the mean of passes, and `PASS_FIGURES`, with bootstrap intervals over rows.
+
+    Args:
+        passes: logits `[T, N, C]`, as for `PassScores.of`.
+        labels: `[N]`, class numbers.
+        level: of the test below which a row is certain.
+        num_bins: bins of the calibration errors.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    scores = PassScores.of(passes)
+    estimates = summarise(scores.probabilities, labels, num_bins=num_bins, resamples=resamples, seed=seed)
+    shares = {"pavpu": scores.suits(labels, level), "certain": scores.is_certain(level)}
+    for name, share in shares.items():
+        interval = None
+        if len(share) >= MIN_ROWS:
+            interval = bootstrap_interval(_mean, share.astype(np.float64), resamples=resamples, seed=seed)
+        estimates[name] = Estimate(float(share.mean()), interval)
+    return estimates
+
+
+def _mean(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(shares.mean(axis=-1))

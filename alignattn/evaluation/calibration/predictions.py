@@ -1,0 +1,126 @@
+"""Saved probabilities: a Parquet file of one row a prediction, checked row by row."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from alignattn.evaluation.calibration.rows import find_bad_rows
+from alignattn.utils.bad_rows import BadRow, list_bad_rows
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_file
+from alignattn.utils.parquet import read_parquet
+
+SPLIT_COLUMN = "split"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The rows of a file that can be scored.
+
+    Attributes:
+        path: the file.
+        probabilities: `[N, C]`.
+        labels: `[N]`.
+        splits: `[N]`, the split of each row; the file's stem where it has no column of them.
+        bad_rows: those left out.
+    """
+
+    path: Path
+    probabilities: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    splits: NDArray[np.str_]
+    bad_rows: Sequence[BadRow]
+
+    def split_names(self) -> list[str]:
+        """Return the splits in the order of the file."""
+        return list(dict.fromkeys(self.splits.tolist()))
+
+
+def read_predictions(
+    path: Path, *, label_column: str, probabilities_column: str, skip_bad_rows: bool = False
+) -> Predictions:
+    """Read a file of saved probabilities.
+
+    Args:
+        path: a Parquet file.
+        label_column: holds class numbers.
+        probabilities_column: holds a list a row.
+        skip_bad_rows: leave out rows whose probabilities are no distribution or not as many as in most rows, whose
+            label is no class, or that name no split, instead of refusing the file.
+    """
+    table = _read_table(path)
+    lists = _column(table, probabilities_column, path, "--probabilities_column")
+    labels = _labels(table, label_column, path)
+    lengths = _lengths(lists, probabilities_column, path)
+    num_classes = Counter(lengths[lengths > 0].tolist()).most_common(1)[0][0]
+    regular = np.flatnonzero(lengths == num_classes)
+    flat = pc.list_flatten(lists.take(pa.array(regular))).to_numpy(zero_copy_only=False)
+    probabilities = flat.astype(np.float64).reshape(len(regular), num_classes)
+    splits = table[SPLIT_COLUMN].to_pylist() if SPLIT_COLUMN in table.column_names else [path.stem] * len(lists)
+    problems = {row: f"it names no {SPLIT_COLUMN}" for row, split in enumerate(splits) if split is None}
+    problems |= {
+        int(row): f"it has {lengths[row]} probabilities, and most rows have {num_classes}"
+        for row in np.flatnonzero(lengths != num_classes)
+    }
+    problems |= {
+        int(regular[index]): problem for index, problem in find_bad_rows(probabilities, labels[regular]).items()
+    }
+    bad_rows = list_bad_rows(problems, str(path), len(lists), skip=skip_bad_rows)
+    good = np.array([row not in problems for row in regular.tolist()])
+    return Predictions(
+        path,
+        probabilities[good],
+        labels[regular[good]].astype(np.int64),
+        np.array([str(splits[row]) for row in regular[good]]),
+        bad_rows,
+    )
+
+
+def all_splits(files: Sequence[Predictions]) -> list[str]:
+    """Return the splits of all files, each once."""
+    return list(dict.fromkeys(name for file in files for name in file.split_names()))
+
+
+def _read_table(path: Path) -> pa.Table:
+    check_file(path, "give a file of predictions")
+    table = read_parquet(path)
+    if table.num_rows == 0:
+        raise AlignAttnError(f"{path} holds no rows: give a file of predictions")
+    return table
+
+
+def _column(table: pa.Table, name: str, path: Path, option: str) -> pa.Array:
+    if name not in table.column_names:
+        raise AlignAttnError(
+            f"{path} has no column {name!r} (it has {', '.join(table.column_names)}): name another with {option}; "
+            "only tasks whose rows have one class each have probabilities and a calibration"
+        )
+    column = table[name].combine_chunks()
+    # A version-dependent return: one array, or chunks that are one array.
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+
+
+def _labels(table: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
+    """The labels; NaN where there is none."""
+    column = _column(table, name, path, "--label_column")
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise AlignAttnError(f"column {name!r} of {path} holds {column.type} and must hold class numbers")
+    return np.asarray(column.to_numpy(zero_copy_only=False).astype(np.float64))
+
+
+def _lengths(lists: pa.Array, name: str, path: Path) -> NDArray[np.int64]:
+    """How many probabilities each row has; 0 where there is no list."""
+    kind = lists.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise AlignAttnError(f"column {name!r} of {path} holds {kind} and must hold a list of probabilities a row")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not lengths.any():
+        raise AlignAttnError(f"column {name!r} of {path} is empty: give a file of predictions of classes")
+    return np.asarray(lengths)

@@ -1,0 +1,129 @@
+"""Every figure of a set of predictions, each with its confidence interval."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alignattn.evaluation.calibration.measures import (
+    ECE_BINS,
+    RowScores,
+    checked_bins,
+    equal_mass_error,
+    equal_width_error,
+    largest_error,
+    mean_error_of_classes,
+)
+from alignattn.evaluation.calibration.selective import area_of
+from alignattn.evaluation.statistics.intervals import (
+    MIN_ROWS,
+    RESAMPLES,
+    SEED,
+    Interval,
+    IntervalMethod,
+    bootstrap_interval,
+)
+
+
+@dataclass(frozen=True)
+class CalibrationFigure:
+    """How a figure is computed from the scores of rows.
+
+    Attributes:
+        heading: of its column in a table.
+        of: the scores that it takes, as attributes of `RowScores`.
+        statistic: of these, `[..., N]` each, and the number of bins if it has any.
+        is_binned: whether it is a distance in bins, which noise makes larger.
+        is_share: whether it is a fraction of 1, which tables print in percent.
+    """
+
+    heading: str
+    of: tuple[str, ...]
+    statistic: Callable[..., NDArray[np.float64]]
+    is_binned: bool = False
+    is_share: bool = False
+
+    @property
+    def interval_method(self) -> IntervalMethod:
+        """The bootstrap interval that fits it."""
+        return "basic" if self.is_binned else "percentile"
+
+
+def _mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(scores.mean(axis=-1))
+
+
+_BINNED: Mapping[str, Any] = {"of": ("confidence", "is_right"), "is_binned": True, "is_share": True}
+
+FIGURES: Mapping[str, CalibrationFigure] = {
+    "accuracy": CalibrationFigure("accuracy %", ("is_right",), _mean, is_share=True),
+    "expected_calibration_error": CalibrationFigure("ECE %", statistic=equal_width_error, **_BINNED),
+    "adaptive_calibration_error": CalibrationFigure("adaptive ECE %", statistic=equal_mass_error, **_BINNED),
+    "maximum_calibration_error": CalibrationFigure("MCE %", statistic=largest_error, **_BINNED),
+    "classwise_calibration_error": CalibrationFigure(
+        "classwise ECE %", ("by_class",), mean_error_of_classes, is_binned=True, is_share=True
+    ),
+    "area_under_risk_coverage": CalibrationFigure("AURC %", ("confidence", "is_right"), area_of, is_share=True),
+    "brier_score": CalibrationFigure("Brier", ("squared_error",), _mean),
+    "negative_log_likelihood": CalibrationFigure("NLL", ("log_loss",), _mean),
+}
+"""By the name in results; the functions of the same names tell definitions and units."""
+
+
+def _arrays(scores: RowScores, figure: CalibrationFigure) -> list[NDArray[np.float64]]:
+    found = [getattr(scores, name) for name in figure.of]
+    return [array for one in found for array in (one if isinstance(one, tuple) else [one])]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95 % confidence interval, which a single row does not have."""
+
+    value: float
+    interval: Interval | None
+
+
+EstimatesByState = Mapping[str, Mapping[str, Estimate]]
+"""By what was done to the probabilities, `before`, `after` temperature scaling or a name in `SCALINGS`; by figure."""
+
+
+def summarise(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_bins: int = ECE_BINS,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> dict[str, Estimate]:
+    """Return each of `FIGURES` of predictions, with bootstrap intervals over rows.
+
+    Intervals of calibration errors are of method `basic`, cut off at 0 and 1; the others are of method `percentile`. On
+    few rows those of calibration errors are too short. Of simulated samples of 200 rows (1000 rows), the 95 % intervals
+    held the true expected calibration error in 73 to 87 % (83 to 92 %), the adaptive one in 49 to 87 % (61 to 93 %) and
+    the maximum one in 43 to 49 % (79 to 86 %); the worst is mostly a calibrated model, whose true errors are 0.
+
+    Args:
+        probabilities: `[N, C]`, rows that sum to 1.
+        labels: `[N]`, class numbers.
+        num_bins: bins of the calibration errors.
+        resamples: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    scores = RowScores.of(probabilities, labels)
+    checked_bins(num_bins)
+    estimates = {}
+    for name, figure in FIGURES.items():
+        statistic = partial(figure.statistic, num_bins=num_bins) if figure.is_binned else figure.statistic
+        arrays = _arrays(scores, figure)
+        interval = None
+        if len(scores.confidence) >= MIN_ROWS:
+            interval = bootstrap_interval(
+                statistic, *arrays, resamples=resamples, seed=seed, method=figure.interval_method
+            )
+            if figure.is_binned:
+                interval = Interval(float(np.clip(interval.low, 0, 1)), float(np.clip(interval.high, 0, 1)))
+        estimates[name] = Estimate(float(statistic(*arrays)), interval)
+    return estimates

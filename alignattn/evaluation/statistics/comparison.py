@@ -1,0 +1,294 @@
+"""How a model differs from plain attention, and whether the difference is more than noise."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.intervals import MIN_ROWS, SEED, Interval
+from alignattn.evaluation.statistics.paired_tests import (
+    PairedScores,
+    UnpairedScores,
+    bootstrap_difference,
+    mcnemar,
+    sign_flip_p_value,
+    t_interval,
+)
+from alignattn.evaluation.statistics.power import detectable_difference
+from alignattn.utils.errors import AlignAttnError
+
+SIGNIFICANCE_LEVEL = 0.05
+
+TEST_RESAMPLES = 10_000
+"""Of a bootstrap whose p-value is corrected: with fewer, the smallest p-value times a table's tests is above 0.05."""
+
+VALUE_TOLERANCE = 1e-3
+"""How far the examples may put a measure from where it was measured; predictions are stored rounded."""
+
+NO_COMMON_SEED = "no seed in common"
+"""Why runs are compared by examples alone."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference to plain attention, measured minus plain, in the measure's own unit.
+
+    Attributes:
+        difference: of the means over seeds.
+        interval: its 95 % interval; None where one number stands against one number.
+        p_value: two-sided; None where nothing can be tested.
+        corrected_p_value: after correction for all comparisons of the table; None until corrected, or without p.
+        test: what was tested over what, in words for a reader.
+        seeds: how many seeds were paired.
+        detectable: the difference that such a study finds at 0.05 with a power of 80 %, as `detectable_difference`
+            tells it of the interval; None without one.
+        is_early: whether runs are missing of what was planned, and nothing is tested therefore.
+    """
+
+    difference: float
+    interval: Interval | None
+    p_value: float | None
+    corrected_p_value: float | None
+    test: str
+    seeds: int
+    detectable: float | None = None
+    is_early: bool = False
+
+    @property
+    def extent(self) -> float:
+        """How far from 0 it lies, or the farther end of its interval."""
+        ends = (self.interval.low, self.interval.high) if self.interval else ()
+        return max(map(abs, (self.difference, *ends)))
+
+    @property
+    def survives(self) -> bool:
+        """Whether the corrected p-value is below the significance level."""
+        return self.corrected_p_value is not None and self.corrected_p_value < SIGNIFICANCE_LEVEL
+
+
+def compare(
+    values: Sequence[float],
+    baseline_values: Sequence[float],
+    scores: Callable[[], PairedScores | None] | None = None,
+    *,
+    family_size: int = 1,
+    resamples: int = TEST_RESAMPLES,
+    seed: int = SEED,
+) -> Comparison:
+    """Compare the runs of a model with those of plain attention, paired by seed.
+
+    Over seeds, where there are enough of them for a test to come out significant at all; the result then holds for
+    other seeds, on these examples. Otherwise over examples, where their scores are at hand; it then holds for other
+    examples, with the models of these seeds. Otherwise there is no test, and an interval over the seeds if there are 2.
+
+    Args:
+        values: one a seed.
+        baseline_values: of plain attention, of the same seeds in the same order.
+        scores: reads the examples' scores of both runs of each seed, called only where they decide; None where the
+            measure is no statistic of single examples.
+        family_size: how many comparisons will be corrected together: the more, the more seeds a test needs.
+        resamples: of a bootstrap over examples.
+        seed: of the draw; equal seeds give equal results.
+
+    Raises:
+        AlignAttnError: if values are not paired or not finite, or the examples of both are not the same, or give
+            another difference than the values.
+    """
+    differences = _paired_differences(values, baseline_values)
+    if can_test_over_seeds(len(differences), family_size):
+        return _over_seeds(differences, seed)
+    pairs = scores() if scores is not None else None
+    if pairs is None:
+        return _without_test(differences)
+    _check_pairs(pairs, values, baseline_values)
+    return _over_examples(differences, pairs, resamples, seed)
+
+
+def compare_early(values: Sequence[float], baseline_values: Sequence[float], *, planned: int) -> Comparison:
+    """Compare the runs that are there of a comparison that was named before they were made, and test nothing.
+
+    Args:
+        values: as for `compare`.
+        baseline_values: likewise.
+        planned: how many seeds there will be.
+    """
+    early = _without_test(_paired_differences(values, baseline_values))
+    return replace(early, test=f"{early.test}, none before all {planned} are there", is_early=True)
+
+
+def compare_unpaired(
+    values: Sequence[float],
+    baseline_values: Sequence[float],
+    scores: Callable[[], UnpairedScores | None],
+    *,
+    reason: str = NO_COMMON_SEED,
+    resamples: int = TEST_RESAMPLES,
+    seed: int = SEED,
+) -> Comparison:
+    """Compare runs that no seed pairs: over the examples that all of them were evaluated on, where they are at hand.
+
+    The result holds for other examples, with the models of these runs. `Comparison.seeds` is 0.
+
+    Args:
+        values: one a run.
+        baseline_values: one a run of what they are compared with; there may be more or fewer.
+        scores: reads the examples' scores of the runs of both; None where the measure is no statistic of them.
+        reason: why none does.
+        resamples: of the bootstrap.
+        seed: of the draw; equal seeds give equal results.
+
+    Raises:
+        AlignAttnError: as `compare` does.
+    """
+    difference = float(np.mean(values) - np.mean(baseline_values))
+    systems = scores()
+    if systems is None or len(systems[0][0].examples) < MIN_ROWS:
+        return Comparison(difference, None, None, None, f"no test; {reason}", 0)
+    for own, measured in zip(systems, (values, baseline_values), strict=True):
+        _check_scores(systems[0][0], own, measured)
+    interval, p_value = bootstrap_difference(*systems, resamples, seed)
+    num_runs = " and ".join(str(len(own)) for own in systems)
+    test = f"bootstrap over {len(systems[0][0].examples)} examples, for these {num_runs} runs; {reason}"
+    return Comparison(difference, interval, p_value, None, test, 0, detectable_difference(interval))
+
+
+def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
+    """Return the comparisons of a table with p-values corrected for their number, those without one as they are.
+
+    The correction is `holm`'s: of all differences that are none, the chance that any survives is at most 5 %.
+
+    Args:
+        comparisons: of the table; None where there is none.
+        family_size: how many there will be, where some have no p-value yet; None for as many as have one.
+    """
+    tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
+    corrected = list(comparisons)
+    p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
+    for index, p_value in zip(tested, holm(p_values, family_size), strict=True):
+        one = comparisons[index]
+        assert one is not None
+        corrected[index] = replace(one, corrected_p_value=p_value)
+    return corrected
+
+
+def holm(p_values: Sequence[float], family_size: int | None = None) -> list[float]:
+    """Return p-values adjusted by the step-down method of Holm (1979), in the order given.
+
+    With p_(1) <= ... <= p_(m), the adjusted p_(i) is the largest of min(1, (m - j + 1) p_(j)) over j <= i.
+
+    Args:
+        p_values: those that are known.
+        family_size: m, where others are not known yet; each of them counts as if it were larger.
+    """
+    ordered = np.argsort(p_values, kind="stable")
+    size = max(family_size or 0, len(p_values))
+    factors = np.arange(size, size - len(p_values), -1)
+    adjusted = np.empty(len(p_values))
+    adjusted[ordered] = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[ordered] * factors))
+    return [float(p_value) for p_value in adjusted]
+
+
+def can_test_over_seeds(num_seeds: int, family_size: int = 1) -> bool:
+    """Return whether signs of so many differences can come out significant, being the best of so many comparisons.
+
+    The smallest two-sided p-value of n differences is 2 / 2^n: 6 seeds are enough for one comparison, 10 for 20.
+    """
+    return 2 / 2**num_seeds * family_size < SIGNIFICANCE_LEVEL
+
+
+def _paired_differences(values: Sequence[float], baseline_values: Sequence[float]) -> NDArray[np.float64]:
+    measured, baseline = (np.asarray(side, dtype=np.float64) for side in (values, baseline_values))
+    if measured.ndim != 1 or measured.shape != baseline.shape or not measured.size:
+        raise AlignAttnError(
+            f"{measured.size} value(s) cannot be paired with {baseline.size} of plain attention: "
+            "compare the seeds that both have"
+        )
+    if not (np.isfinite(measured).all() and np.isfinite(baseline).all()):
+        raise AlignAttnError("values to compare hold NaN or infinity: run the seeds again that measured them")
+    return measured - baseline
+
+
+def _check_pairs(pairs: PairedScores, values: Sequence[float], baseline_values: Sequence[float]) -> None:
+    """Refuses scores that are not of the same examples throughout, or not those that the values were measured of."""
+    if len(pairs) != len(values):
+        raise AlignAttnError(f"scores of examples are of {len(pairs)} seed(s), the values of {len(values)}")
+    for pair, measured in zip(pairs, zip(values, baseline_values, strict=True), strict=True):
+        _check_scores(pairs[0][0], pair, measured)
+
+
+def _check_scores(first: ExampleScores, scores: Sequence[ExampleScores], values: Sequence[float]) -> None:
+    """Refuses scores that are not of the examples of the first, or not those that the values were measured of."""
+    for own, value in zip(scores, values, strict=True):
+        _check_same_examples(first, own)
+        if abs(own.value - value) > VALUE_TOLERANCE:
+            raise AlignAttnError(
+                f"a run's examples give {own.value:.4f} and its results {value:.4f}: move the run away and run it again"
+            )
+
+
+def _check_same_examples(first: ExampleScores, other: ExampleScores) -> None:
+    if other.statistic is not first.statistic:
+        raise AlignAttnError("runs cannot be paired: the scores of their examples are of different measures")
+    sizes = len(first.examples), len(other.examples)
+    if sizes[0] != sizes[1]:
+        raise AlignAttnError(
+            f"runs on {sizes[0]} and on {sizes[1]} examples cannot be paired: run them with the same limits"
+        )
+    differing = np.flatnonzero(first.examples != other.examples)
+    if differing.size:
+        index = differing[0]
+        raise AlignAttnError(
+            f"runs on different examples cannot be paired: example {index} is {first.examples[index]} in one and "
+            f"{other.examples[index]} in another; run them on the same data"
+        )
+
+
+def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
+    interval = t_interval(differences)
+    return Comparison(
+        difference=float(differences.mean()),
+        interval=interval,
+        p_value=sign_flip_p_value(differences, seed),
+        corrected_p_value=None,
+        test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
+        seeds=len(differences),
+        detectable=detectable_difference(interval, len(differences) - 1),
+    )
+
+
+def _over_examples(differences: NDArray[np.float64], pairs: PairedScores, resamples: int, seed: int) -> Comparison:
+    num_examples, num_seeds = len(pairs[0][0].examples), len(pairs)
+    if num_examples < MIN_ROWS:
+        return _without_test(differences)
+    measured, baseline = ([pair[system] for pair in pairs] for system in (0, 1))
+    interval, p_value = bootstrap_difference(measured, baseline, resamples, seed)
+    test = f"bootstrap over {num_examples} examples"
+    if num_seeds == 1 and all(scores.is_share_of_examples for scores in pairs[0]):
+        p_value = mcnemar(*pairs[0])
+        test = f"McNemar's exact test and bootstrap interval over {num_examples} examples"
+    return Comparison(
+        difference=float(differences.mean()),
+        interval=interval,
+        p_value=p_value,
+        corrected_p_value=None,
+        test=f"{test}, for {'this seed' if num_seeds == 1 else f'these {num_seeds} seeds'}",
+        seeds=num_seeds,
+        detectable=detectable_difference(interval),
+    )
+
+
+def _without_test(differences: NDArray[np.float64]) -> Comparison:
+    num_seeds = len(differences)
+    can_spread = num_seeds >= MIN_ROWS
+    interval = t_interval(differences) if can_spread else None
+    return Comparison(
+        difference=float(differences.mean()),
+        interval=interval,
+        p_value=None,
+        corrected_p_value=None,
+        test=f"no test; t-interval over {num_seeds} paired seeds" if can_spread else "no test; one seed",
+        seeds=num_seeds,
+        detectable=None if interval is None else detectable_difference(interval, num_seeds - 1),
+    )

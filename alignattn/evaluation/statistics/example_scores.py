@@ -1,0 +1,236 @@
+"""A run's measure as a statistic of its examples, so that examples can be resampled: many samples at once, in NumPy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alignattn.evaluation.statistics.intervals import IntervalMethod
+from alignattn.utils.errors import AlignAttnError
+
+Statistic = Callable[..., NDArray[np.float64]]
+"""Of one sample or many at once: takes arrays `[..., N]` and returns `[...]`."""
+
+POSITIVE_CLASS = 1
+"""The class that F1 is of."""
+
+
+@dataclass(frozen=True)
+class ExampleScores:
+    """What each example contributes to a run's measure, which is `statistic(*arrays)`.
+
+    Attributes:
+        examples: `[N]`, what must be equal in two runs on the same examples: their labels, or their row numbers.
+        statistic: of the arrays; the same function in all runs that are compared.
+        arrays: `[N]` each, finite.
+        interval_method: the bootstrap interval that fits the statistic; see `bootstrap_interval`.
+
+    Raises:
+        AlignAttnError: if there are no examples, the arrays differ in length, or they hold NaN or infinity.
+    """
+
+    examples: NDArray[Any]
+    statistic: Statistic
+    arrays: tuple[NDArray[Any], ...]
+    interval_method: IntervalMethod = "percentile"
+
+    def __post_init__(self) -> None:
+        shapes = [array.shape for array in (self.examples, *self.arrays)]
+        if len(shapes) == 1 or shapes[0] in ((), (0,)) or any(shape != (len(self.examples),) for shape in shapes):
+            raise AlignAttnError(f"scores of examples must be arrays [N] of one length, at least 1, not {shapes}")
+        if not all(np.isfinite(array).all() for array in self.arrays):
+            raise AlignAttnError("scores of examples hold NaN or infinity: evaluate the run again")
+
+    @property
+    def value(self) -> float:
+        """The measure of the run."""
+        return float(self.statistic(*self.arrays))
+
+    @property
+    def is_share_of_examples(self) -> bool:
+        """Whether the measure is how many of the examples are right, as accuracy is."""
+        return self.statistic is mean and bool(np.isin(self.arrays[0], (0, 1)).all())
+
+
+def example_scores(metric_name: str, labels: ArrayLike, predictions: ArrayLike) -> ExampleScores:
+    """Return the scores of predictions by one of `alignattn.tasks.metrics.METRICS`.
+
+    Args:
+        metric_name: of the metric.
+        labels: `[N]` class numbers, from 0; real numbers for a correlation.
+        predictions: `[N]` of the same kind.
+
+    Raises:
+        AlignAttnError: if no metric has the name, the arrays differ in length, or they hold NaN or infinity.
+    """
+    if metric_name not in _OF_PREDICTIONS:
+        raise AlignAttnError(
+            f"no metric {metric_name!r} is a statistic of examples: one of {', '.join(_OF_PREDICTIONS)}"
+        )
+    statistic, prepare = _OF_PREDICTIONS[metric_name]
+    references, outputs = np.asarray(labels), np.asarray(predictions)
+    # Checked before anything is made of the predictions: a NaN has a rank, and is simply wrong as a class.
+    ExampleScores(references, statistic, (references, outputs))
+    return ExampleScores(references, statistic, prepare(references, outputs))
+
+
+def mean_scores(examples: ArrayLike, scores: ArrayLike) -> ExampleScores:
+    """Return scores whose mean is the measure, such as the exact matches of answers.
+
+    Args:
+        examples: `[N]`, what tells the examples; see `ExampleScores`.
+        scores: `[N]` numbers.
+
+    Raises:
+        AlignAttnError: as `ExampleScores` does.
+    """
+    return ExampleScores(np.asarray(examples), mean, (np.asarray(scores),))
+
+
+def ratio_scores(examples: ArrayLike, numerators: ArrayLike, denominators: ArrayLike) -> ExampleScores:
+    """Return scores whose measure is a ratio of sums, such as the share of attacks that failed.
+
+    Args:
+        examples: `[N]`, what tells the examples; see `ExampleScores`.
+        numerators: `[N]` numbers, such as 1 where an attack failed and else 0.
+        denominators: `[N]` numbers, not negative, such as 1 where the row was attacked and else 0.
+
+    Raises:
+        AlignAttnError: as `ExampleScores` does, and if all denominators are 0.
+    """
+    scores = ExampleScores(np.asarray(examples), ratio_of_sums, (np.asarray(numerators), np.asarray(denominators)))
+    if not scores.arrays[1].any():
+        raise AlignAttnError("a share of nothing cannot be compared: all denominators are 0")
+    return scores
+
+
+def mean(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the mean."""
+    return np.asarray(scores.mean(axis=-1))
+
+
+def ratio_of_sums(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the ratio of the sums; 0 where the lower one is 0."""
+    return _ratio(numerators.sum(axis=-1), denominators.sum(axis=-1))
+
+
+def binary_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the harmonic mean of precision and recall for class 1; 0 where that class is nowhere."""
+    is_positive, is_found = labels == POSITIVE_CLASS, predictions == POSITIVE_CLASS
+    return _f1_of_counts(_count(is_positive & is_found), _count(is_positive), _count(is_found))
+
+
+def macro_f1(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the mean over the classes of the sample, predicted or true, of the F1 of each."""
+    right, true, predicted = _class_counts(labels, predictions)
+    num_present = np.count_nonzero(true + predicted, axis=-1)
+    return np.asarray(_f1_of_counts(right, true, predicted).sum(axis=-1) / num_present)
+
+
+def matthews_correlation(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
+    """Return Matthews' correlation of two or more classes (Gorodkin 2004, eq. 8); 0 where one side is constant."""
+    right, true, predicted = _class_counts(labels, predictions)
+    num_rows = labels.shape[-1]
+    covariance = num_rows * right.sum(axis=-1) - (true * predicted).sum(axis=-1)
+    variances = [num_rows**2 - (counts**2).sum(axis=-1) for counts in (true, predicted)]
+    return _ratio(covariance, np.sqrt(variances[0]) * np.sqrt(variances[1]))
+
+
+def pearson(labels: NDArray[Any], predictions: NDArray[Any]) -> NDArray[np.float64]:
+    """Return Pearson's correlation; 0 where one side is constant."""
+    # From a number of the sample, not from its mean: of a sample of equal numbers all that follows is exactly 0.
+    first, second = (side - side[..., :1] for side in (labels, predictions))
+    covariance = _covariance(first, second)
+    return _ratio(covariance, np.sqrt(np.maximum(0, _covariance(first, first) * _covariance(second, second))))
+
+
+def spearman(label_ranks: NDArray[np.int64], prediction_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return Spearman's correlation, ties sharing their mean rank; 0 where one side is constant.
+
+    The arrays are the dense ranks of the whole set from 0, of which those within a sample are counted, not sorted.
+    """
+    return pearson(_mean_ranks(label_ranks), _mean_ranks(prediction_ranks))
+
+
+def _covariance(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """N² times the covariance."""
+    products = np.einsum("...n,...n->...", first, second)
+    return np.asarray(first.shape[-1] * products - first.sum(axis=-1) * second.sum(axis=-1))
+
+
+def _mean_ranks(dense_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Ranks within each sample `[..., N]`, equal ones sharing the mean of theirs."""
+    counts = _bin_counts(dense_ranks)
+    ranks = counts.cumsum(axis=-1) - (counts - 1) / 2
+    return np.take_along_axis(ranks, dense_ranks, axis=-1)
+
+
+def _class_counts(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[np.int64], ...]:
+    """How many of each class are found, there, and predicted: `[..., C]` each."""
+    classes = range(1 + int(max(labels.max(), predictions.max())))
+    is_right = labels == predictions
+    counts = [
+        (_count(is_right & (labels == number)), _count(labels == number), _count(predictions == number))
+        for number in classes
+    ]
+    right, true, predicted = (np.stack(of_class, axis=-1) for of_class in zip(*counts, strict=True))
+    return right, true, predicted
+
+
+def _bin_counts(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often each number from 0 occurs in each sample: `[..., N]` to `[..., K]`."""
+    samples, num_bins = numbers.shape[:-1], 1 + int(numbers.max())
+    num_samples = int(np.prod(samples))
+    offsets = num_bins * np.arange(num_samples).reshape(*samples, 1)
+    return np.bincount((numbers + offsets).ravel(), minlength=num_samples * num_bins).reshape(*samples, num_bins)
+
+
+def _count(is_so: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.asarray(np.count_nonzero(is_so, axis=-1))
+
+
+def _f1_of_counts(
+    right: NDArray[np.int64], true: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    return _ratio(2 * right, true + predicted)
+
+
+def _ratio(numerators: NDArray[Any], denominators: NDArray[Any]) -> NDArray[np.float64]:
+    """The ratio, 0 where the denominator is 0."""
+    is_nothing = denominators == 0
+    return np.asarray(np.where(is_nothing, 0, numerators / np.where(is_nothing, 1, denominators)))
+
+
+def _dense_ranks(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return tuple(np.unique(array, return_inverse=True)[1] for array in arrays)
+
+
+def _as_they_are(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return arrays
+
+
+def _is_right(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return ((labels == predictions).astype(np.float64),)
+
+
+def _squared_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return ((labels - predictions) ** 2,)
+
+
+def _absolute_error(labels: NDArray[Any], predictions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    return (np.abs(labels - predictions),)
+
+
+_OF_PREDICTIONS: Mapping[str, tuple[Statistic, Callable[..., tuple[NDArray[Any], ...]]]] = {
+    "accuracy": (mean, _is_right),
+    "f1": (binary_f1, _as_they_are),
+    "macro_f1": (macro_f1, _as_they_are),
+    "matthews_correlation": (matthews_correlation, _as_they_are),
+    "pearson": (pearson, _as_they_are),
+    "spearmanr": (spearman, _dense_ranks),
+    "mse": (mean, _squared_error),
+    "mae": (mean, _absolute_error),
+}
+"""Of each metric, its statistic and what makes the statistic's arrays from labels and predictions."""

@@ -1,0 +1,103 @@
+"""Tests and intervals of paired differences: over seeds, and over the examples of runs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.intervals import BATCH_NUMBERS, CONFIDENCE_LEVEL, Interval
+from alignattn.utils.errors import AlignAttnError
+
+ROUNDING = 1e-12
+"""Differences that are smaller are none: sums of the same numbers in another order."""
+
+MAX_SIGN_FLIPS = 2**16
+"""All signs of up to 16 differences."""
+
+PairedScores = Sequence[tuple[ExampleScores, ExampleScores]]
+"""The scores of the measured run and of the plain one, of each seed."""
+
+UnpairedScores = tuple[Sequence[ExampleScores], Sequence[ExampleScores]]
+"""The scores of the measured runs, and of the plain ones."""
+
+
+def sign_flip_p_value(differences: NDArray[np.float64], seed: int) -> float:
+    """Return the two-sided p-value that the signs of differences `[n]` are chance, their mean being what is tested.
+
+    The permutation test of Fisher (1935, section 21). It is exact up to 16 differences; of the signs of more,
+    `MAX_SIGN_FLIPS` are drawn.
+    """
+    tested = stats.permutation_test(
+        (_without_rounding(differences),),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=MAX_SIGN_FLIPS,
+        rng=np.random.default_rng(seed),
+    )
+    return float(tested.pvalue)
+
+
+def t_interval(differences: NDArray[np.float64]) -> Interval:
+    """Return Student's 95 % interval of the mean of differences `[n]`, n at least 2."""
+    margin = stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(differences) - 1) * stats.sem(differences)
+    return Interval(float(differences.mean() - margin), float(differences.mean() + margin))
+
+
+def mcnemar(measured: ExampleScores, baseline: ExampleScores) -> float:
+    """Return the two-sided p-value of McNemar's test (1947), exact: of the examples that one run alone gets right.
+
+    Both scores are shares of examples. The p-value is 1 where the runs agree on all of them.
+    """
+    won, lost = (
+        int(np.count_nonzero(one.arrays[0] > other.arrays[0]))
+        for one, other in ((measured, baseline), (baseline, measured))
+    )
+    return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
+
+
+def bootstrap_difference(
+    measured: Sequence[ExampleScores], baseline: Sequence[ExampleScores], resamples: int, seed: int
+) -> tuple[Interval, float]:
+    """Return the 95 % interval of the difference of the means over runs, and its two-sided p-value.
+
+    Examples are drawn with replacement, the same ones for all runs (Efron & Tibshirani 1993, chapter 13). The p-value
+    is one less the confidence of the interval that ends at 0, the measured difference counted among the resampled ones
+    so that it is never 0 (Davison & Hinkley 1997, section 4.2.5).
+
+    Args:
+        measured: of each run; all on the same examples, at least 2, and of the same statistic.
+        baseline: of each run that they are compared with, likewise.
+        resamples: how many; the p-value is at least 2 / (resamples + 1).
+        seed: of the draw.
+
+    Raises:
+        AlignAttnError: if there are no resamples.
+    """
+    if resamples < 1:
+        raise AlignAttnError(f"resamples {resamples} must be at least 1")
+    first = measured[0]
+    num_examples = len(first.examples)
+    # For each array of the statistic, [run, N], those of the baseline last.
+    arrays = [np.array([run.arrays[index] for run in (*measured, *baseline)]) for index in range(len(first.arrays))]
+
+    def difference(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of examples `[..., N]` by number, `[...]`."""
+        by_run = first.statistic(*(array[:, rows] for array in arrays))
+        return _without_rounding(by_run[: len(measured)].mean(axis=0) - by_run[len(measured) :].mean(axis=0))
+
+    rng = np.random.default_rng(seed)
+    batch = max(1, BATCH_NUMBERS // arrays[0].size)
+    sizes = [min(batch, resamples - done) for done in range(0, resamples, batch)]
+    resampled = np.concatenate([difference(rng.integers(num_examples, size=(size, num_examples))) for size in sizes])
+    if first.interval_method == "basic":
+        resampled = 2 * difference(np.arange(num_examples)) - resampled
+    low, high = np.quantile(resampled, ((1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2))
+    smaller_tail = min(np.count_nonzero(resampled <= 0), np.count_nonzero(resampled >= 0))
+    return Interval(float(low), float(high)), float(min(1, 2 * (smaller_tail + 1) / (resamples + 1)))
+
+
+def _without_rounding(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.abs(differences) < ROUNDING, 0, differences)

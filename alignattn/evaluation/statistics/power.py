@@ -1,0 +1,71 @@
+"""How small a difference a study can tell from none: the power of paired comparisons (Cohen 1988, chapter 2)."""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.stats import nct, norm, t
+
+from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL, Interval
+from alignattn.utils.errors import AlignAttnError
+
+POWER = 0.8
+"""The chance, that a difference is found which is there, at which it counts as detectable."""
+
+FARTHEST = 1e3
+"""In standard errors: of two seeds, a difference is detectable from 38 on."""
+
+MIN_SEEDS, MAX_SEEDS = 2, 100_000
+
+
+def power_of(difference: float, deviation: float, seeds: int, level: float = 1 - CONFIDENCE_LEVEL) -> float:
+    """Return the power of a two-sided paired t-test.
+
+    Args:
+        difference: that there is, in any unit.
+        deviation: standard deviation of the paired differences, in the same, above 0.
+        seeds: how many pairs, at least 2.
+        level: of significance; of one of m comparisons that are corrected together at least the m-th part.
+    """
+    return _power(abs(difference) * math.sqrt(seeds) / deviation, seeds - 1, level)
+
+
+def seeds_needed(difference: float, deviation: float, level: float = 1 - CONFIDENCE_LEVEL, power: float = POWER) -> int:
+    """Return the fewest seeds of which a paired t-test finds a difference with a power; arguments as of `power_of`.
+
+    Raises:
+        AlignAttnError: if no number of seeds up to 100,000 does.
+    """
+    low, high = MIN_SEEDS - 1, MIN_SEEDS
+    while high <= MAX_SEEDS and power_of(difference, deviation, high, level) < power:
+        low, high = high, 2 * high
+    if high > MAX_SEEDS:
+        raise AlignAttnError(f"a difference of {difference} with a deviation of {deviation} takes too many seeds")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if power_of(difference, deviation, middle, level) < power else (low, middle)
+    return high
+
+
+def detectable_difference(interval: Interval, degrees: int | None = None) -> float:
+    """Return the difference that a test at 0.05 finds with a power of 80 %, of what is as noisy as an interval says.
+
+    It tells what could have been seen, and not whether what was seen is true.
+
+    Args:
+        interval: of 95 %: Student's of a mean, or a bootstrap's, which is taken for a normal one.
+        degrees: of freedom of Student's; None for a bootstrap's.
+    """
+    level = 1 - CONFIDENCE_LEVEL
+    half = (interval.high - interval.low) / 2
+    if degrees is None:
+        return half * float(norm.ppf(1 - level / 2) + norm.ppf(POWER)) / float(norm.ppf(1 - level / 2))
+    distance = brentq(lambda errors: _power(errors, degrees, level) - POWER, 0, FARTHEST)
+    return half * distance / float(t.ppf(1 - level / 2, degrees))
+
+
+def _power(distance: float, degrees: int, level: float) -> float:
+    """Of a true mean so many standard errors from 0."""
+    limit = t.ppf(1 - level / 2, degrees)
+    # Of the far tail SciPy's noncentral distribution makes a NaN; it holds nothing.
+    upper, lower = nct.sf(limit, degrees, distance), nct.cdf(-limit, degrees, distance)
+    return float(upper + (0 if math.isnan(lower) else lower))

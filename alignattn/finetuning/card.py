@@ -1,0 +1,312 @@
+"""The README.md of a run's folder, a model card as the Hub reads them: what it is, what it scores, how to load it."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented as public all the same
+from markupsafe import Markup
+
+from alignattn.attention.choices import SLOTS
+from alignattn.attention.config import PLAIN, AttentionConfig
+from alignattn.finetuning.best_checkpoint import AND, OF_THE_TRAINER
+from alignattn.finetuning.data_options import FROM_TEXTS, DataOptions
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RunResult, score_text
+from alignattn.models import MODELS, capabilities_of
+from alignattn.models.packaged import PACKAGED
+from alignattn.reports.html import TEMPLATES
+from alignattn.tasks import (
+    MultiLabelClassification,
+    QuestionAnswering,
+    Task,
+    TextClassification,
+    TokenClassification,
+)
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.compression import plain_stem
+from alignattn.utils.files import write_text
+from alignattn.utils.publishing import publishable
+
+CARD_FILE = "README.md"
+
+HUB_METRICS: Mapping[str, str] = {
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "pearson": "pearsonr",
+    "token_accuracy": "accuracy",
+    **{f"{group}exact": "exact_match" for group in ("", "has_answer_", "no_answer_", "best_")},
+    **{f"{group}f1": "f1" for group in ("has_answer_", "no_answer_", "best_")},
+}
+"""The names of the Hub's metrics where they are not ours."""
+
+HUB_TASKS: Mapping[str, str] = {MultiLabelClassification.kind: TextClassification.kind}
+"""The same of kinds of tasks."""
+
+SETTINGS = (
+    "learning_rate",
+    "alignment_learning_rate",
+    "alignment_warmup_ratio",
+    "slot_learning_rate",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "l2_penalty",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "r_drop_weight",
+    "freelb_steps",
+    "weight_averaging",
+    "mc_dropout_passes",
+    "laplace",
+    "bf16",
+    "fp16",
+    "max_length",
+    "doc_stride",
+    "model_config",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "early_stopping_patience",
+)
+"""The options that a training's outcome hangs on most; all of them are in `config.yaml`."""
+
+ALIGNMENT_SETTINGS = frozenset(name for name in SETTINGS if name.startswith("alignment_"))
+ANSWER_SETTINGS = frozenset({"doc_stride"})
+TEXT_SETTINGS = frozenset({"max_length"})
+
+SCOPES = {
+    "projections": "the alignment loss moves the query and key projections only",
+    "all": "the alignment loss also moves the layers below",
+    "basis": "the alignment loss moves a basis of each head that attention does not see, folded into the projections",
+}
+
+SEAL = "\n<!-- Written by alignattn, which keeps the file once you change it: "
+"""Before the digest of all that stands above it, by which a card is known that nobody has changed."""
+
+SEAL_END = " -->\n"
+
+
+def model_card(result: RunResult, options: RunOptions, repo_id: str | None = None) -> str:
+    """Return the card of a run in Markdown, its metadata as YAML on top.
+
+    Args:
+        result: of the finished run.
+        options: of the run.
+        repo_id: where it lies on the Hub, for the lines that load it; None for its folder, by its name where it was
+            given as a path of this machine.
+    """
+    return _Card(result, options).text(repo_id or publishable(str(options.output_dir)))
+
+
+def write_model_card(folder: Path, card: str) -> None:
+    """Write the card to `README.md` in a run's folder, unless the one that is there is not as it was written."""
+    path = folder / CARD_FILE
+    if path.exists() and not _is_as_written(path):
+        print(f"{path} is not as alignattn writes it: it stays as it is", file=sys.stderr)
+        return
+    write_text(path, card + SEAL + _digest(card) + SEAL_END)
+
+
+def _is_as_written(path: Path) -> bool:
+    card, _, seal = path.read_text(encoding="utf-8", errors="replace").rpartition(SEAL)
+    return seal == _digest(card) + SEAL_END
+
+
+def _digest(card: str) -> str:
+    return hashlib.sha256(card.encode()).hexdigest()
+
+
+class _Card:
+    """What a card says, from the result and the options of one run."""
+
+    def __init__(self, result: RunResult, options: RunOptions) -> None:
+        self.result = result
+        self.options = options
+        self.data: DataOptions = options.data
+        self.attention = AttentionConfig.from_dict(result.attention_config)
+        self.task = options.task
+        of_texts = MultiLabelClassification if self.data.is_multi_label else TextClassification
+        own_rows = of_texts if self.data.source == FROM_TEXTS else TokenClassification
+        self.kind = type(self.task) if self.task else own_rows
+        self.model = publishable(result.model)
+        self.traits = capabilities_of(self.model)
+        self.attention_name = result.attention if self.traits.has_attention else ""
+        self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
+
+    def text(self, path: str) -> str:
+        """Return the card of a model that is loaded from `path`."""
+        metrics = list(dict.fromkeys(name for scores in self.result.metrics.values() for name in scores))
+        choosing = self._choosing_splits()
+        return TEMPLATES.get_template("finetuning/card.md.jinja").render(
+            metadata=self._metadata().to_yaml(),
+            name=self.name,
+            data_name=self.data_name,
+            model=self.model,
+            traits=self.traits,
+            models=MODELS,
+            attention=self.attention,
+            description=self._description().items(),
+            result=self.result,
+            metrics=metrics,
+            scores=[self._scores(split, metrics) for split in self.result.metrics],
+            settings=self._settings().items(),
+            auto_class=processor_for(self.kind).auto_class.__name__,
+            reads_texts=processor_for(self.kind).reads_texts,
+            path=quoted(path),
+            data=self.data,
+            is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
+            choosing=choosing,
+            unused=[split for split in self.result.metrics if split not in choosing],
+            code=_code,
+        )
+
+    @property
+    def name(self) -> str:
+        """Model, data and attention, if the model has any, in one name."""
+        return "-".join([Path(self.model).name, self.data_name, *filter(None, [self.attention_name])])
+
+    @property
+    def data_name(self) -> str:
+        """The task's name, or that of the user's own file of rows."""
+        return self.result.task if self.data.train_file is None else plain_stem(self.data.train_file)
+
+    @property
+    def hub_data(self) -> Task | None:
+        """The task, where the rows are those of a data set on the Hub."""
+        return self.task if self.task and self.task.sources.hub and self.data.train_file is None else None
+
+    def _choosing_splits(self) -> list[str]:
+        """Return the splits whose rows choose a checkpoint or end the training, where anything does."""
+        watched = list(processor_for(self.kind).watched(list(self.result.metrics)))
+        best = self.result.best
+        metric = str(self.options.values.get("metric_for_best_model") if best is None else best.metric)
+        named = {
+            split
+            for name in metric.split(AND)
+            for split in watched
+            if name.removeprefix(OF_THE_TRAINER).removeprefix(f"{split}_") in ("loss", *self.result.metrics[split])
+            and f"{split}_" in name
+        }
+        return [split for split in watched if split in named] or watched[:1]
+
+    def _metadata(self) -> ModelCardData:
+        results = list(self._eval_results())
+        aligned = [] if self.attention.alignment is None else ["alignment-attention"]
+        return ModelCardData(
+            library_name="transformers",
+            base_model=self.base_on_hub,
+            pipeline_tag=HUB_TASKS.get(self.kind.kind, self.kind.kind),
+            tags=["alignattn", *aligned, *filter(None, self.attention_name.split("+")), self.kind.kind],
+            datasets=None if self.hub_data is None else [self.hub_data.sources.hub],
+            metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+            model_name=self.name,
+            eval_results=results or None,
+        )
+
+    def _eval_results(self) -> Iterator[EvalResult]:
+        task = self.hub_data
+        for split, scores in self.result.metrics.items():
+            for name, value in scores.items():
+                if value is None:
+                    continue
+                yield EvalResult(
+                    task_type=HUB_TASKS.get(self.kind.kind, self.kind.kind),
+                    dataset_type=task.sources.hub if task else self.data_name,
+                    dataset_name=self.data_name,
+                    dataset_config=(task.sources.config or None) if task else None,
+                    dataset_split=split,
+                    metric_type=HUB_METRICS.get(name, name),
+                    metric_name=name,
+                    metric_value=value,
+                )
+
+    def _description(self) -> dict[str, Any]:
+        rows: dict[str, Any] = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
+        if self.traits.is_pretrained:
+            rows["base model"] = _code(self.model, f", {self._origin()}")
+        if self.result.start is not None:
+            rows["start"] = str(self.result.start)
+        if self.traits.reads_embeddings:
+            rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
+        model = self.options.model
+        if model.lora_r is not None:
+            where = ", ".join(model.lora_target_modules or ("every linear layer",))
+            rows["LoRA"] = f"rank {model.lora_r}, α {model.lora_scale:g}, in {where}; merged into the weights"
+        if not self.traits.has_attention:
+            return rows
+        rows["attention"] = _code(self.result.attention)
+        loss = "" if self.attention.alignment is None else "; loss = task + λ · A(Q, K)"
+        rows["formula"] = f"O = N(S(Q, K)) · g(Q, V){loss}"
+        for slot, symbol in zip(SLOTS, "SNgA", strict=True):
+            options = ", ".join(f"{name}={value}" for name, value in getattr(self.attention, f"{slot}_options").items())
+            choice = getattr(self.attention, slot) or "none"
+            choice = self.traits.score if slot == "score" and choice == PLAIN.score else choice
+            rows[f"{slot} {symbol}"] = _code(choice, f" ({options})" if options else "")
+        if self.attention.alignment is not None:
+            scope = self.attention.gradient_scope
+            rows["λ"] = f"{self.attention.alignment_weight:g}"
+            rows["gradient scope"] = _code(scope, f": {SCOPES[scope]}")
+            rows["over the heads"] = self.attention.head_reduction
+        layers = self.attention.layers
+        return rows | {"layers": "all" if layers is None else ", ".join(map(str, layers))}
+
+    def _origin(self) -> str:
+        if self.model in PACKAGED:
+            return f"of the Python package {PACKAGED[self.model].package}"
+        return "on the Hub" if self.base_on_hub else "a local folder"
+
+    def _data_source(self) -> str:
+        if self.hub_data is None:
+            is_own = self.data.train_file or (self.task and self.task.sources.files)
+            return "the user's own file" if is_own else "not on the Hub"
+        parts = (self.hub_data.sources.hub, self.hub_data.sources.config)
+        return Markup(", ").join(_code(part) for part in parts if part)
+
+    def _scores(self, split: str, metrics: Sequence[str]) -> list[Any]:
+        scores = self.result.metrics[split]
+        values = [score_text(name, scores[name]) if name in scores else "" for name in metrics]
+        return [split, self.result.evaluation_rows[split], *values]
+
+    def _settings(self) -> dict[str, Any]:
+        values = self.options.values | {"max_length": self.data.max_length or (self.task or Task).max_length}
+        idle = ALIGNMENT_SETTINGS if self.attention.alignment is None else frozenset()
+        idle |= frozenset() if self.kind is QuestionAnswering else ANSWER_SETTINGS
+        idle |= frozenset() if processor_for(self.kind).reads_texts else TEXT_SETTINGS
+        given = {name: values.get(name) for name in SETTINGS if name not in idle}
+        # -1 is transformers' way to say that the epochs decide.
+        rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
+        rows |= {"seed": self.result.seed, "rows": self.result.train_rows}
+        rows |= {"runtime": f"{self.result.train_runtime:.0f} s", "hardware": self.result.device}
+        versions = ", ".join(f"{name} {version}" for name, version in self.result.versions.items())
+        return rows | {"parameters": f"{self.result.parameters['total']:,}", "versions": versions}
+
+
+def quoted(path: str) -> str:
+    """Return a path as a card's code writes it."""
+    return json.dumps(path, ensure_ascii=False)
+
+
+def _code(text: str, after: str = "") -> Markup:
+    """Text in backquotes, where Markdown shows all but a backquote as it is, and what follows them."""
+    return Markup("`" + text.replace("`", "'") + "`") + after  # noqa: S704, of Markdown and not of a web page
+
+
+def _hub_id(model: str) -> str | None:
+    """What the Hub calls a pretrained model; None for a folder."""
+    if model in PACKAGED:
+        return PACKAGED[model].hub_id
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return None
+    return None if Path(model).exists() else model

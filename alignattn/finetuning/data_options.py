@@ -1,0 +1,156 @@
+"""The options of a run's rows: where they are read, how they become tensors."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from alignattn.models.lengths import row_length
+from alignattn.tasks import Task
+from alignattn.tasks.task import BY_SEED, CONLL, DRAWN, FIRST, TaskOptions
+from alignattn.utils.compression import check_encoding, plain_suffix
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import MAX_PROCESSES, option
+from alignattn.utils.options import Options, options_of
+from alignattn.utils.places import input_folder, input_path
+
+DATA_GROUP, ANSWER_GROUP, WRITING_GROUP = "data", "question answering", "writing"
+"""In the help."""
+
+TAKE_HELP = "first: the first N rows; seed: each run draws its own to train on (default: drawn, the same for all)."
+FAN_OUT_HELP = "Neighbours drawn at each layer of a graph, -1: all (default: the whole graph)."
+FEATURES_HELP = "Features of images' regions, .npz or .npy, of a task that reads those."
+BEAMS_HELP = "Beginnings of a sequence followed at a time; 1: greedy."
+MAX_BEAMS = 256
+LIMITS_OF_ROWS = ("max_train_samples", "max_eval_samples")
+OF_OWN_FILES = ("validation_file", "validation_share", "encoding")
+"""Options that go with any file of rows."""
+
+FROM_TASK = "--task without --train_file"
+FROM_BOTH = "--task and --train_file together, whose rows are the task's"
+FROM_CONLL = "a CoNLL file, whose last column has the tags"
+FROM_TAGS = "--tokens_column"
+FROM_TEXTS = "--text_columns"
+"""What rows are read from, in words."""
+
+
+def is_folder(path: str | None) -> bool:
+    """Return whether a path is a folder's, by what is there or by its last letter."""
+    return path is not None and (path.endswith(os.sep) or Path(path).is_dir())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """The task and its rows."""
+
+    task: str | None = option(None, "One of `alignattn list tasks`, or a YAML file.", group=DATA_GROUP, metavar="TASK")
+    data_dir: str | None = option(None, "Reads Parquet files there, not the Hub.", group=DATA_GROUP, metavar="DIR")
+    train_file: str | None = option(
+        None, "CSV, TSV, JSON, Parquet, CoNLL or folder.", group=DATA_GROUP, metavar="FILE", place=input_path
+    )
+    validation_file: str | None = option(
+        None, "Your own evaluation rows.", group=DATA_GROUP, metavar="FILE", place=input_path
+    )
+    validation_share: float | None = option(
+        None, "Evaluates on this share of the training rows.", group=DATA_GROUP, above=0, below=1
+    )
+    text_columns: tuple[str, ...] | None = option(None, "The one or two text columns of your files.", group=DATA_GROUP)
+    label_column: tuple[str, ...] = option(("label",), "Of labels; several of 0 and 1: a label each.", group=DATA_GROUP)
+    tokens_column: str | None = option(None, "Their lists of words, whose tags are the label.", group=DATA_GROUP)
+    skip_bad_rows: bool = option(False, "Leave bad rows out; results.json lists them.", group=DATA_GROUP)
+    max_length: int | None = option(None, "Most tokens of a row (default: the task's).", group=DATA_GROUP, low=1)
+    max_train_samples: int | None = option(None, "Draw N training rows, class by class.", group=DATA_GROUP, low=1)
+    max_eval_samples: int | None = option(None, "Draw N rows of each evaluation split.", group=DATA_GROUP, low=1)
+    evaluation_splits: tuple[str, ...] | None = option(
+        None, "Splits evaluated on, as test (default: the task's).", group=DATA_GROUP, rare=True, metavar="SPLIT"
+    )
+    take: str | None = option(None, TAKE_HELP, group=DATA_GROUP, choices=(DRAWN, FIRST, BY_SEED), rare=True)
+    encoding: str | None = option(None, "Of your files (default: utf-8).", group=DATA_GROUP, metavar="NAME", rare=True)
+    preprocessing_num_workers: int | None = option(
+        None, "Processes that tokenize (default: this).", group=DATA_GROUP, low=1, high=MAX_PROCESSES, rare=True
+    )
+    fan_out: tuple[int, ...] | None = option(None, FAN_OUT_HELP, group=DATA_GROUP, low=-1, rare=True)
+    features: str | None = option(None, FEATURES_HELP, group=DATA_GROUP, metavar="DIR", place=input_folder, rare=True)
+    doc_stride: int = option(128, "Tokens that windows of a context share.", group=ANSWER_GROUP, low=0, rare=True)
+    n_best_size: int = option(20, "Answers kept for each.", group=ANSWER_GROUP, low=1, rare=True)
+    max_answer_length: int = option(30, "Most tokens of an answer.", group=ANSWER_GROUP, low=1, rare=True)
+    num_beams: int = option(1, BEAMS_HELP, group=WRITING_GROUP, low=1, high=MAX_BEAMS, rare=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_encoding(self.encoding)
+        if 0 in (self.fan_out or ()):
+            raise AlignAttnError("--fan_out 0 draws no neighbours: give at least 1, or -1 for all")
+
+    @cached_property
+    def source(self) -> str:
+        """What the rows are read from: `FROM_TASK`, `FROM_BOTH`, `FROM_CONLL`, `FROM_TAGS` or `FROM_TEXTS`.
+
+        Options of the other sources would be passed over, and are refused.
+        """
+        if self.train_file is None:
+            if self.task is None:
+                raise AlignAttnError(
+                    "no data: give --task NAME or FILE.yaml, or --train_file FILE with --text_columns (or "
+                    "--tokens_column)"
+                )
+            return self._only(FROM_TASK, "data_dir", "evaluation_splits", "features")
+        if self.task is not None:
+            return self._only(FROM_BOTH, *OF_OWN_FILES)
+        if plain_suffix(self.train_file) == CONLL:
+            return self._only(FROM_CONLL, *OF_OWN_FILES)
+        if self.tokens_column is not None:
+            return self._only(FROM_TAGS, *OF_OWN_FILES, "tokens_column", "label_column")
+        if self.text_columns or is_folder(self.train_file):
+            return self._only(FROM_TEXTS, *OF_OWN_FILES, "text_columns", "label_column")
+        raise AlignAttnError(
+            "--train_file needs --text_columns with its one or two text columns, --tokens_column with its lists of "
+            "words, or --task NAME where it holds rows of that task"
+        )
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether a row of texts may have several labels at once, each in a column of its own."""
+        return len(self.label_column) > 1
+
+    @property
+    def has_evaluation_rows(self) -> bool:
+        """Whether there are rows beside those to train on."""
+        return self.train_file is None or self.validation_file is not None or self.validation_share is not None
+
+    def _only(self, source: str, *fitting: str) -> str:
+        known = options_of(type(self))
+        of_texts = ("text_columns", "tokens_column", "label_column")
+        for name in ("data_dir", "evaluation_splits", "features", *OF_OWN_FILES, *of_texts):
+            if name not in fitting and getattr(self, name) != known[name].default:
+                raise AlignAttnError(f"--{name} does not go with {source}: leave it out")
+        if self.is_multi_label and source != FROM_TEXTS:
+            raise AlignAttnError("--label_column names several columns, and words have one of tags: give that")
+        if self.validation_share is not None and self.validation_file is not None:
+            raise AlignAttnError("--validation_share draws evaluation rows, and --validation_file holds them: give one")
+        return source
+
+    def task_options(self, task: Task, processor: Any) -> TaskOptions:
+        """Return how the rows of `task` become tensors.
+
+        Args:
+            task: that they are of.
+            processor: of the model, as in `alignattn.models.build.BuiltModel`.
+        """
+        most = getattr(processor, "model_max_length", task.max_length)
+        length, stride = row_length(self.max_length, task.max_length, most), self.doc_stride
+        if self.max_length is None and stride == options_of(type(self))["doc_stride"].default:
+            # Windows of a model that takes less share less: as large a part.
+            stride = stride * length // task.max_length
+        return TaskOptions(
+            max_length=length,
+            doc_stride=stride,
+            n_best_size=self.n_best_size,
+            max_answer_length=self.max_answer_length,
+            num_beams=self.num_beams,
+            num_proc=self.preprocessing_num_workers,
+            fan_out=self.fan_out,
+            image_size=getattr(task, "image_size", 0),
+            feature_width=getattr(task, "feature_width", 0),
+        )

@@ -1,0 +1,121 @@
+"""The rows behind a run's numbers, read back from its folder: what it predicted, and how right each row is."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignattn.evaluation.statistics.example_scores import ExampleScores, example_scores, mean_scores, ratio_of_sums
+from alignattn.finetuning.logs import STATE_FILE, read_log_history
+from alignattn.finetuning.results import PREDICTIONS_FILE
+from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
+from alignattn.tasks.sequences.task import ERROR_RATE, EXACT
+from alignattn.tasks.tags.entities import SCORES, score_parts
+from alignattn.tasks.task import MetricName
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.parquet import read_parquet
+
+NO_ANSWER_COLUMN = "no_answer_score"
+"""A column of the predictions of question answering alone."""
+EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
+"""Of what is written: how far it is from the nearest reference, and how long that is."""
+PROBABILITIES_COLUMN = "probabilities"
+
+
+class NotKeptError(AlignAttnError):
+    """The predictions of a finished run are not there, as where its small files alone were passed on."""
+
+
+def read_split(folder: Path, split: str) -> Any:
+    """Return the predictions of a split, a table.
+
+    Raises:
+        NotKeptError: if they are not there.
+    """
+    if not (folder / PREDICTIONS_FILE).is_file():
+        raise NotKeptError(f"what a run predicted is not there ({PREDICTIONS_FILE}): its results alone were kept")
+    return read_parquet(folder / PREDICTIONS_FILE, filters=[("split", "==", split)])
+
+
+def read_probabilities(folder: Path, split: str | None) -> tuple[Any, Any] | None:
+    """Return the probabilities `[N, C]` of a split and its labels `[N]`; None where there are none."""
+    if split is None or not (folder / PREDICTIONS_FILE).is_file():
+        return None
+    if PROBABILITIES_COLUMN not in pq.read_schema(folder / PREDICTIONS_FILE).names:
+        return None
+    rows = read_split(folder, split)
+    return np.stack(rows[PROBABILITIES_COLUMN].to_numpy()), rows["label"].to_numpy()
+
+
+def read_logs(folder: Path) -> Sequence[Mapping[str, Any]]:
+    """Return what a run's training logged; nothing where it kept nothing."""
+    return read_log_history(folder) if (folder / STATE_FILE).is_file() else []
+
+
+def metric_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    """Return what a metric of a table of predictions is made of; None where it is no statistic of single rows."""
+    if NO_ANSWER_COLUMN in predictions.column_names:
+        return _answer_examples(metric, predictions)
+    if EDITS_COLUMN in predictions.column_names:
+        return _written_examples(metric, predictions)
+    label_type = predictions["label"].type
+    if pa.types.is_list(label_type) and pa.types.is_string(label_type.value_type):
+        return _tag_examples(metric, predictions)
+    if metric not in get_args(MetricName) or label_type.num_fields:
+        return None
+    return example_scores(metric, predictions["label"].to_numpy(), predictions["prediction"].to_numpy())
+
+
+def mean_predictions(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the predictions of a deep ensemble (Lakshminarayanan et al. 2017, section 2.4): the mean of several runs'.
+
+    Args:
+        tables: of each run, the predictions of the same split: probabilities of classes, or scores.
+
+    Raises:
+        AlignAttnError: if they are of other rows or labels, or have no mean.
+    """
+    first = tables[0]
+    for table in tables:
+        if not (table["row"].equals(first["row"]) and table["label"].equals(first["label"])):
+            raise AlignAttnError("an ensemble is of runs on the same rows and labels, and these are on others")
+    if PROBABILITIES_COLUMN in first.column_names:
+        rows = [np.stack(table[PROBABILITIES_COLUMN].to_numpy()) for table in tables]
+        if len({probabilities.shape for probabilities in rows}) > 1:
+            raise AlignAttnError("an ensemble is of runs on the same labels, and these have more and fewer classes")
+        mean = np.mean(rows, axis=0)
+        columns = {"prediction": pa.array(mean.argmax(axis=1)), PROBABILITIES_COLUMN: pa.array(list(mean))}
+    elif pa.types.is_floating(first["prediction"].type):
+        columns = {"prediction": pa.array(np.mean([table["prediction"].to_numpy() for table in tables], axis=0))}
+    else:
+        raise AlignAttnError("an ensemble is a mean of probabilities or scores, and these predictions are neither")
+    return pa.table({"row": first["row"], "label": first["label"], **columns})
+
+
+def _written_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    rows, edits = predictions["row"].to_numpy(), predictions[EDITS_COLUMN].to_numpy()
+    if metric == ERROR_RATE:
+        return ExampleScores(rows, ratio_of_sums, (edits, predictions[LENGTH_COLUMN].to_numpy()))
+    return mean_scores(rows, edits == 0) if metric == EXACT else None
+
+
+def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    if metric not in SCORES:
+        return None
+    tags = zip(predictions["prediction"].to_pylist(), predictions["label"].to_pylist(), strict=True)
+    parts = np.array([score_parts(metric, found, gold) for found, gold in tags])
+    return ExampleScores(predictions["row"].to_numpy(), ratio_of_sums, (parts[:, 0], parts[:, 1]))
+
+
+def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:
+    score = {"exact": exact_match, "f1": f1}.get(metric)
+    if score is None:
+        return None
+    answers, golds = predictions["prediction"].to_pylist(), predictions["label"].to_pylist()
+    # The scripts of both versions differ where an answer is empty, as it is for unanswerable questions alone.
+    version: SquadVersion = "2.0" if any(not gold for gold in golds) else "1.1"
+    scores = [score(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
+    return mean_scores(predictions["row"].to_numpy(), scores)

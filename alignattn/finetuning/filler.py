@@ -1,0 +1,98 @@
+"""What a command is as a filler of tables: how its folders are read, and what a finished one measured."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.finetuning.model_options import misfit
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.training_options import unsuited
+
+if TYPE_CHECKING:
+    from alignattn.evaluation.statistics.example_scores import ExampleScores
+
+NEEDED_RUN = "run"
+"""The option that says on the result of which run a command works."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a finished run tells a table.
+
+    Attributes:
+        numbers: what it measured, nested by the keys of a table's paths.
+        facts: name and value: seed, versions, hardware, runtime.
+        scores: what it measured, name and value, in words.
+        config: its options, YAML; empty where the command writes none.
+        log_history: of its training; empty where it did not train.
+        probabilities: of its predictions, `[N, C]`, with their labels; None where it made none.
+    """
+
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
+    log_history: Sequence[Mapping[str, Any]] = ()
+    probabilities: tuple[Any, Any] | None = None
+
+
+class ResultReader(ABC):
+    """A command of `alignattn` as a filler of tables."""
+
+    @abstractmethod
+    def is_finished(self, folder: Path) -> bool:
+        """Return whether a run has finished."""
+
+    def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
+        """Remove what an unfinished run left, where the command would not go on from it."""
+
+    def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
+        """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
+
+    def unfit(self, options: Any, needed: Any | None = None) -> str:
+        """Return why no run can have the command's resolved options, in one line; empty where one can.
+
+        Args:
+            options: of the run.
+            needed: those of the run on whose result it works; None where it works on none.
+        """
+        if not isinstance(options, RunOptions) or options.task is None:
+            return ""
+        return misfit(options.model, options.task) or unsuited(options.training, options.task)
+
+    @abstractmethod
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells."""
+
+    def examples(self, folder: Path, path: Sequence[str]) -> "ExampleScores | None":
+        """Return what a number of a finished run is made of, row by row; None where that is not kept."""
+        return None
+
+    def no_ensemble(self, path: Sequence[str]) -> str:
+        """Return why there is no such number of several runs' predictions, in one line; empty where there is."""
+        return "no predictions are kept of which an ensemble could be the mean"
+
+    def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
+        """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""
+        return None
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as the words of a command line."""
+    line: list[str] = []
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        line += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
+    return line
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    """Return versions in one line."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def percent(value: float) -> str:
+    """Return a fraction as a percentage."""
+    return f"{100 * value:.2f} %"

@@ -1,0 +1,139 @@
+"""A run on the Hub: what of its folder is pushed, and one line for all that may go wrong there."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+from huggingface_hub import HfApi
+
+from alignattn.finetuning.card import CARD_FILE, model_card, quoted, write_model_card
+from alignattn.finetuning.logs import STATE_FILE
+from alignattn.finetuning.lora import ADAPTER_FOLDER
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import PREDICTIONS_FILE, RESULTS_FILE, RunResult
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
+from alignattn.utils.errors import AlignAttnError, one_line
+from alignattn.utils.files import read_text, read_yaml, write_text
+from alignattn.utils.json_records import read_json
+from alignattn.utils.network import say_push
+from alignattn.utils.publishing import publishable
+
+PUBLISHED = (
+    *(CARD_FILE, CONFIG_FILE, RESULTS_FILE, PREDICTIONS_FILE, STATE_FILE, TASK_FILE, DATA_FILE),
+    *("config.json", "adapter_*.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("*.model", "chat_template.jinja"),
+)
+"""What of a run's folder is pushed: what this package writes there, a model's files and a tokenizer's. Whatever else
+lies there stays, `training_args.bin` among it: it is a pickle, and whoever unpickles one runs what it says."""
+
+RESUMED = (*PUBLISHED, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth")
+"""What of a checkpoint is pushed where `--hub_strategy` asks for one to resume from."""
+
+NAMING_PATHS = (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE)
+"""Files of a run that name data and models, some by where they lie on this machine."""
+
+NAMING_MODELS = ("config.json", "tokenizer_config.json", "adapter_*.json")
+"""Files of transformers and peft that name the model they were made of, in fields of `MODEL_NAMES`; their other fields
+hold tokens, too, and those of a path's looks are none."""
+
+MODEL_NAMES = ("_name_or_path", "name_or_path", "base_model_name_or_path")
+
+STAGING_FOLDER = "_push"
+"""Of what the Trainer pushes while it trains, in the run's folder."""
+
+NOT_OPENED = "--push_to_hub: the repository could not be opened"
+NOT_PUSHED = "holds the finished run, which could not be pushed"
+
+
+def push_run(result: RunResult, options: RunOptions) -> None:
+    """Push the folder of a finished run, in this call or an earlier one, with a card that names the repository.
+
+    `Trainer.push_to_hub` does not serve: it saves the model once more over the finished run's, which a kill would tear,
+    and writes a card of its own, which knows no results.
+    """
+    folder, values = options.output_dir, options.values
+    api, token = HfApi(), values["hub_token"]
+    name = values["hub_model_id"] or folder.absolute().name
+    say_push(str(folder), name)
+    with hub_errors(NOT_OPENED):
+        repo_id = api.create_repo(name, token=token, private=values["hub_private_repo"], exist_ok=True).repo_id
+    write_model_card(folder, model_card(result, options, repo_id))
+    with TemporaryDirectory() as staged, hub_errors(f"{folder} {NOT_PUSHED}"):
+        stage(folder, Path(staged))
+        # A card that the user changed still loads the model from where it lay.
+        card = read_text(folder / CARD_FILE)
+        for place in {str(folder), publishable(str(folder))}:
+            card = card.replace(f"path = {quoted(place)}", f"path = {quoted(repo_id)}")
+        write_text(Path(staged) / CARD_FILE, card)
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=staged,
+            commit_message="End of training",
+            token=token,
+            revision=values["hub_revision"],
+        )
+
+
+def stage(folder: Path, staged: Path, patterns: Sequence[str] = PUBLISHED) -> Path:
+    """Fill a folder with what of another is pushed, and return it: links to files, and copies without local paths.
+
+    Args:
+        folder: of a run or a checkpoint.
+        staged: the folder to fill.
+        patterns: of the names of the files to push.
+    """
+    for place in (folder, folder / ADAPTER_FOLDER):
+        for source in sorted(filter(Path.is_file, place.iterdir() if place.is_dir() else ())):
+            if not _is_named(source, patterns):
+                continue
+            target = staged / source.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            if source.name in NAMING_PATHS or _is_named(source, NAMING_MODELS):
+                write_text(target, _published_text(source))
+            else:
+                target.symlink_to(source.resolve())
+    return staged
+
+
+def _is_named(file: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(file.name, pattern) for pattern in patterns)
+
+
+def _published_text(file: Path) -> str:
+    if file.name == CONFIG_FILE:
+        published: str = yaml.safe_dump(publishable(read_yaml(file)), allow_unicode=True)
+        return published
+    content = read_json(file)
+    if file.name in NAMING_PATHS:
+        content = publishable(content)
+    else:
+        content |= {name: publishable(content[name]) for name in MODEL_NAMES if name in content}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def clear_staged(folder: Path) -> None:
+    """Remove what was staged in a run's folder."""
+    shutil.rmtree(folder / STAGING_FOLDER, ignore_errors=True)
+
+
+@contextmanager
+def hub_errors(what: str) -> Iterator[None]:
+    """Turn what the Hub's client raises into one line that begins with `what`."""
+    try:
+        yield
+    except AlignAttnError:
+        raise
+    # As in alignattn.tasks.sources: the client raises classes of whichever HTTP library it is built on.
+    except Exception as error:
+        reason = one_line(error).rstrip(".") or type(error).__name__
+        raise AlignAttnError(
+            f"{what}: {reason} (log in with `hf auth login` or give --hub_token, then give the same command "
+            "again; without --push_to_hub it needs no Hub)"
+        ) from error

@@ -1,0 +1,165 @@
+"""The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoModel
+
+from alignattn.attention.config import AttentionConfig
+from alignattn.finetuning.head_classes import keep_classes, named_classes
+from alignattn.finetuning.lora import check_targets
+from alignattn.finetuning.model_options import ModelOptions, check_fits, misfit
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.precision import check_memory, check_precision, loading_type, type_of_weights
+from alignattn.finetuning.start import check_attention, check_start
+from alignattn.models import MODELS, capabilities_of
+from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
+from alignattn.models.lengths import most_positions, most_tokens
+from alignattn.models.packaged import model_source
+from alignattn.models.taggers.crf import CRF_FIELD
+from alignattn.patching import CHILD_NAME, patch
+from alignattn.patching.adapter_files import adapter_fields
+from alignattn.patching.checkpoints import (
+    load_checkpoint,
+    load_config,
+    load_function_slots,
+    load_tokenizer,
+    loading,
+    read_config_fields,
+)
+from alignattn.patching.saving import LOADER_FIELD
+from alignattn.patching.sizes import check_counts
+from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks.processors import processor_for
+from alignattn.tasks.rows import Rows
+from alignattn.tasks.tags.scheme import scheme_of
+from alignattn.utils.errors import AlignAttnError, did_you_mean, one_line
+from alignattn.utils.saved_config import LOADING_HINT
+
+
+def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
+    """Return the model that the options name, with a head for the task of `rows`.
+
+    Args:
+        arguments: the options.
+        rows: of the run; the vocabulary of a model that is not pretrained is the words of its training rows.
+        seed: of the random weights of such a model.
+        skip_bad_rows: leave out bad lines of the embeddings' file.
+    """
+    traits, task, attention = capabilities_of(arguments.model), rows.task, arguments.attention_config
+    check_fits(arguments, task)
+    if traits.is_pretrained:
+        built = _load_pretrained(arguments, task, rows)
+    else:
+        assert rows.train is not None
+        embeddings = None if arguments.embeddings is None else Path(arguments.embeddings)
+        fields = arguments.model_config_fields
+        built = MODELS.load(arguments.model).build(
+            BuildContext(task, rows.train, seed, embeddings, skip_bad_rows, config_fields=fields)
+        )
+        processor_for(task).configure(task, built.model.config)
+    if traits.has_attention:
+        patch(built.model, attention)
+        if traits.is_pretrained:
+            load_function_slots(arguments.model, built.model, **_hub_options(arguments))
+    return built
+
+
+def check_before_rows(options: RunOptions) -> None:
+    """Refuse what a model cannot do by its config alone: neither rows nor weights are read for that.
+
+    A pretrained model of this config without weights is patched and adapted as the run's will be.
+
+    Args:
+        options: of the run.
+    """
+    arguments, asked = options.model, options.data.max_length
+    if problem := misfit(arguments, options.task):
+        raise AlignAttnError(problem)
+    if not capabilities_of(arguments.model).is_pretrained:
+        given = arguments.model_config_fields
+        checked_fields(given, MODELS.load(arguments.model).config_class)
+        check_counts(arguments.model, given)
+        return
+    config = _pretrained_config(arguments)
+    most = most_positions(config)
+    if asked is not None and most is not None and asked > most:
+        raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
+    weights = type_of_weights(arguments, config)
+    check_precision(options, weights)
+    auto_class = AutoModel if options.task is None else processor_for(options.task).auto_class
+    try:
+        with torch.device("meta"):
+            model = auto_class.from_config(config)
+    except Exception:
+        # What it says of a config is said of the checkpoint, which is loaded otherwise.
+        return
+    check_memory(options, model, weights)
+    patch(model, arguments.attention_config)
+    check_targets(model, arguments)
+
+
+def _pretrained_config(arguments: ModelOptions) -> Any:
+    """The config of the pretrained model, with the fields that the options set."""
+    name, hub = arguments.model, _hub_options(arguments)
+    check_start(arguments)
+    with loading(name):
+        source = model_source(name)
+        if adapter_fields(source, hub) is not None:
+            raise AlignAttnError(
+                f"{name!r} is an adapter, which another run cannot start from: give the model that it is merged into"
+            )
+        fields = read_config_fields(name, **hub)
+        if saved_class(fields) is not None:
+            raise AlignAttnError(
+                f"{name!r} is a trained model of {fields['model_type']}, which another run cannot start "
+                f"from: give one of {', '.join(MODELS)}, or a pretrained encoder"
+            )
+        config = load_config(name, **hub)
+        if fields.get(LOADER_FIELD) == LOADING_HINT:
+            check_attention(arguments, AttentionConfig.from_dict(getattr(config, CHILD_NAME)))
+        _set_config_fields(config, arguments.model_config_fields)
+    # Even without weights it takes hours and all memory to build a model of millions of layers.
+    check_counts(name, config.to_dict())
+    return config
+
+
+def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
+    return {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+
+
+def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> BuiltModel:
+    kind, name, hub = processor_for(task), arguments.model, _hub_options(arguments)
+    config = _pretrained_config(arguments)
+    saved = named_classes(config)
+    with loading(name):
+        kind.configure(task, config)
+    remark = None
+    if arguments.crf:
+        assert isinstance(task, TokenClassification)
+        assert rows.train is not None
+        crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
+        setattr(config, CRF_FIELD, crf_tags)
+    kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
+    model = load_checkpoint(name, kind.auto_class, with_slots=False, **kwargs)
+    if said := keep_classes(model, name, saved):
+        print(said, file=sys.stderr)
+    tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
+    # Not every tokenizer says what the model takes, and longer rows would end the training.
+    tokenizer.model_max_length = most_tokens(model, tokenizer)
+    return BuiltModel(model, tokenizer, remark=remark)
+
+
+def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if not hasattr(config, name):
+            hint = did_you_mean(name, vars(config), aside=True)
+            raise AlignAttnError(f"--model_config: {name}={value}: {type(config).__name__} has no field {name!r}{hint}")
+        try:
+            setattr(config, name, value)
+        except (StrictDataclassError, ValueError, TypeError) as error:
+            raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {one_line(error)}") from error

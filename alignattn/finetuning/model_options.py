@@ -1,0 +1,250 @@
+"""The options of a run's model and its attention, and whether they fit each other and the task."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from alignattn.attention.choices import (
+    ALIGNMENTS,
+    FERTILITY,
+    LOCAL,
+    NORMALIZERS,
+    OF_EDGES,
+    PREDICTIVE,
+    SCORES,
+    SLOTS,
+    VALUES,
+)
+from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
+from alignattn.finetuning.training_options import ALIGNMENT_GROUP
+from alignattn.models import MODELS, ModelCapabilities, capabilities_of
+from alignattn.models.names import model_to_train
+from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks.task import MAX_TEXTS
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import NAMED_VALUES, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
+
+DEFAULT_ATTENTION = "aa-ct"
+NO_ALIGNMENT = "none"
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+FIELDS_OF_THE_TASK = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
+"""Of a model's config."""
+
+OF_ATTENTION = frozenset(field.name for field in dataclasses.fields(AttentionConfig))
+NAMES_OF_ATTENTION = OF_ATTENTION | {"attention"}
+"""Options that name the attention, which more than one choice of them may do: aa-ct is what is taken without any."""
+
+MODEL_GROUP, ATTENTION_GROUP, LORA_GROUP = "model", "attention", "LoRA"
+"""In the help."""
+
+AS_STORED = "auto"
+DTYPES = ("float32", "float16", "bfloat16", AS_STORED)
+DTYPE_HELP = f"Of the weights; {AS_STORED}: as stored (default: float32; of a base beneath adapters as stored)."
+
+TYPE_FIELDS = frozenset({"dtype", "torch_dtype"})
+"""Of a model's config."""
+
+ATTENTION_HELP = f"{', '.join(PRESETS)}, or slots as aa-ct+sparsemax (default: {DEFAULT_ATTENTION})."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """The model and its attention."""
+
+    model: str = option(
+        REQUIRED, "Folder, id, or one of `alignattn list models`.", group=MODEL_GROUP, place=model_to_train
+    )
+    model_config: tuple[str, ...] | None = option(
+        None, "Config fields, as hidden_dropout_prob=0.1.", group=MODEL_GROUP, metavar=NAMED_VALUES
+    )
+    model_sha256: str | None = option(
+        None, "Of the folder of a run, if it must hold this.", group=MODEL_GROUP, metavar="HEX", rare=True
+    )
+    embeddings: str | None = option(
+        None, "GloVe vectors (text or .npz), of a model that reads words.", group=MODEL_GROUP, metavar="FILE", rare=True
+    )
+    model_revision: str = option("main", "Branch, tag or commit on the Hub.", group=MODEL_GROUP, rare=True)
+    cache_dir: str | None = option(
+        None, "Where downloads are kept.", group=MODEL_GROUP, metavar="DIR", place=output_folder, rare=True
+    )
+    dtype: str | None = option(None, DTYPE_HELP, group=MODEL_GROUP, choices=DTYPES, rare=True)
+    crf: bool = option(False, "Tag words by a CRF over an encoder's scores.", group=MODEL_GROUP, rare=True)
+    lora_r: int | None = option(
+        None, "Train LoRA adapters of this rank, not the model.", group=LORA_GROUP, rare=True, low=1
+    )
+    lora_alpha: float | None = option(
+        None, "Their scale, over the rank (default: twice it).", group=LORA_GROUP, rare=True, above=0
+    )
+    lora_target_modules: tuple[str, ...] | None = option(
+        None, "As query key (default: every linear layer).", group=LORA_GROUP, rare=True, metavar="NAME"
+    )
+    attention: str | None = option(None, ATTENTION_HELP, group=ATTENTION_GROUP)
+    score: str | None = option(None, f"{', '.join(SCORES)}.", group=ATTENTION_GROUP)
+    normalizer: str | None = option(None, f"{', '.join(NORMALIZERS)}.", group=ATTENTION_GROUP)
+    value: str | None = option(None, f"{', '.join(VALUES)}.", group=ATTENTION_GROUP)
+    alignment: str | None = option(None, f"{NO_ALIGNMENT}, {', '.join(ALIGNMENTS)}.", group=ATTENTION_GROUP)
+    normalizer_options: tuple[str, ...] | None = option(
+        None, "Such as alpha=1.3 learned=true for entmax.", group=ATTENTION_GROUP, metavar=NAMED_VALUES, rare=True
+    )
+    value_options: tuple[str, ...] | None = option(
+        None, "Such as init=paper for qvi.", group=ATTENTION_GROUP, metavar=NAMED_VALUES, rare=True
+    )
+    layers: tuple[int, ...] | None = option(
+        None, "Layers to patch, from 0 (default: all).", group=ATTENTION_GROUP, low=0
+    )
+    alignment_options: tuple[str, ...] | None = option(
+        None, "Such as epsilon=0.05 for ot.", group=ALIGNMENT_GROUP, metavar=NAMED_VALUES, rare=True
+    )
+    alignment_weight: float | None = option(
+        None, "Its weight λ (default: the preset's, 0.01).", group=ALIGNMENT_GROUP, low=0
+    )
+    gradient_scope: str | None = option(None, "It moves projections (default), all or basis.", group=ALIGNMENT_GROUP)
+    head_reduction: str | None = option(None, "Of heads: sum (default) or mean.", group=ALIGNMENT_GROUP, rare=True)
+
+    @cached_property
+    def attention_config(self) -> AttentionConfig:
+        """The attention that the options name."""
+        given = {name: value for name, value in vars(self).items() if name in OF_ATTENTION and value is not None}
+        for name in given:
+            if name.endswith("_options"):
+                given[name] = _named_values(name, given[name])
+        fills_slots = bool(given.keys() & SLOTS.keys())
+        is_plain = fills_slots or not capabilities_of(self.model).has_heads
+        attention = self.attention or (PLAIN_ATTENTION if is_plain else DEFAULT_ATTENTION)
+        if self.alignment == NO_ALIGNMENT:
+            given["alignment"] = None
+        config = AttentionConfig.resolve(attention, **given)
+        for slot, choices in capabilities_of(self.model).slot_options.items():
+            of_model, name = choices.get(getattr(config, slot) or "", {}), f"{slot}_options"
+            config = AttentionConfig.resolve(config, **{name: {**of_model, **getattr(config, name)}})
+        return config
+
+    @property
+    def has_crf(self) -> bool:
+        """Whether words are tagged by a CRF."""
+        return self.crf or capabilities_of(self.model).has_crf
+
+    @property
+    def lora_scale(self) -> float:
+        """α of the adapters, whose output is scaled by α over their rank."""
+        return 2 * (self.lora_r or 0) if self.lora_alpha is None else self.lora_alpha
+
+    @cached_property
+    def model_config_fields(self) -> Mapping[str, Any]:
+        """The fields of the model's config to set, values read as YAML."""
+        return _named_values("model_config", self.model_config or ())
+
+
+def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
+    values = {}
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise AlignAttnError(f"--{name} {entry!r} is not NAME=VALUE: write an equals sign, without blanks")
+        if not value:
+            raise AlignAttnError(
+                f"--{name} {entry} has no value: write null for none (a file of --config has no {key})"
+            )
+        try:
+            # A number as 1e-3 is text to YAML.
+            values[key] = float(value) if EXPONENT.fullmatch(value) else yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise AlignAttnError(f"--{name} {entry!r}: {value!r} is no value that YAML reads") from error
+    return values
+
+
+def misfit(arguments: ModelOptions, task: Task | None) -> str:
+    """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
+    name, traits = arguments.model, capabilities_of(arguments.model)
+    texts = len(getattr(task, "text_columns", ()))
+    if task is not None and traits.texts == (MAX_TEXTS,) and texts != MAX_TEXTS:
+        return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
+    if task is not None and texts and traits.texts and texts not in traits.texts:
+        others = (
+            other
+            for other in MODELS
+            if texts in capabilities_of(other).texts and isinstance(task, capabilities_of(other).tasks)
+        )
+        return (
+            f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
+            f"{', '.join(others)} or an encoder"
+        )
+    if task is not None and not isinstance(task, traits.tasks):
+        kinds = " and ".join(kind.kind for kind in traits.tasks)
+        return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
+    if task is not None and arguments.crf and not isinstance(task, TokenClassification):
+        return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
+    return ""
+
+
+def check_fits(arguments: ModelOptions, task: Task | None) -> None:
+    """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
+    name, traits = arguments.model, capabilities_of(arguments.model)
+    fields = arguments.model_config_fields
+    if problem := misfit(arguments, task):
+        raise AlignAttnError(problem)
+    _check_attention(name, traits, arguments.attention_config)
+    if arguments.embeddings is not None and not traits.reads_embeddings:
+        readers = ", ".join(model for model in MODELS if capabilities_of(model).reads_embeddings)
+        raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
+    if arguments.crf and not traits.is_pretrained:
+        taggers = ", ".join(model for model in MODELS if capabilities_of(model).has_crf)
+        raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
+    if arguments.has_crf and arguments.lora_r is not None:
+        raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
+    if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
+        raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
+    if arguments.lora_r is not None and not traits.is_pretrained:
+        raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
+    if arguments.dtype is not None and not traits.is_pretrained:
+        raise AlignAttnError(
+            f"--dtype is of the weights of a checkpoint, and {name} starts from nothing, in float32: leave it out"
+        )
+    if told := next((field for field in fields if field in TYPE_FIELDS), None):
+        raise AlignAttnError(f"--model_config {told}={fields[told]}: give --dtype {fields[told]} instead")
+    if told := next((field for field in fields if field in FIELDS_OF_THE_TASK), None):
+        raise AlignAttnError(f"--model_config {told}={fields[told]} is what the task says: leave it out")
+    value = arguments.attention_config.value
+    if fields.get("hard_attention") and value != PLAIN.value:
+        raise AlignAttnError(
+            f"--model_config hard_attention=true takes what is drawn as it is: leave out the value {value!r}"
+        )
+
+
+def _check_attention(name: str, traits: ModelCapabilities, attention: AttentionConfig) -> None:
+    """Refuse what a model's attention has no place for."""
+    if not traits.has_attention and attention != PLAIN:
+        raise AlignAttnError(
+            f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
+            "--layers and what fills its slots"
+        )
+    for slot in attention.filled_slots:
+        if slot not in traits.slots:
+            raise AlignAttnError(
+                f"--model {name} {traits.refused[slot]}: leave out the {slot} {getattr(attention, slot)!r}, or fill "
+                f"its {', '.join(traits.slots)}"
+            )
+    if traits.attends_edges and attention.normalizer not in OF_EDGES:
+        raise AlignAttnError(
+            f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
+            f"{', '.join(OF_EDGES)}"
+        )
+    if attention.counts_from_queries and not traits.has_places:
+        raise AlignAttnError(
+            f"--normalizer {LOCAL} opens a window around a query's own place, and those of --model {name} have none "
+            f"among what they attend to: take --normalizer_options kind={PREDICTIVE}, or another normalizer"
+        )
+    if attention.has_budget and not traits.counts_weights:
+        takers = ", ".join(model for model in MODELS if capabilities_of(model).counts_weights)
+        raise AlignAttnError(
+            f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} is a budget over the steps of "
+            f"{takers}, and --model {name} attends in one: give bound, as --normalizer_options bound=0.5"
+        )

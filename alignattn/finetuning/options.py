@@ -1,0 +1,272 @@
+"""The options of a run, resolved once into one frozen object: its model, its data, its attention, its training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
+from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
+from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
+from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use, idle_options
+from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
+from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE, order_begun
+from alignattn.finetuning.training_options import (
+    RANDOM_BASIS,
+    SCORING_OPTIONS,
+    START,
+    UNWRITTEN_OPTION,
+    TrainingOptions,
+)
+from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
+from alignattn.tasks import Task, get_task, is_definition
+from alignattn.tasks.class_folders import TEXT
+from alignattn.tasks.definitions import read_definition
+from alignattn.tasks.task import DRAWN, FIRST
+from alignattn.tasks.vqa.task import with_features
+from alignattn.utils.errors import AlignAttnError, install_extra
+from alignattn.utils.options import Options, options_of, renamed, resolve, values_of
+
+MEANT_BEFORE: Mapping[str, str] = {"take": FIRST, SAMPLING_OPTION: AT_RANDOM}
+"""What options said of the rows where they were left out, before something else was implied; tables mean it still."""
+
+ONCE_SINGLE = ("label_column",)
+"""Options that took one value before they took several: one is written as it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """The options of one call of `alignattn finetune`: of a run, or of one run a seed.
+
+    Attributes:
+        model: the model and its attention.
+        data: the task and its rows.
+        training: of the model on the rows.
+    """
+
+    model: ModelOptions
+    data: DataOptions
+    training: TrainingOptions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # What is wrong is to be said before anything is read; tables list runs whose model is not for their task.
+        _ = self.task
+        check_fits(self.model, None)
+        if self.training.balance is not None:
+            self._check_balance()
+        if self.model.has_crf:
+            self._check_crf()
+        if not capabilities_of(self.model.model).is_pretrained:
+            self._check_from_nothing()
+        if self.attention.gradient_scope == BASIS and self._own_score is not None:
+            raise AlignAttnError(
+                f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
+            )
+        if self.attention.gradient_scope == BASIS and self.model.lora_r is not None:
+            raise AlignAttnError(
+                "--gradient_scope basis: adapters lie around the projections that it is folded into: leave --lora_r out"
+            )
+
+    @property
+    def _own_score(self) -> str | None:
+        """The obstacle to a change of basis that the model's own score is, as `AttentionConfig.unbalanced_by`."""
+        if self.attention.score != PLAIN.score:
+            return None
+        return replace(PLAIN, score=capabilities_of(self.model.model).score).unbalanced_by()
+
+    def _check_balance(self) -> None:
+        given, obstacle = f"--balance {self.training.balance}", self._own_score or self.attention.unbalanced_by()
+        if self.training.balance_basis == RANDOM_BASIS:
+            self._check_control(given)
+        if not capabilities_of(self.model.model).has_heads:
+            raise AlignAttnError(
+                f"{given}: {self.model.model} has no heads whose queries are many, nothing to balance: leave it out"
+            )
+        if obstacle is not None:
+            raise AlignAttnError(
+                f"{given}: {obstacle}, and the function would not stay as it is: leave one of them out"
+            )
+        if self.attention.gradient_scope == BASIS and self.training.balance != START:
+            raise AlignAttnError(
+                f"{given}: --gradient_scope basis chooses the basis that the model ends in: leave one of them out, or "
+                f"begin in the balanced one with --balance {START}"
+            )
+        if self.model.lora_r is not None:
+            raise AlignAttnError(
+                f"{given}: adapters lie around the projections: balance the base with `alignattn balance` and adapt "
+                "that, or leave --lora_r out"
+            )
+
+    def _check_from_nothing(self) -> None:
+        """Refuse what transformers asks of its own models alone."""
+        for name in ("activation_checkpointing", "gradient_checkpointing"):
+            if getattr(self.training, name):
+                raise AlignAttnError(
+                    f"--{name} is for pretrained encoders: {self.model.model} keeps what its layers gave: leave it out"
+                )
+
+    def _check_crf(self) -> None:
+        """Refuse what reads the scores of each word in training as probabilities of its tags."""
+        for name in ("label_smoothing_factor", "r_drop_weight"):
+            if getattr(self.training, name):
+                raise AlignAttnError(
+                    f"--{name} is of probabilities word by word, and a CRF has those of whole sequences: leave it out"
+                )
+
+    def _check_control(self, given: str) -> None:
+        """Refuse a random basis that is the control of nothing."""
+        control = f"--balance_basis {RANDOM_BASIS}"
+        if self.training.balance_centre:
+            raise AlignAttnError(f"{control}: --balance_centre changes no basis: leave one of them out")
+        if self.training.balance == "epoch":
+            raise AlignAttnError(f"{given}: each epoch would balance the last one's {control} away: give {START}")
+        if self.training.balance != START:
+            raise AlignAttnError(f"{given}: {control} tells what a training makes of a basis: give {START}")
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
+        implied = dict(capabilities_of(str(values.get("model"))).training)
+        if SAMPLING_OPTION in implied:
+            implied[SAMPLING_OPTION] = order_begun(values) or implied[SAMPLING_OPTION]
+        if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
+            implied["take"] = DRAWN
+        if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
+            implied["text_columns"] = (TEXT,)
+        if is_to_keep_checkpoints(values):
+            implied["keep_checkpoints"] = True
+        return implied | implied_by_choice(values)
+
+    @classmethod
+    def of_before(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values with what they meant before they implied other rows; what did nothing is passed over."""
+        implied = cls.implied(values)
+        values = {name: meant for name, meant in MEANT_BEFORE.items() if name in implied} | dict(values)
+        for name in ALWAYS_DONE:
+            values.pop(name, None)
+        try:
+            options = resolve(cls, values, may_be_idle=True)
+        except AlignAttnError:
+            # Whoever uses the values says what is wrong with them.
+            return values
+        idle = {name for name, _ in idle_options(options, values)}
+        return {name: value for name, value in values.items() if name not in idle}
+
+    def check_use(self, given: Mapping[str, Any]) -> None:
+        """Refuse given options that would do nothing."""
+        check_choice(self)
+        check_use(self, given)
+
+    @classmethod
+    def read_back(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of a file, which a user wrote or, with every option that has a value, a run."""
+        return cls.of_before(values) if SCORING_OPTIONS.keys() & values.keys() else values
+
+    def check_places(self, *, reads: bool = True) -> None:
+        """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
+        is_there = any((run.output_dir / CONFIG_FILE).is_file() for run in self.runs())
+        super().check_places(reads=reads and not is_there)
+        if self.model.has_crf and find_spec("torchcrf") is None:
+            raise AlignAttnError(f"a CRF needs pytorch-crf: {install_extra('crf')}")
+
+    @property
+    def attention(self) -> AttentionConfig:
+        """The model's attention."""
+        return self.model.attention_config
+
+    @cached_property
+    def task(self) -> Task | None:
+        """Its task: of one that the user's own file defines, what the folder of the run keeps of it; None without."""
+        _ = self.data.source
+        if self.data.task is None:
+            return None
+        kept = self.output_dir / TASK_FILE
+        task = read_definition(kept) if self.keeps_task and kept.is_file() else get_task(self.data.task)
+        task = with_features(task, self.data.features)
+        if self.data.evaluation_splits is None:
+            return task
+        task = replace(task, evaluation_splits=self.data.evaluation_splits)
+        if task.problem() is not None:
+            raise AlignAttnError("--evaluation_splits names a split twice, or the one that is trained on: leave it out")
+        return task
+
+    @property
+    def keeps_task(self) -> bool:
+        """Whether the folder of the run keeps the task: a user's own file may change or go."""
+        return self.data.task is not None and is_definition(self.data.task)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Every option by name."""
+        return values_of(self)
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder of the call: of its run, or of the runs of its seeds."""
+        return Path(self.training.output_dir)
+
+    def runs(self) -> list[Self]:
+        """Return the options of each single run of the call: one, or one a seed."""
+        if self.training.seeds is None:
+            return [self]
+        return [
+            self.changed(seeds=None, seed=seed, output_dir=str(self.output_dir / f"{SEED_FOLDER_PREFIX}{seed}"))
+            for seed in self.training.seeds
+        ]
+
+    def changed(self, **training: Any) -> Self:
+        """Return the same with some training options replaced."""
+        return replace(self, training=replace(self.training, **training))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as plain types; the secret and what is None by default are left out."""
+        defaults = _defaults(type(self))
+        return {
+            name: _plain(name, value)
+            for name, value in self.values.items()
+            if name != UNWRITTEN_OPTION and (value is not None or defaults.get(name) is not None)
+        }
+
+    def to_yaml(self) -> str:
+        """Return the options as YAML that `--config` reads back."""
+        text: str = yaml.safe_dump(self.to_dict(), sort_keys=True, allow_unicode=True)
+        return text
+
+    def differences(self, written: Mapping[str, Any]) -> list[str]:
+        """Return the options in which a run differs whose options are `written`.
+
+        An option that they lack, as of a version that did not have it, counts at its default; an attention counts as
+        what it is, however it is named.
+        """
+        former = renamed(type(self))
+        present = {former.get(name, name): value for name, value in written.items()}
+        theirs = _defaults(type(self)) | dict(self.of_before(present))
+        mine = self.to_dict()
+        alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
+        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in alike)
+
+
+def _defaults(options: type[Options]) -> dict[str, Any]:
+    known = options_of(options).values()
+    return {option.name: _plain(option.name, option.default) for option in known if not option.is_required}
+
+
+def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
+    """Return the attention that written options name; None of those that this version cannot read."""
+    known = options_of(ModelOptions)
+    try:
+        options = resolve(ModelOptions, {name: value for name, value in written.items() if name in known})
+        return options.attention_config
+    except AlignAttnError:
+        return None
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in ONCE_SINGLE and len(value) == 1:
+        return value[0]
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,137 @@
+"""The types of a run's weights: in which they are loaded, trained and kept, and whether the memory holds them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from alignattn.finetuning.model_options import AS_STORED, ModelOptions
+from alignattn.finetuning.options import RunOptions
+from alignattn.models.packaged import model_source
+from alignattn.patching.sizes import stored_types
+from alignattn.training.saving import ADAM_MOMENTS, ADAMS
+from alignattn.utils.errors import AlignAttnError, in_megabytes, listing
+
+ORIGINAL = ".original_module."
+
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""How many bytes the container takes in which this runs, or a word for no limit."""
+
+
+def loading_type(arguments: ModelOptions) -> Any:
+    """Return the `dtype` of `from_pretrained`: float32, as stored beneath adapters, or as asked for."""
+    if arguments.dtype is None:
+        return torch.float32 if arguments.lora_r is None else AS_STORED
+    return arguments.dtype if arguments.dtype == AS_STORED else getattr(torch, arguments.dtype)
+
+
+def type_of_weights(arguments: ModelOptions, config: Any) -> torch.dtype:
+    """Return the type in which a pretrained model will be loaded: as stored is what its config says, or its weights.
+
+    Args:
+        arguments: the options.
+        config: of the model.
+    """
+    asked = loading_type(arguments)
+    if asked == AS_STORED:
+        asked = getattr(config, "dtype", None) or next(iter(_stored(arguments)), "float32")
+    found: torch.dtype = getattr(torch, asked) if isinstance(asked, str) else asked
+    return found
+
+
+def check_precision(options: RunOptions, weights: torch.dtype) -> None:
+    """Refuse to train weights of a type in which they cannot be trained; beneath adapters any type serves.
+
+    Args:
+        options: of the run.
+        weights: the type of the pretrained model.
+    """
+    training, given = options.training, f"--dtype {options.model.dtype}"
+    if options.model.lora_r is None and weights == torch.float16:
+        raise AlignAttnError(
+            f"{given}: weights in float16 cannot be trained, small gradients and the optimizer's moments of them are 0 "
+            "in it: leave it out (on a GPU --fp16 true then computes in float16), give --dtype bfloat16, or train "
+            "adapters over such weights (--lora_r 8)"
+        )
+    computed = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    for name, dtype in computed.items():
+        if getattr(training, name) and weights in computed.values() and weights != dtype:
+            raise AlignAttnError(
+                f"--{name} true computes in {_name(dtype)}, and the weights are loaded in {_name(weights)}: give "
+                f"--dtype float32, or --{name} false"
+            )
+
+
+def check_memory(options: RunOptions, model: nn.Module, weights: torch.dtype) -> None:
+    """Refuse a training whose weights, gradients and moments alone take more memory than there is.
+
+    Args:
+        options: of the run.
+        model: of the run, on no device, without adapters.
+        weights: the type of its weights.
+    """
+    training, arguments = options.training, options.model
+    if training.fsdp or training.deepspeed:
+        # They share the weights out.
+        return
+    parameters, free = sum(parameter.numel() for parameter in model.parameters()), _free_memory(training.use_cpu)
+    needed = parameters * weights.itemsize * (1 if arguments.lora_r is not None else _copies(training.optim))
+    if needed > free:
+        what = "the weights" if arguments.lora_r is not None else "weights, gradients and the optimizer's moments"
+        raise AlignAttnError(
+            f"{arguments.model}: {what} take at least {in_megabytes(needed)} ({parameters:,} parameters in "
+            f"{_name(weights)}), and {in_megabytes(free)} of memory are free: train adapters (--lora_r 8), give "
+            "--dtype bfloat16, or take a smaller model"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _copies(optimizer: str) -> int:
+    """How many numbers a training holds at least of each parameter: itself, its gradient, and Adam's moments."""
+    return 2 + (ADAM_MOMENTS if optimizer in ADAMS else 0)
+
+
+def _free_memory(use_cpu: bool) -> int:
+    if torch.cuda.is_available() and not use_cpu:
+        free, _ = torch.cuda.mem_get_info()
+        return int(free)
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else ""
+    return min(free, int(limit)) if limit.isdecimal() else int(free)
+
+
+def describe_precision(options: RunOptions, model: nn.Module) -> str:
+    """Return in which types the weights of a pretrained model are stored, frozen and trained, in a line.
+
+    Args:
+        options: of the run.
+        model: to be trained, with its adapters.
+    """
+    # Beside a head that is trained peft keeps the untrained one.
+    weights = [one for name, one in model.named_parameters() if ORIGINAL not in name]
+    frozen, trained = ([one for one in weights if one.requires_grad == trains] for trains in (False, True))
+    size = _bytes_of(frozen) + _copies(options.training.optim) * _bytes_of(trained)
+    parts = {"stored": _stored(options.model), "frozen": _types(frozen), "trained": _types(trained)}
+    said = ", ".join(f"{what} in {listing(types)}" for what, types in parts.items() if types)
+    lossy = any(one.dtype == torch.bfloat16 for one in trained)
+    advice = " (steps too small for that type are lost: --dtype float32 keeps them)" if lossy else ""
+    return f"weights: {said}{advice}; with gradients and the optimizer's moments {in_megabytes(size)}"
+
+
+def _stored(arguments: ModelOptions) -> list[str]:
+    hub = {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
+    return stored_types(model_source(arguments.model), hub)
+
+
+def _types(weights: Iterable[Tensor]) -> list[str]:
+    return list(dict.fromkeys(_name(one.dtype) for one in weights))
+
+
+def _bytes_of(weights: Iterable[Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in weights)

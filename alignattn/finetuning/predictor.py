@@ -1,0 +1,349 @@
+"""The trained model of a run on new rows: rows -> tensors -> model -> predictions, as the run's own evaluation."""
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+from transformers.utils.generic import find_labels
+
+from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
+from alignattn.models import capabilities_of
+from alignattn.models.lengths import most_tokens
+from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
+from alignattn.robustness.batches import rows_at_once
+from alignattn.tasks import LabelledTask, Task
+from alignattn.tasks.file_rows import TextRows, file_rows
+from alignattn.tasks.processor import EncodedSplit, TaskProcessor
+from alignattn.tasks.processors import processor_for
+from alignattn.tasks.sequences.task import check_writes
+from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.truncation import count_lengths
+from alignattn.tasks.unknown_words import count_unknown_rows, told_of_unknown_rows
+from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.library_bars import without_library_bars
+
+logger = logging.getLogger(__name__)
+
+LABELS = ("label", "labels")
+"""Columns of encoded rows that collators make `labels` of."""
+
+PADDING = -100
+"""Stands for what a batch has no outputs of that another has: the Trainer's own."""
+
+Row = str | Sequence[str] | Mapping[str, Any]
+"""A text; the texts of a row, such as a pair; or a row by its columns."""
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows become batches.
+
+    Attributes:
+        size: rows of a batch; what suits the device where None.
+        by_length: whether rows of like length go together. As they come, in batches of the run's own size, outputs are
+            those of the run's evaluation bit for bit, on the machine that made it.
+    """
+
+    size: int | None = None
+    by_length: bool = True
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model with what makes its tensors and reads its outputs; `load_run` makes one of a run's folder.
+
+    Attributes:
+        run: that trained it.
+        model: in evaluation mode, with the attention it was trained with.
+        processor: what makes tensors of rows, a tokenizer; None where the kind of task needs none.
+        options: how rows become tensors, and outputs answers.
+        temperature: that logits are divided by; 1 leaves probabilities as the model has them.
+    """
+
+    run: FinishedRun
+    model: PreTrainedModel
+    processor: Any
+    options: TaskOptions
+    temperature: float = 1.0
+
+    @property
+    def task(self) -> Task:
+        """The task that the model was trained on, with its labels."""
+        return self.run.task
+
+    @property
+    def tokenizer(self) -> Any:
+        """The processor of a model of texts, as `transformers.pipeline` takes it."""
+        return self.processor
+
+    def predict(
+        self, rows: Sequence[Row], *, top_k: int | None = None, batch_size: int | None = None, by_length: bool = True
+    ) -> list[dict[str, Any]]:
+        """Predict rows, and return what is predicted of each, in their order.
+
+        Args:
+            rows: texts, pairs of texts, or rows by their columns, of which those of the task are read.
+            top_k: of what could be the answer so many are told, best first; all classes, and no other answer, if None.
+            batch_size: rows of a batch; what suits the device if None.
+            by_length: as in `Batching`.
+
+        Returns:
+            `prediction` and what goes with it: of classes `probability` and `probabilities`; of answers `start`,
+            `probability` and `no_answer_score`; of words a tag each.
+
+        Raises:
+            AlignAttnError: if a row lacks a column, or holds no text where one belongs.
+        """
+        if not rows:
+            return []
+        split = self.encode(self.checked(rows))
+        if unknown := self.count_unknown_rows(split):
+            logger.warning(told_of_unknown_rows(unknown))
+        return self.readable(split, Batching(batch_size, by_length), top_k).to_pylist()
+
+    def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
+        """Return rows, as for `predict`, as a data set; raises `AlignAttnError` as that does."""
+        dataset = self.dataset(rows)
+        for index, problem in sorted(self.problems(dataset).items()):
+            raise AlignAttnError(f"row {index + 1}: {problem}")
+        return dataset
+
+    def dataset(self, rows: Sequence[Row]) -> datasets.Dataset:
+        """Return rows as a data set of the task's input columns."""
+        if isinstance(rows, str | Mapping):
+            raise AlignAttnError("rows are a list, of one where there is one: give [row]")
+        filled = [self._row(row, number) for number, row in enumerate(rows, start=1)]
+        columns = {name: [row[name] for row in filled] for name in self.task.input_columns}
+        read = file_rows(TextRows(columns), path="a row", is_decoded=True)
+        for index, problem in sorted(read.problems_in(columns).items()):
+            raise AlignAttnError(f"row {index + 1}: {problem}")
+        return read.dataset
+
+    def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
+        """Return what is wrong with each row of the task's input columns that cannot be used, by its number from 0."""
+        return self._kind.input_problems(self.task, self._kind.normalise_inputs(self.task, dataset), may_be_empty=False)
+
+    def readable(
+        self,
+        split: EncodedSplit,
+        batching: Batching,
+        top_k: int | None = None,
+        advance: Callable[[int], object] | None = None,
+    ) -> pa.Table:
+        """Return what is predicted of good rows as users read it, a line a row; arguments as of `answers`."""
+        return self._kind.readable(self.task, self.answers(split, batching, advance), top_k)
+
+    def answers(
+        self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
+    ) -> pa.Table:
+        """Return what is predicted of good rows as a run's own `predictions.parquet` has it, a line a row.
+
+        Args:
+            split: what `encode` made of rows in which `problems` finds nothing.
+            batching: how rows become batches.
+            advance: told how many rows more are done.
+        """
+        outputs, labels = self.outputs(split, batching, advance)
+        if self.temperature != 1:
+            outputs = outputs.astype(np.float64) / self.temperature
+        return self._kind.answers(self.task, split, outputs, labels)
+
+    def encode(self, dataset: datasets.Dataset, *, doc_stride: int | None = None) -> EncodedSplit:
+        """Return rows of the task's input columns with what the model reads of them."""
+        kind = self._kind
+        rows = kind.unlabelled(self.task, kind.normalise_inputs(self.task, dataset))
+        options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
+        # For each part of the rows there would be one.
+        with without_library_bars():
+            encoded = kind.encode(self.task, rows, self.processor, options)
+            return EncodedSplit(rows, encoded, options, self.processor)
+
+    def count_lengths(self, split: EncodedSplit) -> Counter[int]:
+        """Return how many rows of what `encode` made have so many tokens before any is cut."""
+        with without_library_bars():
+            return count_lengths(self.task, split, self.processor)
+
+    def count_unknown_rows(self, split: EncodedSplit) -> int:
+        """Return how many rows of what `encode` made hold no word that the model knows; a pretrained one reads all."""
+        if capabilities_of(self.run.options.model.model).is_pretrained:
+            return 0
+        return count_unknown_rows(split, self.processor)
+
+    def with_temperature(self, temperature: float) -> Self:
+        """Return the same with another temperature."""
+        check_has_classes(self.task)
+        return replace(self, temperature=temperature)
+
+    def with_beams(self, num_beams: int) -> Self:
+        """Return the same that follows so many beginnings of what it writes; raises as `check_writes` does."""
+        check_writes(self.task)
+        return replace(self, options=replace(self.options, num_beams=num_beams))
+
+    @property
+    def _kind(self) -> TaskProcessor[Any]:
+        return processor_for(self.task)
+
+    @cached_property
+    def _model_inputs(self) -> frozenset[str]:
+        names = inspect.signature(self.model.forward).parameters
+        return frozenset(names).difference(find_labels(type(self.model)))
+
+    def _row(self, row: Row, number: int) -> Mapping[str, Any]:
+        if isinstance(row, Mapping):
+            missing = [name for name in self.task.input_columns if name not in row]
+            if missing:
+                raise AlignAttnError(f"row {number} has no {missing[0]!r} (it has {', '.join(map(str, row))})")
+            return row
+        texts = [row] if isinstance(row, str) else list(row)
+        if len(texts) != self.task.texts_of_a_row:
+            raise AlignAttnError(
+                f"row {number}, {shown(row)}, has {len(texts)} text(s), and task {self.task.name!r} reads "
+                f"{self.task.texts_of_a_row}: {', '.join(self.task.input_columns)}"
+            )
+        return self.task.row_of(texts)
+
+    def outputs(
+        self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
+    ) -> tuple[Any, NDArray[Any] | None]:
+        """Return the outputs of all sequences of a split and their labels, as `Trainer.predict` gives them.
+
+        Args:
+            split: as for `answers`.
+            batching: likewise.
+            advance: likewise.
+        """
+        encoded = split.encoded
+        columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
+        collate, device = self._kind.batches(self.processor, split), self.model.device
+        gathered: list[_Gathered] = []
+        places: _Gathered | None = None
+        done = 0
+        for members in _batches(columns, len(encoded), batching, device):
+            batch = dict(collate([{name: values[index] for name, values in columns.items()} for index in members]))
+            labels = batch.pop("labels", None)
+            on_device = {name: values.to(device) for name, values in batch.items()}
+            with torch.inference_mode():
+                arrays = [_as_array(values) for values in self._outputs_of(on_device, split.options)]
+            if not gathered:
+                gathered = [_Gathered(len(encoded)) for _ in arrays]
+            for whole, part in zip(gathered, arrays, strict=True):
+                whole.put(members, part)
+            if labels is not None and labels.ndim > 1:
+                places = places or _Gathered(len(encoded))
+                places.put(members, labels.numpy())
+            # Of a long context there are several windows: rows are counted by their share.
+            before, done = done, done + len(members)
+            if advance is not None:
+                advance(len(split.rows) * done // len(encoded) - len(split.rows) * before // len(encoded))
+        outputs = tuple(whole.array() for whole in gathered)
+        return outputs[0] if len(outputs) == 1 else outputs, None if places is None else places.array()
+
+    def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
+        """What the model's forward returns for a batch, or what it writes for it, `[B, …]` each."""
+        if self._kind.is_generative:
+            return self._kind.generate(self.model, batch, options)
+        ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
+        return [values for name, values in self.model(**batch).items() if name not in ignored]
+
+
+class _Gathered:
+    """The arrays of batches, `[B, ...]`, put together in the order of their rows; what a batch lacks is `PADDING`."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._parts: list[tuple[Sequence[int], NDArray[Any]]] = []
+
+    def put(self, members: Sequence[int], part: NDArray[Any]) -> None:
+        self._parts.append((members, part))
+
+    def array(self) -> NDArray[Any]:
+        shapes = [part.shape[1:] for _, part in self._parts]
+        largest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        whole = np.full((self._rows, *largest), PADDING, dtype=self._parts[0][1].dtype)
+        for members, part in self._parts:
+            place: Any = (np.asarray(members), *(slice(size) for size in part.shape[1:]))
+            whole[place] = part
+        return whole
+
+
+def load_run(folder: str | Path, *, temperature: float = 1.0, device: str | torch.device | None = None) -> Predictor:
+    """Load the trained model of a run to predict with.
+
+        predictor = alignattn.load_run("runs/mrpc")
+        predictor.predict([("He said so .", "So he said .")])
+
+    Args:
+        folder: of a finished run of `alignattn finetune`.
+        temperature: that the logits of classes are divided by, as `alignattn calibrate` fits one.
+        device: where it computes; a GPU if there is one when None.
+
+    Raises:
+        AlignAttnError: if the folder holds no finished run that this version reads.
+    """
+    run = read_finished_run(Path(folder), "the folder")
+    warn_plain(run.folder, run.options)
+    return load_predictor(run, temperature=temperature, device=device)
+
+
+def load_predictor(
+    run: FinishedRun, *, temperature: float = 1.0, device: str | torch.device | None = None
+) -> Predictor:
+    """Load the trained model of a run; arguments as of `load_run`."""
+    if temperature != 1:
+        check_has_classes(run.task)
+    kind, name = processor_for(run.task), str(run.folder)
+    model = load_checkpoint(name, kind.auto_class, lacking="trained model: give the folder of a run that has finished")
+    processor = None
+    if kind.reads_texts:
+        processor = load_tokenizer(name, model, **kind.tokenizer_options)
+        processor.model_max_length = most_tokens(model, processor)
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model.eval().to(target)
+    # Weights lie in memory as in their file; where a matrix begins decides the last bits of its products, and those of
+    # the run's own evaluation began where memory is given out.
+    for weights in model.parameters():
+        weights.data = weights.data.clone()
+    # Tokenizing in several processes is for large files; here rows come in parts.
+    options = replace(run.options.data.task_options(run.task, processor), num_proc=None)
+    return Predictor(run, model, processor, options, temperature)
+
+
+def check_has_classes(task: Task) -> None:
+    """Refuse a temperature for a task without classes."""
+    if not isinstance(task, LabelledTask) or task.is_regression:
+        raise AlignAttnError(f"a temperature is for probabilities of classes, and task {task.name!r} has none")
+
+
+def _batches(
+    columns: Mapping[str, Sequence[Any]], count: int, batching: Batching, device: torch.device
+) -> Iterator[Sequence[int]]:
+    """The numbers of the sequences of each batch; by length, the longest first: memory runs out at once or never."""
+    tokens = [_tokens(ids) for ids in columns.get("input_ids", [()] * count)]
+    order = range(count) if not batching.by_length else sorted(range(count), key=lambda index: -tokens[index])
+    start = 0
+    while start < count:
+        members = order[start : start + (batching.size or rows_at_once(device, tokens[order[start]]))]
+        yield list(members)
+        start += len(members)
+
+
+def _tokens(ids: Sequence[Any]) -> int:
+    """How many tokens an item of a batch takes: of several sequences, as of choices, all."""
+    return sum(map(_tokens, ids)) if ids and isinstance(ids[0], list) else len(ids)
+
+
+def _as_array(values: torch.Tensor) -> NDArray[Any]:
+    values = values.cpu()
+    # NumPy has no such type.
+    return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())

@@ -1,0 +1,196 @@
+"""What a run measured: `results.json`, read and written in one place."""
+
+import math
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.tasks.task import ERRORS
+from alignattn.tasks.truncated_rows import TruncatedRows
+from alignattn.utils.json_records import read_record
+
+if TYPE_CHECKING:
+    import torch
+
+RESULTS_FILE = "results.json"
+PREDICTIONS_FILE = "predictions.parquet"
+
+NOT_FRACTIONS = (*ERRORS, "loss")
+"""How the names of metrics end that are no fractions; the name of a split may stand before."""
+
+REPORTED_PACKAGES = ("alignattn", "torch", "transformers", "datasets", "accelerate")
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """Of which step the model of a run is that kept its best.
+
+    Attributes:
+        step: after which it was evaluated and saved.
+        metric: that chose it, with its split where there are several.
+        value: of the metric then.
+    """
+
+    step: int
+    metric: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"step {self.step}, the best by {self.metric} ({score_text(self.metric, self.value)})"
+
+
+@dataclass(frozen=True)
+class StartResult:
+    """The finished run whose model another started from.
+
+    Attributes:
+        run: its folder, as it may be published.
+        task: that it did.
+        attention: that it was trained with.
+        seed: of it.
+        sha256: of its weights, config and tokenizer.
+    """
+
+    run: str
+    task: str
+    attention: str
+    seed: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.run}, a run of {self.task} ({self.attention}, seed {self.seed}; sha256 {self.sha256[:12]})"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run.
+
+    Attributes:
+        task: the task's name.
+        model: the model as it may be published: a folder by its name.
+        attention: the preset's name.
+        attention_config: the fields of its `AttentionConfig`.
+        seed: the seed of initialisation, dropout and row order.
+        metrics: by evaluation split, by metric; fractions, not percentages, or errors; None for one that is undefined.
+        thresholds: limits that some metrics were tuned to on the rows that they are of, by split, by metric.
+        train_rows: rows trained on.
+        evaluation_rows: rows by evaluation split.
+        dropped_rows: unlabelled rows left out, by split.
+        bad_rows: rows left out because something is wrong with them, each with its number and its problem, by split.
+        derived_splits: how an evaluation split came about that the data set does not have, by its name.
+        train_runtime: seconds of training; of a run that was resumed, those since then.
+        train_samples_per_second: rows trained on a second.
+        training: the last logged loss, task_loss, align_loss, learning rate and diagnostics; None for what was
+            not finite.
+        parameters: how many: `total`, `trainable`, and those of the alignment's own networks.
+        embeddings: where the word vectors of a model that is not pretrained come from; None for others.
+        versions: of Python and the packages.
+        device: what it ran on.
+        labels: the names of the classes or tags in the order of their numbers; empty where there are none.
+        constant_prediction: the one class that is predicted for every row, by split: of a model that tells
+            nothing apart, whatever its scores are.
+        truncated_rows: the rows that are longer than what the model reads of them, by split.
+        best: of which step the model is, if the best was loaded at the end.
+        start: the run that it started from, if its model is one.
+        stopped_at: the step after which early stopping ended the training, if it did.
+    """
+
+    task: str
+    model: str
+    attention: str
+    attention_config: dict[str, Any]
+    seed: int
+    metrics: dict[str, dict[str, float | None]]
+    thresholds: dict[str, dict[str, float]]
+    train_rows: int
+    evaluation_rows: dict[str, int]
+    dropped_rows: dict[str, int]
+    bad_rows: dict[str, list[dict[str, Any]]]
+    derived_splits: dict[str, str]
+    train_runtime: float
+    train_samples_per_second: float
+    training: dict[str, float | None]
+    parameters: dict[str, int]
+    embeddings: dict[str, Any] | None
+    versions: dict[str, str]
+    device: str
+    labels: list[str] = field(default_factory=list)
+    constant_prediction: dict[str, str] = field(default_factory=dict)
+    truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
+    best: BestModel | None = None
+    start: StartResult | None = None
+    stopped_at: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON types."""
+        return asdict(self)
+
+
+def read_result(folder: Path) -> RunResult | None:
+    """Return the result of the run in `folder`, or None if it has not finished; raises as `read_record` does."""
+    return read_record(folder / RESULTS_FILE, RunResult, "run")
+
+
+def package_versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of Python and of the packages that a result depends on.
+
+    Args:
+        more: packages that it depends on and others do not.
+    """
+    return {name: version(name) for name in (*REPORTED_PACKAGES, *more)} | {"python": sys.version.split()[0]}
+
+
+def device_name(device: "torch.device") -> str:
+    """Return what a device is, in words."""
+    # Who reads a result does not wait for it.
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def score_text(name: str, value: float | None) -> str:
+    """Return a metric as a percentage, as the papers print it; an error in the unit of the scores."""
+    if value is None or math.isnan(value):
+        return "undefined"
+    return f"{value:.4g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
+
+
+def render_metrics(result: RunResult) -> str:
+    """Return the metrics of a run in lines, percentages as the papers print them."""
+    lines = [
+        f"  {result.task} {split}: " + ", ".join(f"{name} {score_text(name, value)}" for name, value in scores.items())
+        for split, scores in result.metrics.items()
+    ]
+    lines += [
+        f"  {split}: {', '.join(names)} undefined for these labels, and null in {RESULTS_FILE}"
+        for split, scores in result.metrics.items()
+        if (names := [name for name, value in scores.items() if value is None])
+    ]
+    if result.start is not None:
+        lines.append(f"  started from {result.start}")
+    if result.best is not None:
+        lines.append(f"  the model is that of {result.best}")
+    if result.stopped_at is not None:
+        lines.append(f"  training was stopped early, after step {result.stopped_at}")
+    lines += [
+        f"  {split}: {answer} is predicted for every row: the model tells nothing apart"
+        for split, answer in result.constant_prediction.items()
+    ]
+    lines += [f"  split {split}: {how}" for split, how in result.derived_splits.items()]
+    lines += [
+        f"  left out of {split}: {len(bad)} bad row(s), listed in {RESULTS_FILE}; the first, row {bad[0]['row']}: "
+        f"{bad[0]['problem']}"
+        for split, bad in result.bad_rows.items()
+    ]
+    lines += [
+        f"  left out of {split}: {count} row(s) without a label"
+        for split, count in result.dropped_rows.items()
+        if count
+    ]
+    return "\n".join(lines)

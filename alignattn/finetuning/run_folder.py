@@ -1,0 +1,171 @@
+"""What the folder of a run says of it without torch: whether it is one, its options, its task."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from alignattn.finetuning.data_options import FROM_CONLL, FROM_TAGS
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE, read_result
+from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER, is_seed_folder
+from alignattn.finetuning.training_options import beside_the_model
+from alignattn.models import capabilities_of
+from alignattn.tasks import MultiLabelClassification, Task, TextClassification, TokenClassification
+from alignattn.tasks.class_folders import TEXT
+from alignattn.tasks.tags.conll import TAGS, TOKENS
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.json_records import read_json
+from alignattn.utils.options import read_options_file, resolve
+from alignattn.utils.publishing import distinct_ends
+
+MODEL_CONFIG_FILE = "config.json"
+"""transformers' name of what a saved model says of itself."""
+
+REGRESSION = "regression"
+"""What it says there of a model of scores."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run.
+
+    Attributes:
+        folder: of the run.
+        options: that it was made with.
+        task: that its model does, with its labels.
+    """
+
+    folder: Path
+    options: RunOptions
+    task: Task
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether its model has heads of self-attention."""
+        return capabilities_of(self.options.model.model).has_heads
+
+
+def read_finished_run(folder: Path, option: str) -> FinishedRun:
+    """Return what the folder of a run says of it.
+
+    Args:
+        folder: that a user gave.
+        option: by which it was given, for the message.
+    """
+    check_finished(folder, option)
+    result = read_result(folder)
+    assert result is not None
+    options = read_run_options(folder)
+    return FinishedRun(folder, options, replace(_task_of(folder, options), name=result.task))
+
+
+def warn_plain(folder: Path, options: RunOptions) -> None:
+    """Say on the error stream that a run's results are of more than its plain model, where they are.
+
+    Args:
+        folder: of the run, whose model is taken as it is, in one forward without dropout.
+        options: that it was made with.
+    """
+    name = beside_the_model(options.training)
+    if name is not None:
+        passes = f"{options.training.mc_dropout_passes} passes with dropout"
+        way = {"mc_dropout_passes": passes, "laplace": "last-layer Laplace"}[name]
+        print(f"{folder}: its results are of {way}; here its plain model predicts, in one pass", file=sys.stderr)
+
+
+def check_finished(folder: Path, option: str) -> None:
+    """Refuse a folder that is no run's, and a run that has not finished; arguments as of `check_run_folder`."""
+    check_run_folder(folder, option)
+    if not (folder / RESULTS_FILE).is_file():
+        raise AlignAttnError(
+            f"{option} {folder} has not finished, it holds no {RESULTS_FILE}: give the command that made it again"
+        )
+
+
+def check_run_folder(folder: Path, option: str) -> None:
+    """Refuse a folder that is no run's.
+
+    Args:
+        folder: that a user gave.
+        option: by which it was given, for the message.
+    """
+    below = folder / RUN_FOLDER
+    if (below / CONFIG_FILE).is_file():
+        raise AlignAttnError(
+            f"{option} {folder} is no run folder of alignattn finetune, but has one in it: give {below}"
+        )
+    if not (folder / CONFIG_FILE).is_file():
+        seeds = seed_folders(folder)
+        others = f" (its seeds: {', '.join(path.name for path in seeds)})" if len(seeds) > 1 else ""
+        choice = f": give the folder of a seed, such as {seeds[0]}{others}" if seeds else ""
+        raise AlignAttnError(
+            f"{option} {folder} is no run folder of alignattn finetune, it holds no {CONFIG_FILE}{choice}"
+        )
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """Return the run folders of the seeds in a folder, by seed; none where it is no folder of seeds."""
+    seeds = (path.parent for path in folder.glob(f"*/{CONFIG_FILE}") if is_seed_folder(path.parent))
+    return sorted(seeds, key=lambda path: (len(path.name), path.name))
+
+
+def runs_folder(label: str, value: str) -> None:
+    """Refuse what is neither a run folder nor a folder of seeds: the place of an option, with its label and value."""
+    if not seed_folders(Path(value)):
+        check_run_folder(Path(value), label)
+
+
+def run_folder(label: str, value: str) -> None:
+    """Refuse what `check_run_folder` does: the place of an option, with its label and its value."""
+    check_run_folder(Path(value), label)
+
+
+def read_run_options(folder: Path) -> RunOptions:
+    """Return the options that the run in `folder` was made with.
+
+    Args:
+        folder: of a run.
+    """
+    values = read_options_file(RunOptions, folder / CONFIG_FILE)
+    return resolve(RunOptions, values | {"output_dir": folder}, str(folder / CONFIG_FILE), may_be_idle=True)
+
+
+def _task_of(folder: Path, options: RunOptions) -> Task:
+    """The task of a run: where its rows said what the labels are, the saved model does."""
+    config = read_json(folder / MODEL_CONFIG_FILE)
+    labels = () if config.get("problem_type") == REGRESSION else _labels(config)
+    if options.task is not None:
+        if isinstance(options.task, TokenClassification) and not options.task.labels:
+            return replace(options.task, labels=labels)
+        return options.task
+    data = options.data
+    if data.source in (FROM_CONLL, FROM_TAGS):
+        tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
+        return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
+    metrics: Any = ("accuracy",) if labels else ("pearson",)
+    columns = tuple(data.text_columns or (TEXT,))
+    if data.is_multi_label:
+        return MultiLabelClassification(name="user", text_columns=columns, label_columns=data.label_column)
+    return TextClassification(
+        name="user", text_columns=columns, label_column=data.label_column[0], labels=labels, metrics=metrics
+    )
+
+
+def _labels(config: dict[str, Any]) -> tuple[str, ...]:
+    names = config.get("id2label") or {}
+    return tuple(names[number] for number in sorted(names, key=int))
+
+
+def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
+    """Return a short name for each folder that no other has: as many of its last parts as it takes.
+
+    Args:
+        folders: one or more.
+        option: by which they were given, for the message.
+    """
+    names = ["-".join(end) for end in distinct_ends(folders)]
+    if len(set(names)) < len(names):
+        raise AlignAttnError(f"{option} names a folder twice: {' '.join(map(str, folders))}")
+    return dict(zip(folders, names, strict=True))

@@ -1,0 +1,259 @@
+"""The Trainer of a run: it knows the task, and scores each evaluation set by it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi
+from torch import nn
+from transformers import EvalPrediction, PrinterCallback, ProgressCallback
+from transformers.trainer_utils import HubStrategy, PredictionOutput
+from transformers.utils.hub import PushInProgress
+
+from alignattn.finetuning.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
+from alignattn.finetuning.order_of_rows import LengthGroupedSteps, padded_lengths, scattered
+from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
+from alignattn.tasks import Task
+from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
+from alignattn.tasks.processors import processor_for
+from alignattn.training import AlignmentTrainer, JointBest
+from alignattn.training.laplace import LastLayerLaplace, linear_head
+from alignattn.training.mc_dropout import dropping
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.network import say_push
+
+IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
+"""What makes the loaders of `Trainer` give evaluation rows as they come, and all of them: outputs belong to rows."""
+
+LAST_CHECKPOINT = "last-checkpoint"
+"""Where the Hub keeps the one checkpoint to resume from, as transformers names it."""
+
+
+class TaskTrainer(AlignmentTrainer):
+    """Scores each evaluation set by the metrics of its task and by its own rows."""
+
+    def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
+        self.task = task
+        self.scorers = {name: partial(_metrics_of, processor_for(task), task, split) for name, split in splits.items()}
+        evaluation: Any = {name: split.encoded for name, split in splits.items()}
+        if len(evaluation) == 1:
+            # A single set without a name keeps the names of metrics short: eval_accuracy.
+            evaluation = next(iter(evaluation.values()))
+        self.sampler: Any = None
+        self.evaluation_collator = None
+        if splits and not processor_for(task).reads_texts:
+            self.evaluation_collator = processor_for(task).batches(None, next(iter(splits.values())))
+        super().__init__(
+            *args,
+            eval_dataset=evaluation or None,
+            compute_metrics=next(iter(self.scorers.values()), None),
+            **kwargs,
+        )
+        self.task_options = next((split.options for split in splits.values()), None)
+        self.posterior: LastLayerLaplace | None = None
+        # A run shows its progress by itself.
+        for shown in (PrinterCallback, ProgressCallback):
+            self.remove_callback(shown)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Return `Trainer`'s, but what looks at the lengths of rows draws by the run's seed."""
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        args, order = self.args, self.args.train_sampling_strategy
+        seed = scattered(args.seed if args.data_seed is None else args.data_seed)
+        if order == BY_LENGTH:
+            rows_a_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            self.sampler = LengthGroupedSteps(padded_lengths(rows), rows_a_step, seed)
+        elif order == REBALANCED:
+            rows = rows.add_column(args.length_column_name, padded_lengths(rows))
+            self.sampler = super()._get_train_sampler(rows)
+            self.sampler.seed = seed
+        else:
+            self.sampler = super()._get_train_sampler(rows)
+        return self.sampler
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `Trainer`'s, of all rows in their order."""
+        with self._all_rows_in_order():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        """Return `Trainer`'s, of all rows in their order."""
+        with self._all_rows_in_order():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _all_rows_in_order(self) -> Iterator[None]:
+        """Keep what is chosen for the training rows from the others, as `Trainer` does not."""
+        chosen, collator = {name: getattr(self.args, name) for name in IN_ORDER}, self.data_collator
+        try:
+            self.data_collator = self.evaluation_collator or collator
+            for name, value in IN_ORDER.items():
+                setattr(self.args, name, value)
+            yield
+        finally:
+            self.data_collator = collator
+            for name, value in chosen.items():
+                setattr(self.args, name, value)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train an epoch, unless a run that had stopped early was killed before it was finished."""
+        if self.control.should_training_stop:
+            return
+        # Where a run goes on within an epoch, several processes' samplers lie deeper than `Trainer` looks.
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def predict_split(self, split: EncodedSplit) -> Evaluation:
+        """Return what the model's outputs for a split are worth."""
+        # They are scored here, by this split's rows, and not by those of the scorer that is in place.
+        scorer, self.compute_metrics = self.compute_metrics, None
+        kind, passes = processor_for(self.task), getattr(self.args, "mc_dropout_passes", None)
+        try:
+            if getattr(self.args, "laplace", False):
+                outputs = self._predict_by_posterior(split)
+            else:
+                outputs = self.predict(split.encoded) if passes is None else self._predict_dropping(split, passes)
+        finally:
+            self.compute_metrics = scorer
+        return kind.evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Return the loss, the outputs and the labels of a batch as `Trainer` does, or what a model writes for it."""
+        kind = processor_for(self.task)
+        step: Any = super().prediction_step
+        if not kind.is_generative or prediction_loss_only:
+            result: tuple[torch.Tensor | None, Any, Any] = step(model, inputs, prediction_loss_only, ignore_keys)
+            return result
+        loss, _, _ = step(model, inputs, True, ignore_keys)
+        batch: Any = self._prepare_inputs(inputs)
+        assert self.task_options is not None
+        return loss, kind.generate(self.accelerator.unwrap_model(model), batch, self.task_options), batch.get("labels")
+
+    def _predict_dropping(self, split: EncodedSplit, passes: int) -> PredictionOutput:
+        """Predict by Monte Carlo dropout (Gal & Ghahramani 2016, eq. 6): the mean of passes with dropout, k of them.
+
+        The masks are drawn by the seed of the run, and leave the random numbers of others as they are.
+        """
+        model: Any = self.model
+        with dropping(model, self.args.seed, self.args.device):
+            outputs = [self.predict(split.encoded) for _ in range(passes)]
+        mean = processor_for(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
+        return outputs[0]._replace(predictions=mean)
+
+    def drops(self, rows: Any) -> bool:
+        """Return whether two passes with dropout over a batch of rows, which are encoded, differ."""
+        model: Any = self.model
+        batch = self._first_batch(rows)
+        with torch.no_grad(), dropping(model, self.args.seed, self.args.device):
+            first, second = model(**batch).to_tuple(), model(**batch).to_tuple()
+        return not all(map(torch.equal, first, second))
+
+    def head_for(self, rows: Any) -> nn.Linear:
+        """Return the linear layer that gives the model's logits.
+
+        Args:
+            rows: encoded.
+
+        Raises:
+            AlignAttnError: if there is none.
+        """
+        model: Any = self.model
+        head = linear_head(model, self._first_batch(rows))
+        if head is None:
+            raise AlignAttnError(
+                f"--laplace: the logits of {type(model).__name__} for task {self.task.name!r} come from no linear "
+                "layer, one a row: leave it out"
+            )
+        return head
+
+    def _first_batch(self, rows: Any) -> dict[str, Any]:
+        return self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
+
+    def _predict_by_posterior(self, split: EncodedSplit) -> PredictionOutput:
+        """Predict by last-layer Laplace; the posterior is of the rows that the model was trained on."""
+        head = self.head_for(split.encoded)
+        if self.posterior is None:
+            self.posterior = LastLayerLaplace.fit(head, self._with_features(head, self.train_dataset)[1])
+        outputs, features = self._with_features(head, split.encoded)
+        logits = self.posterior.moderated(torch.as_tensor(outputs.predictions), features)
+        return outputs._replace(predictions=logits.numpy())
+
+    def _with_features(self, head: nn.Linear, rows: Any) -> tuple[PredictionOutput, torch.Tensor]:
+        """What is predicted of rows, and `[N, D]`, what the head was given of them."""
+        kept: list[torch.Tensor] = []
+        hook = head.register_forward_pre_hook(lambda module, args: kept.append(args[0].detach().float().cpu()))
+        try:
+            return self.predict(rows), torch.cat(kept)
+        finally:
+            hook.remove()
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""
+        if isinstance(eval_dataset, str):
+            self.compute_metrics = self.scorers[eval_dataset]
+        return super().evaluate(eval_dataset, *args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Judge as `Trainer` does, by the one metric that it knows, or ask what judges by several."""
+        judge = next((one for one in self.callback_handler.callbacks if isinstance(one, JointBest)), None)
+        if judge is None:
+            return super()._determine_best_metric(metrics, trial)
+        if judge.is_best:
+            self.state.best_metric = metrics[next(iter(judge.metrics))]
+            self.state.best_global_step = self.state.global_step
+        return judge.is_best
+
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Open the repository as `Trainer` does; raises `AlignAttnError` if the Hub does not."""
+        if self.is_world_process_zero():
+            say_push("checkpoints", self.args.hub_model_id or Path(str(self.args.output_dir)).absolute().name)
+        with hub_errors(NOT_OPENED):
+            super().init_hf_repo(*args, **kwargs)
+
+    def wait_for_pushes(self) -> None:
+        """Return when no checkpoint is on its way to the Hub any more: the finished run must arrive last."""
+        self._finish_current_push()
+        clear_staged(Path(str(self.args.output_dir)))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push what `Trainer` does, but listed files alone and without local paths: its own call adds a pickle."""
+        earlier: Any = self.push_in_progress
+        busy = earlier is not None and not earlier.is_done()
+        strategy = self.args.hub_strategy
+        if not self.is_world_process_zero() or strategy == HubStrategy.END or (busy and not self.args.hub_always_push):
+            return
+        output_dir, checkpoint = Path(str(self.args.output_dir)), Path(checkpoint_folder)
+        if not busy:
+            clear_staged(output_dir)
+        place = output_dir / STAGING_FOLDER / checkpoint.name
+        whole: dict[str | None, Path] = {None: stage(checkpoint, stage(output_dir, place / "run"))}
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            name = LAST_CHECKPOINT if strategy == HubStrategy.CHECKPOINT else checkpoint.name
+            whole[name] = stage(checkpoint, place / "checkpoint", RESUMED)
+        jobs: Any = [
+            HfApi().upload_folder(
+                repo_id=str(self.hub_model_id),
+                folder_path=folder,
+                path_in_repo=path,
+                commit_message=f"Training in progress, step {self.state.global_step}",
+                token=self.args.hub_token,
+                run_as_future=True,
+                revision=self.args.hub_revision,
+            )
+            for path, folder in whole.items()
+        ]
+        jobs = [*earlier.jobs, *jobs] if busy else jobs
+        progress: Any = PushInProgress(jobs)
+        self.push_in_progress = progress
+
+
+def _metrics_of(
+    kind: TaskProcessor[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction
+) -> dict[str, float]:
+    return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics

@@ -1,0 +1,208 @@
+"""The options of a training: transformers', as a table holds them, with our defaults, and our own beside them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
+from alignattn.tasks import Task
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.exclusive import refuse_together
+from alignattn.utils.option import MAX_SEED, REQUIRED, option
+from alignattn.utils.options import Options
+from alignattn.utils.places import output_folder
+
+TABLE_FILE = Path(__file__).with_name("training_options.json")
+"""Written by `alignattn.finetuning.training_table`, and held to the installed transformers by a test."""
+
+RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
+BASELINES = "what alignments are compared with"
+"""Groups in the help."""
+
+ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
+ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
+"""Names by which options are asked for."""
+
+SLOT_RATE = "Of parameters that slots add (default: the model's)."
+PATIENCE_HELP = "Evaluations without a better one that end it."
+LOGGING_STEPS = 0.05
+"""Of all steps, between two logs."""
+START = "start"
+BALANCE_TIMES = (START, "epoch", "end")
+"""When queries and keys are balanced: before the training, also after each epoch, or once for the saved model."""
+RANDOM_BASIS = "random"
+BALANCE_BASES = ("balanced", RANDOM_BASIS)
+"""In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
+BASIS_HELP = "Control: random, as far from the model's own."
+BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
+AVERAGES = ("ema", "swa")
+"""How weights are averaged; `alignattn.training.averaging` does it."""
+AVERAGING_HELP = "Of the model: ema or swa, over its steps, not its last weights."
+LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
+PASSES_HELP = "MC dropout: mean predictions of so many passes."
+LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
+
+SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
+BY_LENGTHS = (BY_LENGTH, REBALANCED)
+"""The orders that look at the lengths of rows."""
+L2_HELP = "Half of it times the squared weights joins the loss, as Adam's own weight decay (Kingma & Ba)."
+STEPS_OR_SHARES = ("eval_steps", "logging_steps", "save_steps", "warmup_steps")
+"""Options that are a share of all steps below 1, and steps above."""
+
+SCORING_OPTIONS: Mapping[str, Any] = {
+    "eval_do_concat_batches": True,
+    "prediction_loss_only": False,
+    "label_names": None,
+    "remove_unused_columns": True,
+    "batch_eval_metrics": False,
+}
+"""Options of the Trainer without whose defaults a run cannot be scored."""
+
+UNWRITTEN_OPTION = "hub_token"
+"""A secret: a run's folder is made to be passed on."""
+
+PUSH_OPTIONS = (
+    *("push_to_hub", "hub_model_id", "hub_strategy", UNWRITTEN_OPTION),
+    *("hub_private_repo", "hub_always_push", "hub_revision"),
+)
+"""Options of where a run is pushed to."""
+
+_TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict | str}
+
+
+def _field(name: str, entry: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    described = ("type", "default", "help", "takes_none", "is_list")
+    details = {key: value for key, value in entry.items() if key not in described}
+    kind = _TYPES[entry["type"]]
+    kind = tuple.__class_getitem__((kind, ...)) if "is_list" in entry else kind
+    default = tuple(entry["default"]) if isinstance(entry["default"], list) else entry["default"]
+    value = option(default, entry["help"], group=OTHERS, rare=True, **details)
+    return name, kind | None if "takes_none" in entry else kind, value
+
+
+if TYPE_CHECKING:
+
+    class TransformersOptions(Options):
+        """The options of `transformers.TrainingArguments`, with its defaults."""
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
+    TransformersOptions = make_dataclass(
+        "TransformersOptions",
+        [_field(name, entry) for name, entry in _table.items()],
+        bases=(Options,),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(TransformersOptions):
+    """transformers' training options with the defaults of a fine-tuning run, and our own."""
+
+    output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
+    seed: int = option(42, "Seed of the run.", group=RUN)
+    seeds: tuple[int, ...] | None = option(
+        None, "Several: a run each in DIR/seed-N.", group=RUN, low=0, high=MAX_SEED, distinct="seed"
+    )
+    save_strategy: str = option("epoch", "When checkpoints are saved.", group=RUN)
+    save_total_limit: int | None = option(1, "How many of them are kept.", group=RUN, rare=True)
+    keep_checkpoints: bool = option(False, "Keep them in the finished run.", group=RUN, rare=True)
+    push_to_hub: bool = option(False, "Push the finished run to the Hub.", group=RUN)
+    hub_model_id: str | None = option(None, "Repository that it is pushed to.", group=RUN)
+    learning_rate: float = option(2e-5, "Of the pretrained model.", group=TRAINING)
+    num_train_epochs: float = option(3.0, "Passes over the training rows.", group=TRAINING)
+    max_steps: int = option(-1, "Steps, in place of epochs.", group=TRAINING)
+    per_device_train_batch_size: int = option(8, "Rows of a step on a device.", group=TRAINING, asked_as=ASKED_BATCH)
+    per_device_eval_batch_size: int = option(8, "Rows of a batch in evaluation.", group=TRAINING, rare=True)
+    gradient_accumulation_steps: int = option(1, "Batches of a step.", group=TRAINING)
+    warmup_steps: float = option(0, "Steps of warm-up; below 1 a share.", group=TRAINING, asked_as=ASKED_WARMUP)
+    weight_decay: float = option(0.0, "Weight decay.", group=TRAINING)
+    train_sampling_strategy: str = option(
+        AT_RANDOM,
+        SAMPLING_HELP,
+        group=TRAINING,
+        choices=(AT_RANDOM, IN_FILE_ORDER, BY_LENGTH, REBALANCED),
+        rare=True,
+    )
+    l2_penalty: float = option(0.0, L2_HELP, group=OTHERS, low=0, rare=True)
+    early_stopping_patience: int | None = option(None, PATIENCE_HELP, group=TRAINING, low=1)
+    bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
+    logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, rare=True)
+    logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
+    log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
+    balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
+    balance_centre: bool = option(False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, rare=True)
+    balance_basis: str = option(BALANCE_BASES[0], BASIS_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_BASES, rare=True)
+    alignment_learning_rate: float = option(1e-3, "Rate of its own networks.", group=ALIGNMENT_GROUP, above=0)
+    slot_learning_rate: float | None = option(None, SLOT_RATE, group=ALIGNMENT_GROUP, above=0)
+    alignment_warmup_ratio: float = option(
+        0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
+    )
+
+    r_drop_weight: float = option(
+        0.0, "α of R-Drop: two forwards, and their divergence.", group=BASELINES, low=0, rare=True
+    )
+    freelb_steps: int | None = option(
+        None, "Forwards of FreeLB, of adversarial embeddings.", group=BASELINES, low=1, rare=True
+    )
+    freelb_step_size: float = option(0.1, "Of its ascent.", group=BASELINES, above=0, rare=True)
+    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", group=BASELINES, above=0, rare=True)
+    weight_averaging: str | None = option(None, AVERAGING_HELP, group=BASELINES, choices=AVERAGES, rare=True)
+    ema_decay: float = option(0.999, "Most that a step leaves of it.", group=BASELINES, low=0, below=1, rare=True)
+    swa_start: float = option(0.75, "Share of the steps before it.", group=BASELINES, low=0, below=1, rare=True)
+    laplace: bool = option(False, LAPLACE_HELP, group=BASELINES, rare=True)
+    mc_dropout_passes: int | None = option(None, PASSES_HELP, group=BASELINES, low=1, rare=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_together(vars(self))
+        for name, needed in SCORING_OPTIONS.items():
+            if getattr(self, name) != needed:
+                raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
+        for name in STEPS_OR_SHARES:
+            value = getattr(self, name) or 0
+            if value > 1 and value != int(value):
+                raise AlignAttnError(f"--{name} {value}: give a whole number of steps, or a share of all below 1")
+        if not str(self.lr_scheduler_kwargs or "{").lstrip().startswith("{"):
+            raise AlignAttnError(f"--lr_scheduler_kwargs {self.lr_scheduler_kwargs!r} must be a JSON object")
+        if self.push_to_hub and len(self.seeds or ()) > 1:
+            raise AlignAttnError(
+                f"--push_to_hub: {len(self.seeds or ())} seeds are as many models, and a repository holds one: leave "
+                "it out, and push the one you choose with --seed N --output_dir <output_dir>/seed-N --push_to_hub "
+                "--hub_model_id NAME"
+            )
+
+
+def beside_the_model(training: TrainingOptions) -> str | None:
+    """Return the option by which a run predicts otherwise than its saved model does by itself; None without."""
+    chosen = {"mc_dropout_passes": training.mc_dropout_passes is not None, "laplace": training.laplace}
+    return next((name for name, is_chosen in chosen.items() if is_chosen), None)
+
+
+def unsuited(training: Any, task: Task) -> str:
+    """Return which option the rows or predictions of a task have no place for, and why; empty where all have one.
+
+    Args:
+        training: a `TrainingOptions`, or transformers' arguments made of one.
+        task: that is trained on.
+    """
+    order = training.train_sampling_strategy
+    if order in BY_LENGTHS and not processor_for(task).has_lengths:
+        return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
+    if training.label_smoothing_factor and not processor_for(task).smooths_labels(task):
+        return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
+    if training.r_drop_weight and not processor_for(task).has_divergence(task):
+        return f"--r_drop_weight: task {task.name!r} has no class a row to compare: its loss is of each answer alone"
+    if training.laplace and not (processor_for(task).averages(task) and processor_for(task).smooths_labels(task)):
+        return f"--laplace: task {task.name!r} has no class a row to be confident in"
+    if training.mc_dropout_passes is not None and not processor_for(task).averages(task):
+        return (
+            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
+            "no mean"
+        )
+    return ""

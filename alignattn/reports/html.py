@@ -1,0 +1,31 @@
+"""Web pages that need no network: one file, its style inside, from templates that escape what they are given."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent.parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+"""The templates of all rooms, by their paths within the package, such as `reports/page.html`."""
+
+
+TABLES_STYLE = "reports/tables.css"
+"""The style of pages of tables."""
+
+
+def render_page(template: str, css: str, **values: Any) -> str:
+    """Return a page.
+
+    Args:
+        template: path of a template that extends `reports/page.html` and fills its block `body`.
+        css: path of the style, which must name nothing outside the page.
+        **values: what the template names, `title` among it.
+    """
+    return TEMPLATES.get_template(template).render(css=css, **values)

@@ -1,0 +1,104 @@
+"""Grouped bars with their spread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alignattn.reports.plots.drawing import COLOURS, PANEL_HEIGHT, cycled, finished, new_figure
+
+MIN_WIDTH = 6.0
+"""In inches, so the next."""
+BAR_INCHES = 0.5
+BARS_SHARE = 0.8
+"""Share of a group's width that its bars fill."""
+DIGITS = ".3g"
+"""Of the number over a bar."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def exact(cls, value: float) -> "Spread":
+        """Return a single value, which has no spread."""
+        return cls(value, value, value)
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """One axes of grouped bars.
+
+    Attributes:
+        title: what is shown.
+        groups: the groups' names, left to right.
+        series: by the name in the legend, one spread a group.
+    """
+
+    title: str
+    groups: Sequence[str]
+    series: Mapping[str, Sequence[Spread]]
+
+
+def draw_bars(panels: Sequence[BarPanel], *, names: Sequence[str], y_label: str, reference: float, title: str) -> Any:
+    """Return the `matplotlib` figure of grouped bars with their spread, panels one above the other.
+
+    Args:
+        panels: one or more.
+        names: of series, in the order that gives them their colours; some may not be drawn here.
+        y_label: quantity and unit.
+        reference: the height that the bars are compared with, a dashed line.
+        title: of the whole picture.
+    """
+    width = max(MIN_WIDTH, *(BAR_INCHES * len(panel.groups) * (len(panel.series) + 1) for panel in panels))
+    figure, all_axes = new_figure(len(panels), 1, width, PANEL_HEIGHT * len(panels), title)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        draw_groups(axes, panel, names)
+        axes.axhline(reference, color="black", linestyle="--", linewidth=0.8)
+        axes.set_ylabel(y_label)
+    return finished(figure, all_axes)
+
+
+def draw_groups(axes: Any, panel: BarPanel, names: Sequence[str], digits: str = DIGITS) -> None:
+    """Draw the bars of a panel.
+
+    Args:
+        axes: of `matplotlib`.
+        panel: one or more series.
+        names: of series, in the order that gives them their colours.
+        digits: format of the numbers over the bars.
+    """
+    bar_width = BARS_SHARE / len(panel.series)
+    for index, (name, spreads) in enumerate(panel.series.items()):
+        offset = (index - (len(panel.series) - 1) / 2) * bar_width
+        positions = [group + offset for group in range(len(panel.groups))]
+        _draw_bars(axes, positions, spreads, bar_width, name, cycled(COLOURS, names.index(name)), digits)
+    axes.set_xticks(range(len(panel.groups)), panel.groups)
+    axes.set_title(panel.title)
+    axes.margins(y=0.15)
+
+
+def _draw_bars(
+    axes: Any, positions: Sequence[float], spreads: Sequence[Spread], width: float, name: str, colour: str, digits: str
+) -> None:
+    medians = [spread.median for spread in spreads]
+    lengths = (
+        [spread.median - spread.low for spread in spreads],
+        [spread.high - spread.median for spread in spreads],
+    )
+    whiskers = {"yerr": lengths, "capsize": 3} if any(map(any, lengths)) else {}
+    axes.bar(positions, medians, width, color=colour, edgecolor="white", label=name, **whiskers)
+    for position, spread in zip(positions, spreads, strict=True):
+        axes.annotate(
+            f"{spread.median:{digits}}",
+            (position, spread.high),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize="small",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )

@@ -1,0 +1,138 @@
+"""What all pictures share: colours, sizes, legends, and how a picture becomes a file or text."""
+
+import io
+import logging
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alignattn.reports.plots.fonts import FONT, fonts_with, in_fonts, missing_characters
+from alignattn.utils.errors import listing
+from alignattn.utils.files import replacing
+
+logger = logging.getLogger(__name__)
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette, which the colour-blind tell apart, less its yellow, too pale on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HEAT_COLOURS = "cividis"
+"""Rises evenly in lightness, also for the colour-blind."""
+DIFFERENCE_COLOURS = "RdBu_r"
+"""White at no difference, red above it and blue below."""
+DOTS_PER_INCH = 150
+PANEL_WIDTH = 4.2
+"""In inches, so the next."""
+PANEL_HEIGHT = 3.6
+TITLE_CHARACTERS = 11
+"""An inch of the picture's width; a longer title goes on in the next line."""
+LEGEND_INCHES = 1.4
+"""What a name in the legend takes of the picture's width."""
+HANDLE_INCHES = 0.5
+LEGEND_CHARACTERS = 13
+"""An inch of a name in the legend, beside its handle."""
+
+LEGEND_MARKER_SCALE = 1.5
+
+FILE_SETTINGS: Any = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "alignattn",
+    "font.sans-serif": [FONT],
+}
+"""Text stays text, which is small and can be searched, and the same picture is the same SVG."""
+SVG_DIGITS = 1
+"""Of a point, 1/72 inch."""
+SVG_REPLACEMENTS = (
+    (r"<!--.*?-->|<metadata>.*?</metadata>", ""),
+    (r' transform="rotate\(-0 [^"]*\)"', ""),
+    (r"font-family: 'DejaVu Sans', sans-serif; ", ""),
+    (r"^<svg ", "<svg font-family=\"'DejaVu Sans', sans-serif\" "),
+    (r">\s+<", "><"),
+)
+"""What is looked for in the SVG of `matplotlib`, and what takes its place."""
+SVG = "svg"
+WITHOUT_DATE: Mapping[str, Any] = {"Date": None}
+
+
+def new_figure(
+    rows: int, columns: int, width: float, height: float, title: str, **grid: Any
+) -> tuple[Any, Sequence[Any]]:
+    """Return a `matplotlib` figure of so many inches with a title over it, and its axes, row by row."""
+    # A figure without pyplot draws with Agg, needs no display and leaves no state behind.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    lines = (textwrap.fill(line, int(width * TITLE_CHARACTERS)) for line in title.splitlines())
+    figure.suptitle("\n".join(lines), fontsize="medium")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).flatten())
+
+
+def finished(figure: Any, all_axes: Sequence[Any]) -> Any:
+    """Return a figure without needless spines, with the legend of the first axes, if it has one, below the picture."""
+    for axes in all_axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    if handles:
+        inches = max(LEGEND_INCHES, HANDLE_INCHES + max(map(len, labels)) / LEGEND_CHARACTERS)
+        abreast = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=abreast, frameon=False, markerscale=LEGEND_MARKER_SCALE
+        )
+    return figure
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a picture in one step, in the format that the file's name ends in."""
+    with replacing(path) as temporary:
+        _save(figure, temporary, dpi=DOTS_PER_INCH)
+
+
+def svg_text(figure: Any) -> str:
+    """Return a picture as an `<svg>` element to be put into a page, the same text for the same picture."""
+    file = io.StringIO()
+    _save(figure, file, format=SVG, metadata=WITHOUT_DATE)
+    text = file.getvalue()
+    return _compact(text[text.index("<svg") :])
+
+
+def _save(figure: Any, target: Any, **options: Any) -> None:
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        # A name or a token with dollars in it is no formula.
+        text.set_parse_math(False)
+    with rc_context(FILE_SETTINGS), missing_characters() as missing:
+        figure.savefig(target, **options)
+    # In an SVG text stays text: whoever shows it has the fonts.
+    if not missing or SVG in (options.get("format"), str(target).rpartition(".")[-1]):
+        return
+    with rc_context(FILE_SETTINGS), in_fonts(figure, [FONT, *fonts_with(missing)]), missing_characters() as missing:
+        figure.savefig(target, **options)
+    if missing:
+        logger.warning(
+            "no font on this machine has %s: boxes in the picture; install one (Noto Sans CJK, say), or write an .svg",
+            listing(missing),
+        )
+
+
+def _compact(svg: str) -> str:
+    """Leave out all that no one sees: comments, metadata, blanks, needless digits, one font's name in every text."""
+    for pattern, kept in SVG_REPLACEMENTS:
+        svg = re.sub(pattern, kept, svg, flags=re.DOTALL)
+    # Inside tags only: between them are the labels that people read.
+    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"\d+\.\d{2,}", _rounded, tag.group()), svg)
+    # Several pictures in one page would all have a "figure_1": an id that nothing refers to goes, too.
+    used = set(re.findall(r"#([\w-]+)", svg))
+    return re.sub(r' id="([^"]+)"', lambda match: match.group() if match.group(1) in used else "", svg)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number.group()):.{SVG_DIGITS}f}"
+
+
+def cycled(choices: Sequence[str], index: int) -> str:
+    """Return the choice of an index, from the first again after the last."""
+    return choices[index % len(choices)]

@@ -1,0 +1,88 @@
+"""The choice of the right ending of a context."""
+
+from itertools import chain
+from typing import Any
+
+import datasets
+from transformers import (
+    AutoModelForMultipleChoice,
+    DataCollatorForMultipleChoice,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.choices.task import MultipleChoice
+from alignattn.tasks.labelled import LabelledProcessor
+from alignattn.tasks.processor import check_max_length, encode_rows, text_problem
+from alignattn.tasks.task import MAX_TEXTS, TaskOptions
+from alignattn.utils.errors import shown
+
+
+class MultipleChoiceProcessor(LabelledProcessor[MultipleChoice]):
+    """One sequence a choice, the context joined to the ending; the model scores each."""
+
+    auto_class = AutoModelForMultipleChoice
+
+    def input_problems(self, task: MultipleChoice, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows whose texts are missing, or that have another number of endings."""
+        problems: dict[int, str] = {}
+        columns = dataset.select_columns(list(task.input_columns))[:]
+        for index in range(len(dataset)):
+            row = {name: values[index] for name, values in columns.items()}
+            problem = _texts_problem(task, row, may_be_empty=may_be_empty)
+            if problem is not None:
+                problems[index] = problem
+        return problems
+
+    def configure(self, task: MultipleChoice, config: PreTrainedConfig) -> None:
+        """Leave the config as it is: the head gives one score a sequence, whatever the number of choices."""
+
+    def encode(
+        self,
+        task: MultipleChoice,
+        dataset: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        options: TaskOptions,
+    ) -> datasets.Dataset:
+        """Return a list of one sequence a choice for each of the model's inputs, and `label`.
+
+        Of a pair that is too long the longer text is cut first.
+        """
+        check_max_length(task, tokenizer, options.max_length, MAX_TEXTS)
+        return encode_rows(_encode_batch, task, dataset, tokenizer, options)
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorForMultipleChoice:
+        """Return what pads to the longest sequence of a batch."""
+        return DataCollatorForMultipleChoice(tokenizer)
+
+
+def _endings(task: MultipleChoice, row: dict[str, Any]) -> Any:
+    columns = [row[column] for column in task.ending_columns]
+    return columns if len(columns) > 1 else columns[0]
+
+
+def _texts_problem(task: MultipleChoice, row: dict[str, Any], *, may_be_empty: bool) -> str | None:
+    endings = _endings(task, row)
+    if not isinstance(endings, list):
+        return f"column {task.ending_columns[0]!r} is no list of endings ({shown(endings)})"
+    if len(endings) != task.num_labels:
+        return f"it has {len(endings)} endings and must have {task.num_labels}"
+    texts = [(f"column {name!r}", row[name]) for name in (task.context_column, task.start_column) if name]
+    texts += [(f"its ending {number}", ending) for number, ending in enumerate(endings)]
+    problems = (text_problem(name, text, may_be_empty=may_be_empty) for name, text in texts)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]], task: MultipleChoice, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[Any]]:
+    rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+    starts = [f"{row[task.start_column]} " if task.start_column else "" for row in rows]
+    endings = [[start + ending for ending in _endings(task, row)] for start, row in zip(starts, rows, strict=True)]
+    contexts = [[row[task.context_column]] * task.num_labels for row in rows]
+    encoding = tokenizer(list(chain(*contexts)), list(chain(*endings)), truncation=True, max_length=max_length)
+    by_row = {
+        name: [values[first : first + task.num_labels] for first in range(0, len(values), task.num_labels)]
+        for name, values in encoding.items()
+    }
+    return by_row | {"label": batch[task.label_column]}

@@ -1,0 +1,133 @@
+"""What a command is: its name, its options, and where the function is that runs it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from alignattn.utils.command_line import (
+    OneLineErrorParser,
+    build_parser,
+    folded,
+    help_width,
+    naming_the_file,
+    read_words,
+)
+from alignattn.utils.errors import AlignAttnError, did_you_mean
+from alignattn.utils.library_bars import without_library_bars
+from alignattn.utils.options import Options, resolve, values_of
+
+OUTPUT_DIR = "output_dir"
+"""The option of every command that writes a folder."""
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """How the runs of a command fill tables.
+
+    Attributes:
+        needs: the command on whose result it works, or None.
+        withheld: its options that no table gives: those that say what it works on and how it goes on.
+        has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
+    """
+
+    needs: str | None = None
+    withheld: Collection[str] = ()
+    has_seeds: bool = True
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, which costs nothing to import: what runs it is imported when it runs.
+
+    A command line and a program go the same way: `execute(parse(words))`, `execute(resolve(values))`.
+
+    Attributes:
+        name: its word or words after `alignattn`.
+        help: one line.
+        options: dataclass of its options.
+        run: "module:function" of what takes them.
+        examples: whole command lines.
+        subcommands: those that go with it, by their own word.
+        in_tables: how its runs fill tables, if they do; the `FILLER` in the module `filler` of its room reads them.
+        shares_folder: whether its function sees by itself to who writes its `output_dir`: several calls may, in parts
+            of their own. Of any other command one call at a time does.
+        moved: words that were subcommands once, and where to find now what they did.
+    """
+
+    name: str
+    help: str
+    options: type[Options]
+    run: str
+    examples: Sequence[str] = ()
+    subcommands: Mapping[str, "Command"] = field(default_factory=dict)
+    in_tables: TableUse | None = None
+    shares_folder: bool = False
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def prog(self) -> str:
+        """Its words on a command line."""
+        return f"alignattn {self.name}"
+
+    def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
+        """Return the command that the words after this one's name are of, and the words that are left for it."""
+        if words and words[0] in self.moved:
+            raise AlignAttnError(self.moved[words[0]])
+        if self.subcommands and words and not words[0].startswith("-") and words[0] not in self.subcommands:
+            hint = did_you_mean(words[0], self.subcommands)
+            raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")
+        if words and words[0] in self.subcommands:
+            return self.subcommands[words[0]].select(words[1:])
+        return self, words
+
+    def parser(self, *, everything: bool = False) -> OneLineErrorParser:
+        """Return the parser of its options, whose help shows those in daily use, or everything."""
+        width = max((len(other.prog) for other in self.subcommands.values()), default=0)
+        others = [
+            folded(other.help.split(), help_width(), f"  {other.prog:<{width}}  ", " " * (width + 4))
+            for other in self.subcommands.values()
+        ]
+        lines = [
+            f"{self.help[0].upper()}{self.help[1:]}.",
+            *(["", "commands that go with it:"] if others else []),
+            *others,
+        ]
+        description = "\n".join(lines)
+        return build_parser(
+            self.options, self.prog, description=description, examples=self.examples, everything=everything
+        )
+
+    def parse(self, words: Sequence[str]) -> Any:
+        """Return the options that words give."""
+        return self.resolve(read_words(self.options, words, self.parser()))
+
+    def call(self, words: Sequence[str]) -> Any:
+        """Run the command with the options that words give, and return what it returns."""
+        with naming_the_file(self.options, words):
+            return self.execute(self.parse(words))
+
+    def resolve(self, values: Mapping[str, Any]) -> Any:
+        """Return the options that values by name make: one frozen object, the command's `options`."""
+        return resolve(self.options, values)
+
+    def execute(self, options: Any) -> Any:
+        """Run the command with its options, and return what it returns."""
+        options.check_places()
+        # It takes a tenth of a second, for which no help waits.
+        from alignattn.utils.folder_lock import folder_lock
+
+        folder = values_of(options).get(OUTPUT_DIR)
+        function = self.function
+        alone = nullcontext() if folder is None or self.shares_folder else folder_lock(Path(folder))
+        with alone, without_library_bars():
+            return function(options)
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """What runs it."""
+        module, _, name = self.run.partition(":")
+        function: Callable[[Any], Any] = getattr(import_module(module), name)
+        return function

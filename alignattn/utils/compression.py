@@ -1,0 +1,105 @@
+"""Files as they lie: compressed or not, as the ending of their name says."""
+
+import bz2
+import codecs
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from alignattn.utils.errors import AlignAttnError
+
+BYTE_ORDER_MARK = "\ufeff"
+ASCII_LETTERS = b"a,\t\n"
+
+SIGNATURES: Mapping[bytes, str] = {
+    b"\x1f\x8b": "is compressed: its name must end in .gz",
+    b"BZh": "is compressed: its name must end in .bz2",
+    b"\xfd7zXZ\x00": "is compressed: its name must end in .xz",
+    b"\x28\xb5\x2f\xfd": "is compressed: its name must end in .zst",
+    b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
+    b"\xd0\xcf\x11\xe0": "is a document of Microsoft Office: save it as CSV",
+    b"PAR1": "is Parquet: its name must end in .parquet",
+    b"\xff\xfe": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+    b"\xfe\xff": "is text in UTF-16, as its first bytes say: give --encoding utf-16",
+}
+"""What a file is that does not read as text, by its first bytes."""
+
+_NUL_SHARE = 0.25
+"""Of the characters of a first line that are NUL where text in UTF-16 is read byte by byte."""
+
+
+def _open_zstandard(path: Path) -> Any:
+    # pyarrow brings the codec; a file that needs none does not wait for its import.
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+
+
+COMPRESSIONS: Mapping[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zstandard,
+}
+"""What opens a compressed file, by the ending of its name."""
+
+BROKEN = (EOFError, zlib.error, lzma.LZMAError)
+"""What broken compression raises beside OSError and ValueError."""
+
+
+def plain_suffix(path: str | Path) -> str:
+    """Return the ending of a file's name that says its format, in lower case: `.csv` of `rows.CSV.gz`."""
+    name = Path(path)
+    return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).suffix.lower()
+
+
+def plain_stem(path: str | Path) -> str:
+    """Return a file's name without the endings that say its format: `rows` of `rows.csv.gz`."""
+    name = Path(path)
+    return (name.with_suffix("") if name.suffix.lower() in COMPRESSIONS else name).stem
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Refuse what `--encoding` names if Python knows no such encoding of text; None is UTF-8."""
+    try:
+        codecs.lookup(encoding or "utf-8").decode(b"")
+    except (LookupError, TypeError, ValueError) as error:
+        raise AlignAttnError(f"--encoding {encoding!r} is no encoding of text that Python knows") from error
+
+
+def read_whole(path: Path, encoding: str | None = None) -> tuple[str, bool]:
+    """Return the text of a file, compressed or not, and whether the encoding knows all of its bytes.
+
+    Line ends are as they are. Bytes that the encoding does not know are lone surrogates, as of
+    `errors="surrogateescape"`, where it has ASCII's letters as single bytes: then the rest of the file can be read.
+    Otherwise a `UnicodeDecodeError` is raised.
+
+    Args:
+        path: of the file.
+        encoding: of its text, UTF-8 where None.
+    """
+    compressed = COMPRESSIONS.get(path.suffix.lower())
+    if compressed is None:
+        content = path.read_bytes()
+    else:
+        with compressed(path) as file:
+            content = file.read()
+    name, is_decoded = encoding or "utf-8", True
+    try:
+        text = content.decode(name)
+    except UnicodeDecodeError:
+        for start, reason in SIGNATURES.items():
+            if content.startswith(start):
+                raise AlignAttnError(f"{path} {reason}") from None
+        if ASCII_LETTERS.decode("ascii").encode(name) != ASCII_LETTERS:
+            raise
+        text, is_decoded = content.decode(name, "surrogateescape"), False
+    first_line = text.partition("\n")[0]
+    if encoding is None and first_line.count("\0") > _NUL_SHARE * len(first_line):
+        raise AlignAttnError(
+            f"{path} holds NUL at every other character, as text in UTF-16 does: give --encoding utf-16-le or utf-16-be"
+        )
+    return text.removeprefix(BYTE_ORDER_MARK), is_decoded

@@ -1,0 +1,217 @@
+"""Reading a user's texts, and writing files so that what was there before is never lost to a half-written one."""
+
+import csv
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from alignattn.utils.errors import AlignAttnError, one_line
+
+OWN_PREFIX = ".alignattn"
+"""Of the names of files that are no part of what a folder holds: those being written, its lock and its mark."""
+
+TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
+FORMER_TEMPORARY = re.compile(r"\.(?P<stem>.+)-[a-z0-9_]{8}(?P<suffix>\.\w+)")
+"""The names that earlier versions gave to files being written, of what they were to become."""
+
+UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
+
+    On an exception the temporary file is removed and `path` is what it was. What a kill left of an earlier write in the
+    same folder is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path)
+    hold, temporary = _new_temporary(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        # mkstemp makes files private; a result is as readable as any other file.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _naming(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(hold)
+
+
+def entries(folder: Path) -> set[str]:
+    """Return the names of what a folder holds, but for the lock and the temporary files of this package."""
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
+    return {name for name in names if FORMER_TEMPORARY.fullmatch(name) is None}
+
+
+def _new_temporary(path: Path) -> tuple[int, Path]:
+    """Return a new file beside `path`, and the descriptor that holds its lock: a file without one is a leftover."""
+    while True:
+        # The suffix stays: writers of pictures choose the format by it.
+        hold, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX, suffix=path.suffix)
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(hold, fcntl.LOCK_EX)
+        # Another process may have taken it for a leftover before it was locked.
+        if os.fstat(hold).st_nlink:
+            return hold, Path(name)
+        os.close(hold)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of processes that are no more: the system gives up their locks.
+
+    Args:
+        path: to be written; an earlier version's leftovers of it are removed, too, and no others that look like them.
+    """
+    for leftover in path.parent.glob(".*"):
+        former = FORMER_TEMPORARY.fullmatch(leftover.name)
+        is_former = former is not None and f"{former['stem']}{former['suffix']}" == path.name
+        if is_former or leftover.name.startswith(TEMPORARY_PREFIX):
+            with suppress(OSError), leftover.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                leftover.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the disk keep the names in a folder; a file system that cannot is left alone."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _naming(path: Path, error: OSError) -> OSError:
+    """Return the error with the path that it befell: libraries leave it out, or name the temporary file."""
+    if error.errno is None:
+        return error
+    return OSError(error.errno, os.strerror(error.errno), str(path))
+
+
+def cache_folder() -> Path:
+    """Return where what is fetched or unpacked once is kept, in the user's cache; it may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "alignattn"
+
+
+def check_file(path: Path, advice: str = "give another") -> None:
+    """Check that a file which a user named is there.
+
+    Args:
+        path: the file.
+        advice: what to do if it is not.
+    """
+    if path.is_dir():
+        raise AlignAttnError(f"{path} is a folder and no file: {advice}")
+    if not path.is_file():
+        raise AlignAttnError(f"there is no file {path}: {advice}")
+
+
+def read_text(path: Path, advice: str = "give another") -> str:
+    """Return the text of a file in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: the file.
+        advice: what to do if there is none.
+    """
+    check_file(path, advice)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignAttnError(f"cannot read {path} as text in UTF-8: {error}; correct the file") from error
+
+
+def read_yaml(path: Path, advice: str = "give another") -> dict[str, Any]:
+    """Return the names and values of a YAML file.
+
+    Args:
+        path: the file.
+        advice: what to do if there is none.
+    """
+    return parse_yaml(read_text(path, advice), str(path))
+
+
+def parse_yaml(text: str, origin: str, *, as_written: bool = False) -> dict[str, Any]:
+    """Return the names and values that YAML holds.
+
+    Args:
+        text: in YAML.
+        origin: what the text is, for messages.
+        as_written: whether every value stays the text that it is.
+    """
+    try:
+        values = yaml.load(text, Loader=yaml.BaseLoader if as_written else yaml.SafeLoader)  # noqa: S506
+    except RecursionError as error:
+        raise AlignAttnError(f"{origin} is nested too deeply: correct the file") from error
+    # A date of the 13th month and a number of 5,000 digits are errors of Python's and not of yaml's.
+    except (yaml.YAMLError, ValueError) as error:
+        raise AlignAttnError(f"{origin} is not YAML: {one_line(error)}") from error
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise AlignAttnError(f"{origin} must hold lines of NAME: VALUE")
+    return values
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file in one step; numbers that are not finite are refused."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write a CSV file of at least one line in one step; the first line's names are the columns."""
+    rows = list(lines)
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def check_output_folder(folder: Path) -> None:
+    """Refuse an output folder that is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise AlignAttnError(f"{folder} is a file: give a folder as --output_dir")
+
+
+def check_free(folder: Path, names: Iterable[str]) -> None:
+    """Refuse an output folder in which a file of one of these names would be overwritten.
+
+    Those that a killed call wrote within `unfinished` may be.
+    """
+    check_output_folder(folder)
+    for name in () if (folder / UNFINISHED_FILE).exists() else names:
+        if (folder / name).exists():
+            raise AlignAttnError(f"{folder} already holds {name}: give another --output_dir")
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[None]:
+    """Mark what is written to a folder as unfinished until the context ends without an error."""
+    mark = folder / UNFINISHED_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    _sync_folder(folder)
+    yield
+    mark.unlink()
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

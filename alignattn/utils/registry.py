@@ -1,0 +1,70 @@
+"""Registries: a line for each name, and what the name stands for, imported only when it is asked for."""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alignattn.utils.errors import unknown
+from alignattn.utils.option import Option
+from alignattn.utils.references import Reference, references
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a registry says of a name.
+
+    Attributes:
+        target: `module:name` of what the name stands for; a module that starts with a dot is of the registry's package.
+        description: a few words on it.
+        work: the paper it is of, by its key in `references.bib`.
+        place: where in the paper it stands, such as `eq. 2`.
+        options: keyword arguments of what the name stands for.
+    """
+
+    target: str
+    description: str
+    work: str | None = None
+    place: str | None = None
+    options: Sequence[Option] = ()
+
+    @property
+    def reference(self) -> Reference | None:
+        """The paper."""
+        return None if self.work is None else references()[self.work]
+
+    @property
+    def citation(self) -> str:
+        """The paper and the place in it, on one line; empty for what is of no paper."""
+        return ", ".join(str(part) for part in (self.reference, self.place) if part)
+
+
+class Registry(Mapping[str, Entry]):
+    """Entries by name.
+
+    Args:
+        kind: what the names are names of, for messages, such as `normalizer`.
+        entries: by name, in the order in which they are listed.
+        package: what targets that start with a dot are relative to.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Entry], package: str | None = None) -> None:
+        self.kind = kind
+        self._entries = dict(entries)
+        self._package = package
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def load(self, name: str) -> Any:
+        """Import what a name stands for."""
+        if name not in self:
+            raise unknown(self.kind, name, self)
+        module, _, attribute = self[name].target.partition(":")
+        return getattr(importlib.import_module(module, self._package), attribute)

@@ -1,0 +1,59 @@
+"""Power against simulation, and the numbers of seeds that the study states beforehand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from alignattn.commands.reproduce.table import load_table
+from alignattn.evaluation.statistics.comparison import compare
+from alignattn.evaluation.statistics.intervals import Interval
+from alignattn.evaluation.statistics.paired_tests import t_interval
+from alignattn.evaluation.statistics.power import POWER, detectable_difference, power_of, seeds_needed
+from alignattn.utils.errors import AlignAttnError
+
+SIMULATIONS = 20_000
+
+
+@pytest.mark.parametrize(("difference", "deviation", "seeds", "level"), [(1, 1.6, 23, 0.05), (1, 1.1, 8, 0.05 / 3)])
+def test_power_is_that_of_simulated_studies(difference, deviation, seeds, level):
+    drawn = np.random.default_rng(0).normal(difference, deviation, (SIMULATIONS, seeds))
+    found = np.mean(stats.ttest_1samp(drawn, 0, axis=1).pvalue < level)
+    error = math.sqrt(found * (1 - found) / SIMULATIONS)
+    assert power_of(difference, deviation, seeds, level) == pytest.approx(found, abs=4 * error)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "seeds", "of_thirty"),
+    [(1.1, (12, 16, 23), "99"), (1.6, (23, 30, 43), "80"), (1.9, (31, 41, 59), "64")],
+)
+def test_one_point_needs_as_many_seeds_as_the_studies_say(deviation, seeds, of_thirty):
+    assert tuple(seeds_needed(1, deviation, level=0.05 / family) for family in (1, 3, 20)) == seeds
+    assert f"{100 * power_of(1, deviation, 30, level=0.05 / 3):.0f}" == of_thirty
+    said = " ".join(note for name in ("study", "study-small") for note in load_table(name).notes)
+    assert all(f" {number}" in said for number in (*seeds, of_thirty))
+
+
+@pytest.mark.parametrize("seeds", [2, 5, 30])
+def test_the_detectable_difference_is_found_with_the_power(seeds):
+    differences = np.random.default_rng(1).normal(0, 1.6, seeds)
+    detectable = detectable_difference(t_interval(differences), seeds - 1)
+    assert power_of(detectable, differences.std(ddof=1), seeds) == pytest.approx(POWER, abs=1e-6)
+
+
+def test_of_a_bootstrap_it_is_that_of_a_normal_mean():
+    # (1.96 + 0.84) standard errors, as every textbook has it.
+    assert detectable_difference(Interval(-1.96, 1.96)) == pytest.approx(2.80, abs=0.005)
+
+
+def test_a_comparison_tells_it():
+    drawn = np.random.default_rng(2).normal(0, 1, (2, 12))
+    one = compare(*drawn)
+    assert one.detectable == pytest.approx(detectable_difference(one.interval, 11))
+    assert compare([1.0], [2.0]).detectable is None
+
+
+def test_what_no_number_of_seeds_finds_is_one_line():
+    with pytest.raises(AlignAttnError, match="too many seeds"):
+        seeds_needed(1e-6, 1.0)

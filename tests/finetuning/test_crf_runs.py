@@ -1,0 +1,85 @@
+"""Runs whose words are tagged by a CRF: of a model from nothing, and of a pretrained encoder by `--crf`."""
+
+import json
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import WORDS
+from resumed import assert_goes_on, finetune
+from safetensors.torch import load_file
+
+import alignattn
+from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
+from alignattn.utils.errors import AlignAttnError
+
+ANIMALS = ("cat", "dog", "bird")
+FROM_NOTHING = ["transformer-crf", "--value", "qvi", "--model_config", "hidden_dim=8", "num_attention_heads=2"]
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    """40 sentences whose animals are entities with the word before; the first begins one by I-, against BIO."""
+    draw = random.Random(0)
+    blocks = ["the I-ANIMAL\ncat I-ANIMAL"]
+    for _ in range(39):
+        words = draw.choices([word for word in WORDS if word not in ANIMALS], k=draw.randint(1, 5))
+        lines = [f"{word} O" for word in words] + [f"the B-ANIMAL\n{draw.choice(ANIMALS)} I-ANIMAL"]
+        blocks.append("\n".join(lines))
+    path = tmp_path / "rows.conll"
+    path.write_text("\n\n".join(blocks) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("has_own_model", [True, False])
+def test_a_run_trains_predicts_what_it_wrote_and_resumes_bitwise(
+    has_own_model: bool, sentences: Path, tiny_checkpoint: Path, tmp_path: Path, capsys
+) -> None:
+    folder = tmp_path / "run"
+    model = FROM_NOTHING if has_own_model else [str(tiny_checkpoint), "--crf", "--attention", "aa-ct"]
+    words = ["--train_file", str(sentences), "--validation_file", str(sentences), "--model", *model]
+    words += ["--num_train_epochs", "2", "--per_device_train_batch_size", "20"]
+    finetune(words, folder)
+    assert "in 1 training row(s) an I- tag goes on from nothing, against BIO" in capsys.readouterr().out
+    config = json.loads((folder / "config.json").read_text())
+    assert config["crf_tags"] == "bio"
+    written = pd.read_parquet(folder / "predictions.parquet")
+    rows = [list(tokens) for tokens in blocks_of(sentences)]
+    predictor = alignattn.load_run(folder)
+    told = predictor.predict([{"tokens": row} for row in rows])
+    assert [one["prediction"] for one in told] == [list(tags) for tags in written["prediction"]]
+    assert all(tags[0] != "I-ANIMAL" for tags in written["prediction"])
+    assert "crf.chain.transitions" in load_file(folder / "model.safetensors")
+    assert_goes_on(words, folder, capsys)
+
+
+def blocks_of(path: Path) -> list[list[str]]:
+    return [[line.split()[0] for line in block.splitlines()] for block in path.read_text().strip().split("\n\n")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--model x --crf --task mrpc", "--crf tags words, and task 'mrpc' is text-classification"),
+        ("--model transformer-crf --crf --task msra", "--crf is for pretrained encoders"),
+        ("--model x --crf --lora_r 4 --task msra", "a CRF is none: leave --lora_r or --crf out"),
+        ("--model x --crf --r_drop_weight 1 --task msra", "--r_drop_weight is of probabilities word by word"),
+        ("--model transformer-crf --label_smoothing_factor 0.1 --task msra", "--label_smoothing_factor is of prob"),
+        ("--model transformer-crf --task mrpc", "--model transformer-crf "),
+    ],
+)
+def test_mistakes_are_one_line(words: str, message: str, tmp_path: Path, capsys) -> None:
+    assert main(["finetune", *words.split(), "--output_dir", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_pytorch_crf_it_is_named(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("alignattn.finetuning.options.find_spec", lambda module: None)
+    options = COMMAND.parse(["--model", "transformer-crf", "--task", "msra", "--output_dir", str(tmp_path / "run")])
+    with pytest.raises(AlignAttnError, match=r"a CRF needs pytorch-crf: .*crf"):
+        options.check_places()

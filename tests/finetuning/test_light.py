@@ -1,0 +1,14 @@
+"""What reads the files of runs does not wait for torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["examples", "logs", "run_folder"])
+def test_files_of_a_run_are_read_without_torch(module: str) -> None:
+    code = f"import sys, alignattn.finetuning.{module}; "
+    code += "print(sys.modules.keys() & {'torch', 'transformers', 'evaluate'})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,445 @@
+"""The model card of a run, and the run on the Hub: without a network, what uploads is replaced, as tests' names say."""
+
+import json
+import os
+import re
+import shutil
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from huggingface_hub import HfApi, ModelCard, constants
+
+import alignattn
+from alignattn.cli import main
+from alignattn.commands.finetune import COMMAND
+from alignattn.finetuning.card import model_card, write_model_card
+from alignattn.finetuning.hub import stage
+from alignattn.finetuning.results import BestModel, RunResult
+from alignattn.tasks import TASKS
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.network import say_push
+
+WORDS = ["cat", "dog", "man", "sees", "likes", "old"]
+TOKEN = "hf_a-secret-that-nobody-may-read"
+REPO = "someone/pairs"
+
+
+@pytest.fixture(scope="module")
+def words_of_run(tiny_checkpoint, tmp_path_factory):
+    """The words of a small run; its folder is to be added."""
+    pairs = tmp_path_factory.mktemp("rows") / "pairs.csv"
+    rows = [(f"the {a} sees", f"{b} likes", a == b) for a in WORDS for b in WORDS]
+    pd.DataFrame(rows, columns=["a", "b", "label"]).to_csv(pairs, index=False)
+    return (
+        f"finetune --model {tiny_checkpoint} --train_file {pairs} --validation_file {pairs} --text_columns a b "
+        "--max_length 32 --num_train_epochs 2 --max_train_samples 16 --disable_tqdm true --use_cpu true"
+    ).split()
+
+
+def card_of(folder):
+    return ModelCard.load(folder / "README.md")
+
+
+def result_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def measured_in(folder):
+    """The accuracy that the card's metadata has, and that of results.json."""
+    measured = card_of(folder).data.eval_results[0]
+    return measured.metric_value, result_of(folder)["metrics"]["validation"]["accuracy"]
+
+
+def code_of(card):
+    return re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+
+
+def naming(secret, folder):
+    """The files of a folder, or the file, in which a text stands."""
+    files = folder.rglob("*") if folder.is_dir() else [folder]
+    return [file.name for file in files if file.is_file() and str(secret).encode() in file.read_bytes()]
+
+
+def pushing(words, folder, *more):
+    return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
+
+
+@pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
+def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
+    words_of_run, tmp_path, attention, monkeypatch
+):
+    folder = tmp_path / "run"
+    assert main([*words_of_run, "--attention", attention, "--output_dir", str(folder)]) == 0
+    card, result = card_of(folder), result_of(folder)
+
+    metadata = card.data.to_dict()
+    assert metadata["library_name"] == "transformers"
+    assert metadata["pipeline_tag"] == "text-classification"
+    assert {"alignattn", *attention.split("+")} <= set(metadata["tags"])
+    assert ("alignment-attention" in metadata["tags"]) == ("aa-" in attention)
+    assert "base_model" not in metadata
+    assert "datasets" not in metadata
+    assert metadata["metrics"] == list(result["metrics"]["validation"])
+    assert len(card.data.eval_results) == len(metadata["metrics"])
+    for measured in card.data.eval_results:
+        assert (measured.dataset_name, measured.dataset_split) == ("pairs", "validation")
+        assert measured.metric_value == result["metrics"]["validation"][measured.metric_type]
+
+    assert result["model"] in card.text
+    assert f"| validation | 36 | {100 * result['metrics']['validation']['accuracy']:.2f} |" in card.text
+    assert "Trained on 16 rows (`--max_train_samples 16`)." in card.text
+    assert ("zhang2021alignment" in card.text) == ("aa-" in attention)
+    assert ("wu2020improving" in card.text) == ("qvi" in attention)
+    assert ("| λ | 0.01 |" in card.text) == ("aa-" in attention)
+
+    assert not naming(tmp_path, folder / "README.md")
+    monkeypatch.chdir(tmp_path)
+    loaded = {}
+    models = []
+    for code in code_of(card):
+        exec(code, loaded)
+        models.append(loaded["model"])
+    expected = {"soft": [False], "aa-ct": [False, True], "qvi": [True], "aa-gan+qvi": [True]}[attention]
+    assert [hasattr(model, "alignattn") for model in models] == expected
+    reference = alignattn.from_pretrained(folder, type(models[0]))
+    batch = loaded["tokenizer"]("the cat sees", "old dog", return_tensors="pt")
+    with torch.no_grad():
+        for model in models:
+            torch.testing.assert_close(model(**batch).logits, reference(**batch).logits)
+
+
+RESULT = {
+    "task": "mnli",
+    "model": "albert-base-v2",
+    "attention": "aa-ot",
+    "attention_config": alignattn.AttentionConfig(
+        alignment="ot", alignment_options={"epsilon": 0.05}, gradient_scope="all", layers=(0, 2)
+    ).to_dict(),
+    "seed": 7,
+    "metrics": {"validation_matched": {"accuracy": 0.8125}, "validation_mismatched": {"accuracy": 0.75}},
+    "thresholds": {},
+    "train_rows": 100,
+    "evaluation_rows": {"validation_matched": 32, "validation_mismatched": 16},
+    "dropped_rows": {},
+    "bad_rows": {"train": [{"row": 3, "problem": "column 'premise' is empty"}]},
+    "derived_splits": {},
+    "train_runtime": 12.4,
+    "train_samples_per_second": 8.0,
+    "training": {},
+    "parameters": {"total": 11683584, "trainable": 11683584, "alignment": 0, "attention_function": 0},
+    "embeddings": None,
+    "versions": {"torch": "2.13.0", "python": "3.11.7"},
+    "device": "NVIDIA H200",
+}
+
+
+def card_from(words, **changes):
+    options = COMMAND.parse([*words.split(), "--output_dir", "runs/x"])
+    return ModelCard(model_card(RunResult(**(RESULT | changes)), options, "someone/mnli"))
+
+
+MATCHED, MISMATCHED = "validation_matched", "validation_mismatched"
+CHOICES = {
+    "test once at the end": (["validation", "test"], None, ["validation"]),
+    "one split": (["validation"], "accuracy", ["validation"]),
+    "test alone": (["test"], "accuracy", ["test"]),
+    "the first by default": ([MATCHED, MISMATCHED], None, [MATCHED]),
+    "one that is named": ([MATCHED, MISMATCHED], f"{MISMATCHED}_accuracy", [MISMATCHED]),
+    "several": ([MATCHED, MISMATCHED, "test"], f"{MATCHED}_loss+{MISMATCHED}_accuracy", [MATCHED, MISMATCHED]),
+}
+
+
+@pytest.mark.parametrize(("splits", "metric", "choosing"), CHOICES.values(), ids=CHOICES)
+def test_the_rows_that_chose_the_checkpoint_are_told_from_those_that_did_not(splits, metric, choosing):
+    words = "--model albert-base-v2 --task mnli --attention aa-ot --load_best_model_at_end true"
+    measured = {"metrics": {split: {"accuracy": 0.8} for split in splits}, "evaluation_rows": dict.fromkeys(splits, 9)}
+    best = None if metric is None else BestModel(3, metric, 0.8)
+    lines = [line for line in card_from(words, **measured, best=best).text.splitlines() if "cho" in line]
+    assert f"chosen on the rows of {' and '.join(choosing)}," in lines[0]
+    unused = [split for split in splits if split not in choosing]
+    assert lines[1:] == [f"- The rows of {' and '.join(unused)} had no part in that choice."] * bool(unused)
+
+
+def test_models_and_data_of_the_hub_are_named_as_the_hub_names_them():
+    card = card_from("--model albert-base-v2 --task mnli --attention aa-ot --max_eval_samples 32 --skip_bad_rows")
+    assert card.data.base_model == "albert-base-v2"
+    assert card.data.datasets == ["nyu-mll/glue"]
+    assert card.data.model_name == "albert-base-v2-mnli-aa-ot"
+    assert [(r.dataset_type, r.dataset_config, r.dataset_split, r.metric_value) for r in card.data.eval_results] == [
+        ("nyu-mll/glue", "mnli", "validation_matched", 0.8125),
+        ("nyu-mll/glue", "mnli", "validation_mismatched", 0.75),
+    ]
+    for line in (
+        "| validation_matched | 32 | 81.25 |",
+        "| alignment A | `ot` (epsilon=0.05) |",
+        "| layers | 0, 2 |",
+        "| gradient scope | `all`: the alignment loss also moves the layers below |",
+        "| max_length | 128 |",
+        "| seed | 7 |",
+        "| runtime | 12 s |",
+        "| hardware | NVIDIA H200 |",
+        "- One seed (7): another may well score otherwise.",
+        "- Evaluated on 16 rows of validation_mismatched (`--max_eval_samples 32`).",
+        "- 1 bad row(s) of train were left out; `results.json` lists them.",
+        'path = "someone/mnli"',
+    ):
+        assert line in card.text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "tag", "metrics", "head"),
+    [
+        ("squadv2", {"exact": 0.5, "f1": 0.6, "best_f1": 0.7}, "question-answering", ["exact_match", "f1"], "Question"),
+        ("msra", {"f1": 0.5, "token_accuracy": 0.9}, "token-classification", ["f1", "accuracy"], "Token"),
+        ("swag", {"accuracy": 0.25}, "multiple-choice", ["accuracy"], "MultipleChoice"),
+        ("stsb", {"pearson": 0.5, "spearmanr": 0.4}, "text-classification", ["pearsonr", "spearmanr"], "Sequence"),
+    ],
+)
+def test_each_kind_of_task_has_the_names_of_the_hub(task, scores, tag, metrics, head):
+    changes = {"task": task, "metrics": {"validation": scores}, "evaluation_rows": {"validation": 8}}
+    card = card_from(f"--model albert-base-v2 --task {task} --attention aa-ot", **changes)
+    assert card.data.pipeline_tag == tag
+    assert card.data.metrics == metrics
+    assert {result.metric_name: result.metric_value for result in card.data.eval_results} == scores
+    assert f"AutoModelFor{head}" in code_of(card)[0]
+    assert ("| doc_stride | 128 |" in card.text) == (tag == "question-answering")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_card_of_every_task_says_its_kind_and_its_data(name):
+    task = TASKS[name]
+    card = card_from(f"--model albert-base-v2 --task {name} --attention soft", task=name)
+    assert card.data.pipeline_tag == task.kind
+    assert card.data.datasets == ([task.sources.hub] if task.sources.hub else None)
+    assert f"{processor_for(task).auto_class.__name__}.from_pretrained" in code_of(card)[0]
+
+
+def test_a_run_that_was_not_evaluated_has_a_card_without_results():
+    card = card_from("--model albert-base-v2 --task mnli --attention aa-ot", metrics={}, evaluation_rows={})
+    assert card.data.eval_results is None
+    assert "Nothing was evaluated" in card.text
+
+
+def test_what_the_user_named_is_shown_and_is_no_markup():
+    words = "--model ./x<i>|`y --train_file <script>alert(1)</script>.csv --text_columns a --attention aa-ot"
+    changes = {"task": "user", "model": "./x<i>|`y", "derived_splits": {"validation": "<b>rows</b>"}}
+    text = card_from(words, **changes).text
+    assert "# x&lt;i&gt;|`y-script&gt;-aa-ot" in text.splitlines()
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert "| base model | `./x<i>\\|'y`, a local folder |" in text.splitlines()
+
+
+def test_a_baseline_is_loaded_by_this_package(words_of_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    assert main([*words_of_run, "--model", "da", "--model_config", "hidden_dim=8", "--output_dir", str(folder)]) == 0
+    card = card_of(folder)
+    assert "base_model" not in card.data.to_dict()
+    assert card.data.tags == ["alignattn", "text-classification"]
+    assert "soft" not in card.text
+    (code,) = code_of(card)
+    loaded = {}
+    exec(code, loaded)
+    assert loaded["model"].config.architectures == ["DecomposableAttentionForSequenceClassification"]
+
+
+def test_each_seed_has_its_card(words_of_run, tmp_path):
+    assert main([*words_of_run, "--seeds", "1", "2", "--output_dir", str(tmp_path / "runs")]) == 0
+    for seed in (1, 2):
+        folder = tmp_path / "runs" / f"seed-{seed}"
+        assert f"| seed | {seed} |" in card_of(folder).text
+        assert (
+            card_of(folder).data.eval_results[0].metric_value == result_of(folder)["metrics"]["validation"]["accuracy"]
+        )
+    assert not (tmp_path / "runs" / "README.md").exists()
+
+
+def test_a_card_that_the_user_changed_stays_and_one_of_a_torn_run_is_renewed(words_of_run, tmp_path, capsys):
+    words = [*words_of_run, "--output_dir", str(tmp_path / "run")]
+    folder = tmp_path / "run"
+    assert main(words) == 0
+    written = (folder / "README.md").read_text()
+
+    # As after a kill between card and results: a whole card of figures that nothing else has.
+    (folder / "results.json").unlink()
+    (folder / "README.md").unlink()
+    write_model_card(folder, "figures of a run that never finished\n")
+    assert main(words) == 0
+    assert "stays as it is" not in capsys.readouterr().err
+    card_accuracy, accuracy = measured_in(folder)
+    assert card_accuracy == accuracy
+    (folder / "results.json").unlink()
+    (folder / "README.md").write_text(written.replace("# ", "# My own ", 1))
+    assert main(words) == 0
+    assert f"{folder / 'README.md'} is not as alignattn writes it: it stays as it is" in capsys.readouterr().err
+    assert "# My own " in (folder / "README.md").read_text()
+
+
+def test_a_folder_with_a_readme_of_the_users_is_no_run(words_of_run, tmp_path, capsys):
+    (tmp_path / "README.md").write_text("my notes")
+    assert main([*words_of_run, "--output_dir", str(tmp_path)]) == 2
+    assert "is no run of alignattn" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "my notes"
+    assert os.listdir(tmp_path) == ["README.md"]
+
+
+@pytest.fixture
+def stand_in_hub(monkeypatch, tmp_path):
+    """Keeps what would be uploaded, each upload as a folder, with the arguments of every call."""
+    hub = SimpleNamespace(created=[], uploads=[], refuse_uploads=False)
+
+    def create_repo(self, repo_id, *, token=None, private=None, exist_ok=False, **options):
+        hub.created.append({"repo_id": repo_id, "token": token, "private": private, "exist_ok": exist_ok})
+        return SimpleNamespace(repo_id=repo_id if "/" in repo_id else f"someone/{repo_id}")
+
+    def upload_folder(self, *, folder_path, ignore_patterns=(), run_as_future=False, **options):
+        if hub.refuse_uploads and not run_as_future:
+            raise ConnectionError("403 Forbidden:\nyou may not write here")
+        copy = tmp_path / f"upload-{len(hub.uploads)}"
+        shutil.copytree(folder_path, copy, ignore=shutil.ignore_patterns(*ignore_patterns))
+        hub.uploads.append(SimpleNamespace(folder=copy, future=run_as_future, **options))
+        done = Future()
+        done.set_result(None)
+        return done
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return hub
+
+
+@pytest.mark.parametrize(
+    ("strategy", "places"), [("every_save", [None, None, None]), ("checkpoint", [None, "last-checkpoint"] * 2 + [None])]
+)
+def test_with_upload_functions_replaced_the_whole_run_is_pushed_last(
+    words_of_run, tmp_path, stand_in_hub, strategy, places
+):
+    folder = tmp_path / "run"
+    words = pushing(words_of_run, folder, "--hub_private_repo", "true", "--hub_strategy", strategy)
+    words += ["--load_best_model_at_end", "true", "--eval_strategy", "epoch"]
+    assert main([*words, "--hub_revision", "trial"]) == 0
+    for created in stand_in_hub.created:
+        assert created == {"repo_id": REPO, "token": TOKEN, "private": True, "exist_ok": True}
+    assert [getattr(upload, "path_in_repo", None) for upload in stand_in_hub.uploads] == places
+    for upload in stand_in_hub.uploads:
+        assert (upload.repo_id, upload.token, upload.revision) == (REPO, TOKEN, "trial")
+        assert upload.folder.joinpath("model.safetensors").is_file()
+    last = stand_in_hub.uploads[-1].folder
+    names = {path.name for path in last.iterdir()}
+    assert {"README.md", "results.json", "config.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not [name for name in names if name.startswith("checkpoint-")]
+    card = card_of(last)
+    assert f'path = "{REPO}"' in card.text
+    card_accuracy, accuracy = measured_in(last)
+    assert card_accuracy == accuracy
+    for upload in stand_in_hub.uploads:
+        assert not naming(TOKEN, upload.folder)
+        assert not naming(tmp_path.parent, upload.folder), "a path of this machine"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    published = yaml.safe_load((last / "config.yaml").read_text())
+    assert Path(config["train_file"]).is_file()
+    assert published == config | {
+        name: Path(config[name]).name for name in ("model", "train_file", "validation_file", "output_dir")
+    }
+    assert not [path for path in folder.iterdir() if path.name.startswith("_")]
+
+
+def test_with_upload_functions_replaced_a_refused_push_loses_nothing_and_is_made_up_for(
+    words_of_run, tmp_path, stand_in_hub, capsys, monkeypatch
+):
+    folder = tmp_path / "run"
+    stand_in_hub.refuse_uploads = True
+    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith(f"alignattn: {folder} holds the finished run, which could not be pushed: 403 Forbidden: you")
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert "results.json" in kept
+
+    stand_in_hub.refuse_uploads = False
+    say_push.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example.org")
+    assert main(pushing(words_of_run, folder, "--hub_strategy", "end")) == 0
+    assert f"sending {folder} to {REPO} at https://hub.example.org" in capsys.readouterr().err.splitlines()
+    (upload,) = stand_in_hub.uploads
+    pushed = {path.name: path.read_bytes() for path in upload.folder.iterdir()}
+    config = yaml.safe_load(kept.pop("config.yaml"))
+    assert yaml.safe_load(pushed.pop("config.yaml")).keys() == config.keys()
+    assert kept.pop("training_args.bin")
+    assert pushed == kept
+    assert str(tmp_path) not in pushed["data.json"].decode()
+
+
+@pytest.mark.parametrize("when", ["later", "at every save"])
+def test_with_upload_functions_replaced_only_listed_files_are_pushed(words_of_run, tmp_path, stand_in_hub, when):
+    folder = tmp_path / "run"
+    words = pushing(words_of_run, folder, "--hub_strategy", "all_checkpoints", "--save_strategy", "epoch")
+    if when == "later":
+        assert main([*words_of_run, "--output_dir", str(folder), "--save_strategy", "epoch"]) == 0
+        for name in ("notes.txt", ".secret", "vectors.pkl", "nohup.out", "pytorch_model.bin"):
+            (folder / name).write_text("mine")
+        (folder / "notes").mkdir()
+        (folder / "notes/model.safetensors").write_text("mine")
+    assert main(words) == 0
+    pushed = [path for upload in stand_in_hub.uploads for path in upload.folder.rglob("*") if path.is_file()]
+    named = {path.name for path in pushed} - {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+    assert named == {
+        *("README.md", "config.json", "config.yaml", "model.safetensors", "predictions.parquet", "results.json"),
+        *("tokenizer.json", "tokenizer_config.json", "trainer_state.json", "data.json"),
+    }
+    resumed = [upload for upload in stand_in_hub.uploads if getattr(upload, "path_in_repo", None)]
+    assert bool(resumed) is (when == "at every save")
+    assert all((upload.folder / "optimizer.pt").is_file() for upload in resumed)
+
+
+def test_the_model_that_another_was_made_of_is_named_without_its_path(tmp_path):
+    fields = {"_name_or_path": "/home/me/models/albert", "vocab": ["/", "/s/t"]}
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps(fields))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "/home/me/albert"}))
+    staged = stage(tmp_path, tmp_path / "staged")
+    for name in ("config.json", "tokenizer_config.json"):
+        assert json.loads((staged / name).read_text()) == fields | {"_name_or_path": "albert"}
+    adapter = json.loads((staged / "adapter/adapter_config.json").read_text())
+    assert adapter == {"base_model_name_or_path": "albert"}
+
+
+def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_users_card(
+    words_of_run, tmp_path, stand_in_hub
+):
+    folder = tmp_path / "pairs-ct"
+    assert main([*words_of_run, "--output_dir", str(folder)]) == 0
+    with (folder / "README.md").open("a") as card:
+        card.write("My remark.\n")
+    # As runs have it that were made before names were kept without their paths.
+    (folder / "results.json").write_text(json.dumps(result_of(folder) | {"model": str(tmp_path / "encoder")}))
+    results = (folder / "results.json").read_bytes()
+    assert main([*words_of_run, "--output_dir", str(folder), "--push_to_hub"]) == 0
+    assert stand_in_hub.created[-1]["repo_id"] == "pairs-ct"
+    (upload,) = stand_in_hub.uploads
+    assert upload.repo_id == "someone/pairs-ct"
+    assert (upload.folder / "README.md").read_text().endswith("My remark.\n")
+    assert not naming(tmp_path, upload.folder)
+    assert (folder / "results.json").read_bytes() == results
+
+
+def test_a_hub_out_of_reach_is_one_line_before_anything_is_trained(words_of_run, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(pushing(words_of_run, folder)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert line.startswith("alignattn: --push_to_hub: the repository could not be opened: Cannot reach ")
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "data.json"}
+    assert "hub_token" not in yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_several_seeds_are_not_pushed_to_one_repository(words_of_run, tmp_path, capsys):
+    assert main(pushing(words_of_run, tmp_path / "runs", "--seeds", "1", "2")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--push_to_hub: 2 seeds are as many models, and a repository holds one" in line
+    assert not (tmp_path / "runs").exists()

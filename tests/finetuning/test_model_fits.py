@@ -1,0 +1,58 @@
+"""What a model's attention has no place for is refused before anything is read."""
+
+import pytest
+
+from alignattn import AlignAttnError
+from alignattn.commands import get_command
+from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.models import MODELS, capabilities_of
+
+WITHOUT_PLACES = {"cnn-att", "lstm-att", "lstm-multidim", "lstm-dme", "han", "co-attention", "memn2n", "captioner"}
+WITH_PLACES = {"mcan", "transformer", "seq2seq-lstm", "seq2seq-transformer", "transformer-crf", "cnn-transformer-crf"}
+
+
+def test_every_model_whose_attention_may_have_a_window_is_looked_at():
+    with_windows = {
+        name for name in MODELS if capabilities_of(name).has_attention and not capabilities_of(name).attends_edges
+    }
+    assert with_windows == WITHOUT_PLACES | WITH_PLACES
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_PLACES | WITH_PLACES | {"bert-base-uncased"}))
+def test_a_window_is_counted_from_queries_that_have_a_place(name):
+    # One learned query stands at the first key: it read eleven words of any text.
+    check_fits(ModelOptions(model=name, normalizer="local", normalizer_options=("kind=predictive",)), None)
+    options = ModelOptions(model=name, normalizer="local", normalizer_options=("window=3",))
+    if name not in WITHOUT_PLACES:
+        check_fits(options, None)
+        return
+    with pytest.raises(AlignAttnError, match=rf"--normalizer local .* of --model {name} have none .* kind=predictive"):
+        check_fits(options, None)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "bert-base-uncased"])
+def test_a_budget_is_of_steps(name):
+    check_fits(ModelOptions(model=name, attention="soft"), None)
+    options = ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("fertility=1.5",))
+    if name in ("seq2seq-lstm", "captioner"):
+        check_fits(options, None)
+        return
+    with pytest.raises(AlignAttnError) as caught:
+        check_fits(options, None)
+    assert "\n" not in str(caught.value)
+    if capabilities_of(name).has_attention and not capabilities_of(name).attends_edges:
+        assert f"fertility=1.5 is a budget over the steps of seq2seq-lstm, captioner, and --model {name}" in str(
+            caught.value
+        )
+        check_fits(ModelOptions(model=name, normalizer="csoftmax", normalizer_options=("bound=0.5",)), None)
+
+
+@pytest.mark.parametrize("option", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_kept_by_models_from_nothing(name, option):
+    words = ["--task", "mrpc", "--output_dir", "runs/x", f"--{option}", "true"]
+    with pytest.raises(
+        AlignAttnError, match=rf"^--{option} is for pretrained encoders: {name} keeps .*: leave it out$"
+    ):
+        get_command("finetune").parse(["--model", name, *words])
+    assert getattr(get_command("finetune").parse(["--model", "any", *words]).training, option)

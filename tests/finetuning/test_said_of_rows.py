@@ -1,0 +1,133 @@
+"""What a run says of its rows and of what it predicts: which are cut, what their labels are, one class for all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from conftest import WORDS
+from processes import TWO_PROCESSES, launched
+from task_rows import make_rows
+from transformers import AutoTokenizer
+
+from alignattn.cli import main
+from alignattn.tasks import TASKS
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
+from alignattn.tasks.rows import load_task_files
+from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.truncation import TruncatedRows, truncated_rows
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Texts of 3 to 12 words, half of them longer than 8 tokens."""
+    texts = [" ".join(WORDS[:1] * (3 if n % 2 else 12)) for n in range(40)]
+    path = tmp_path / "reviews.tsv"
+    pd.DataFrame({"text": texts, "stars": [4 + (n % 4 == 0) for n in range(40)]}).to_csv(path, index=False, sep="\t")
+    return path
+
+
+def words_of(model: Path, rows: Path, folder: Path, *words: str) -> list[str]:
+    line = (
+        f"finetune --model {model} --train_file {rows} --text_columns text --label_column stars --output_dir {folder} "
+        "--max_length 8 --max_steps 1 --disable_tqdm true --save_strategy no"
+    )
+    return [*line.split(), *words]
+
+
+def test_a_run_says_what_is_odd_of_its_rows(
+    tiny_checkpoint: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = words_of(tiny_checkpoint, rows, folder, "--validation_share", "0.5", "--learning_rate", "0", "--use_cpu")
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    result = json.loads((folder / "results.json").read_text())
+    assert (result["task"], result["labels"]) == ("reviews", ["4", "5"])
+    assert "reviews, 2 labels: 0 = 4, 1 = 5" in out
+    assert "\nattention aa-ct, λ 0.01\n" in out
+    assert json.loads((folder / "config.json").read_text())["id2label"] == {"0": "4", "1": "5"}
+    assert (result["train_rows"], result["evaluation_rows"]) == (20, {"validation": 20})
+    assert set(result["metrics"]["validation"]) == {"accuracy", "f1", "matthews_correlation"}
+    cut = result["truncated_rows"]
+    assert cut["train"]["rows"] + cut["validation"]["rows"] == 20
+    assert {entry["length_of_99_percent"] for entry in cut.values()} == {14}
+    assert "of the rows are cut at --max_length 8; 14 would hold 99 % of them whole" in out
+    # Two texts in all, and a model that is not trained: it may well tell them apart, and then says nothing.
+    predicted = pd.read_parquet(folder / "predictions.parquet")["prediction"]
+    assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("nothing apart" in out)
+    card = (folder / "README.md").read_text()
+    assert "of the rows are cut at" in card
+    assert ("nothing apart" in card) == (predicted.nunique() == 1)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "swag", "hellaswag", "msra", "squad", "stsb"])
+def test_cut_rows_are_those_that_are_longer(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in make_rows(TASKS[name], 24)))
+    loaded = load_task_files(TASKS[name], path, None)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    tokenizer.model_max_length = 512
+    kind = processor_for(loaded.task)
+
+    def split(length: int) -> EncodedSplit:
+        options = TaskOptions(max_length=length, doc_stride=2)
+        assert loaded.train is not None
+        return EncodedSplit(loaded.train, kind.encode(loaded.task, loaded.train, tokenizer, options), options)
+
+    assert truncated_rows(loaded.task, split(512), tokenizer) is None
+    if name == "squad":
+        assert truncated_rows(loaded.task, split(24), tokenizer) is None
+        return
+    whole = [max(map(len, ids)) if name.endswith("swag") else len(ids) for ids in split(512).encoded["input_ids"]]
+    for length in range(7, max(whole)):
+        longer = sum(tokens > length for tokens in whole)
+        found = truncated_rows(loaded.task, split(length), tokenizer)
+        assert found == TruncatedRows(longer, longer / 24, length, sorted(whole)[23])
+    assert truncated_rows(loaded.task, split(max(whole)), tokenizer) is None
+    assert tokenizer.model_max_length == 512
+
+
+@pytest.mark.parametrize(
+    ("name", "same", "different", "words"),
+    [
+        ("mrpc", [1, 1], [1, 0], "the class 'equivalent'"),
+        ("stsb", [2.5, 2.5], [2.5, 2.6], "the score 2.5"),
+        ("msra", [["O"], ["O", "O"]], [["O"], ["O", "B-PER"]], "the tag 'O'"),
+        ("squadv2", ["", ""], ["", "a cat"], "no answer"),
+    ],
+)
+def test_one_answer_for_all_rows_is_told(name: str, same: Any, different: Any, words: str) -> None:
+    kind = processor_for(TASKS[name])
+    assert kind.constant_prediction(TASKS[name], pa.table({"prediction": same})) == words
+    for others in (different, same[:1]):
+        assert kind.constant_prediction(TASKS[name], pa.table({"prediction": others})) is None
+
+
+def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:
+    words = words_of(tiny_checkpoint, rows, tmp_path / "run", "--per_device_train_batch_size", "4")
+    done = launched(TWO_PROCESSES, words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 labels") == 1
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    # A step of two processes is of eight rows, a fifth of all.
+    assert state["epoch"] == pytest.approx(1 / 5)
+
+
+def test_accelerate_that_starts_one_process_of_two_is_told_of(
+    tiny_checkpoint: Path, rows: Path, tmp_path: Path
+) -> None:
+    words = words_of(tiny_checkpoint, rows, tmp_path / "run")
+    done = launched(["accelerate.commands.launch", "--cpu", "--num_processes", "2"], words)
+    assert done.returncode == 0, done.stderr
+    assert "accelerate launch started one process" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("enough", "words"), [(40, "32; 40 would hold 99 % of them whole"), (32, "32, which holds 99 % of them whole")]
+)
+def test_the_length_that_would_do_is_told_in_a_sentence(enough: int, words: str) -> None:
+    assert str(TruncatedRows(1, 0.005, 32, enough)) == f"0.5 % of the rows are cut at --max_length {words}"

@@ -1,0 +1,169 @@
+"""Pictures: what is drawn stands where the numbers put it, whatever the texts are, in the format of the file's name."""
+
+import pytest
+
+from alignattn.reports.plots import (
+    BarPanel,
+    CurvePanel,
+    DifferenceLine,
+    DifferencePanel,
+    ImagePanel,
+    LinePanel,
+    PointPanel,
+    Spread,
+    TokenMapPanel,
+    draw_bars,
+    draw_curves,
+    draw_differences,
+    draw_image_attention,
+    draw_lines,
+    draw_overview,
+    draw_points,
+    draw_token_maps,
+    fonts,
+    svg_text,
+    write_figure,
+)
+from alignattn.reports.plots.differences import MAX_ABREAST
+
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def test_bars_are_as_high_as_their_medians_and_stand_in_their_groups():
+    series = {"soft": [Spread.exact(1), Spread.exact(2)], "aa-ct": [Spread(3, 2, 5), Spread(4, 4, 4)]}
+    panel = BarPanel("time", ["training", "evaluation"], series)
+    figure = draw_bars([panel], names=["soft", "aa-ct"], y_label="ratio", reference=1, title="all")
+    (axes,) = figure.axes
+    bars = {container.get_label(): container for container in axes.containers if container.get_label() in series}
+    for name, spreads in series.items():
+        assert [bar.get_height() for bar in bars[name]] == [spread.median for spread in spreads]
+        places = [bar.get_x() + bar.get_width() / 2 for bar in bars[name]]
+        assert [round(place) for place in places] == [0, 1]
+    assert [label.get_text() for label in axes.get_xticklabels()] == panel.groups
+
+
+def test_an_overview_has_bars_with_one_digit_above_clouds():
+    bars = BarPanel("accuracy", ["in domain"], {"plain": [Spread.exact(78.66)], "aligned": [Spread.exact(5)]})
+    clouds = PointPanel("a head", {"queries": [(0, 1)], "keys": [(1, 0)]})
+    names = ["plain", "aligned"]
+    figure = draw_overview([bars, bars], [clouds, clouds], names=names, x_label="x", y_label="y", title="all")
+    assert [axes.get_title() for axes in figure.axes] == ["accuracy", "accuracy", "a head", "a head"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["78.7", "5.0"]
+    assert [text.get_text() for text in figure.axes[2].get_legend().get_texts()] == ["queries", "keys"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+
+
+def labels_of(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_cells_lie_over_the_part_of_the_picture_that_they_are_of_and_words_below_it():
+    pixels = [[[x / 6, y / 4, 0.0] for x in range(6)] for y in range(4)]
+    panels = [
+        ImagePanel("first", pixels, [[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]], ["what", "$is"], [0.25, 0.75]),
+        ImagePanel("second", pixels, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.9]], ["it"], [1.0]),
+    ]
+    figure = draw_image_attention(panels, title="all", cells="weight")
+    pictures, words = figure.axes[:2], figure.axes[2:4]
+    for panel, above, below in zip(panels, pictures, words, strict=True):
+        picture, cells = above.images
+        assert picture.get_array().tolist() == panel.pixels
+        assert cells.get_array().tolist() == panel.cells
+        # Both fill one frame from its upper left corner on, and one scale holds for all cells.
+        assert list(picture.get_extent()) == list(cells.get_extent()) == [0, 6, 4, 0]
+        assert picture.origin == cells.origin == "upper"
+        assert cells.get_clim() == (0, 0.9)
+        assert above.get_title() == panel.title
+        assert [bar.get_width() for bar in below.patches] == panel.word_weights
+        assert labels_of(below.yaxis) == panel.words
+        assert below.get_ylim()[0] > below.get_ylim()[1]
+    assert {axes.get_ylabel() for axes in figure.axes[4:]} == {"weight"}
+
+
+def test_a_token_map_has_a_row_a_query_and_a_column_a_key():
+    panels = [
+        TokenMapPanel("a", ["K", "AE"], [[0.1, 0.2, 0.7], [0.0, 0.5, 0.5]], ["c", "a", "$t$"]),
+        TokenMapPanel("b", ["x", "y"], [[1.0, 0.0], [0.25, 0.75]]),
+    ]
+    figure = draw_token_maps(panels, title="all")
+    for panel, axes in zip(panels, figure.axes[:2], strict=True):
+        (drawn,) = axes.images
+        assert drawn.get_array().tolist() == panel.weights
+        assert drawn.get_clim() == (0, 1)
+        assert drawn.origin == "upper"
+        assert labels_of(axes.yaxis) == panel.tokens
+        assert labels_of(axes.xaxis) == (panel.attended or panel.tokens)
+        assert axes.get_title() == panel.title
+
+
+def test_differences_stand_in_their_rows_with_their_intervals():
+    lines = [DifferenceLine(0, 1.0, (-0.5, 2.5), survives=False), DifferenceLine(2, 3.0, None, survives=True)]
+    panel = DifferencePanel("MRPC", "points", lines)
+    figure = draw_differences([panel, panel], rows=["aa-ct", "aa-ot", "soft + $x$"], title="all")
+    axes = figure.axes[0]
+    drawn = [(list(line.get_xdata()), list(line.get_ydata()), line.get_marker()) for line in axes.lines[1:]]
+    assert drawn == [([-0.5, 2.5], [0, 0], "None"), ([1.0], [0], "o"), ([3.0], [2], "D")]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["aa-ct", "aa-ot", "soft + $x$"]
+    assert axes.get_ylim() == (2.5, -0.5)
+
+
+def test_many_panels_of_differences_go_on_below():
+    panel = DifferencePanel("accuracy", "points", [DifferenceLine(0, 1.0, None, survives=False)])
+    figure = draw_differences([panel] * (MAX_ABREAST + 1), rows=["aa-ct"], title="all")
+    columns = {axes.get_subplotspec().colspan.start for axes in figure.axes}
+    assert len(columns) <= MAX_ABREAST
+    assert sum(axes.axison for axes in figure.axes) == MAX_ABREAST + 1
+
+
+def test_growth_is_drawn_without_what_is_negligible():
+    panel = LinePanel("memory", "bytes", [128, 256], {"soft": [1e6, 4e6], "none": [0.0, 1.0]}, has_guide=True)
+    figure = draw_lines([panel], names=["soft", "none"], x_label="tokens", title="growth")
+    (axes,) = figure.axes
+    assert axes.get_ylim()[0] > 1
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert lines["soft"] == [1e6, 4e6]
+    assert lines["in proportion to x"][1] == 2 * lines["in proportion to x"][0]
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+@pytest.mark.parametrize("name", ["plain", "$not math", r"$\\frac$", "<b>&\N{LATIN SMALL LETTER E WITH ACUTE}"])
+def test_any_text_is_drawn_in_any_format(name, suffix, tmp_path):
+    figure = draw_points([PointPanel(name, {name: [(0, 1), (1, 0)]})], x_label="x", y_label="y", title=name)
+    write_figure(figure, tmp_path / f"points.{suffix}")
+    assert (tmp_path / f"points.{suffix}").read_bytes().startswith(STARTS[suffix])
+
+
+def test_an_svg_is_the_same_each_time_and_names_no_time():
+    def text():
+        panel = CurvePanel("loss", "nats", {"soft": [(1, 0.5), (2, 0.25)]})
+        return svg_text(draw_curves([panel], names=["soft"], x_label="step", title="curves"))
+
+    assert text() == text()
+    assert "date" not in text()
+
+
+def bars_of(*groups):
+    panel = BarPanel("time", groups, {"soft": [Spread.exact(1)] * len(groups)})
+    return draw_bars([panel], names=["soft"], y_label="", reference=1, title="")
+
+
+@pytest.mark.parametrize(("ending", "said"), [("png", ["训", "练"]), ("svg", [])])
+def test_characters_that_no_font_has_are_one_line(ending, said, tmp_path, monkeypatch, caplog, recwarn):
+    own = [(name, path) for name, path in fonts._faces() if name == fonts.FONT]
+    monkeypatch.setattr(fonts, "_faces", lambda: own)
+    write_figure(bars_of("训练", "练"), tmp_path / f"bars.{ending}")
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        f"no font on this machine has {', '.join(said)}"
+    ] * bool(said)
+    assert not recwarn.list
+
+
+def test_characters_of_another_font_are_drawn_in_it(tmp_path, caplog, recwarn):
+    # A script letter, which matplotlib's own mathematical fonts have and its text font does not.
+    figure = bars_of("\U0001d49c")
+    write_figure(figure, tmp_path / "bars.pdf")
+    assert not caplog.messages
+    assert not recwarn.list
+    assert b"Math" in (tmp_path / "bars.pdf").read_bytes()
+    # What is drawn of the figure next has the text font alone again.
+    assert "Math" not in svg_text(figure)

@@ -1,0 +1,71 @@
+"""A kind of task whose rows are numbers, and a model of them: nothing here has a tokenizer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, default_data_collator
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from alignattn.models import MODEL_TYPE_PREFIX
+from alignattn.models.build import BuiltModel
+from alignattn.tasks.labelled import LabelledProcessor
+from alignattn.tasks.processor import name_classes
+from alignattn.tasks.task import LabelledTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorClassification(LabelledTask):
+    kind = "vector-classification"
+    implementation = "toy_processor:VectorProcessor"
+
+    vector_column: str
+
+    @property
+    def input_columns(self):
+        return (self.vector_column,)
+
+
+class VectorProcessor(LabelledProcessor[VectorClassification]):
+    auto_class = AutoModel
+    reads_texts = False
+
+    def input_problems(self, task, dataset, *, may_be_empty):
+        return {}
+
+    def configure(self, task, config):
+        name_classes(config, task.labels)
+
+    def encode(self, task, dataset, processor, options):
+        assert processor is None
+        return dataset.rename_columns({task.vector_column: "vectors", task.label_column: "label"})
+
+    def collator(self, processor):
+        assert processor is None
+        return default_data_collator
+
+
+class VectorConfig(PreTrainedConfig):
+    model_type = MODEL_TYPE_PREFIX + "vectors"
+    size: int = 2
+
+
+class VectorModel(PreTrainedModel):
+    config_class, auto_class = VectorConfig, AutoModel
+    main_input_name = "vectors"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.classifier = nn.Linear(config.size, config.num_labels)
+        self.post_init()
+
+    @classmethod
+    def build(cls, material):
+        torch.manual_seed(material.seed)
+        size = len(material.rows[0][material.task.vector_column])
+        return BuiltModel(cls(VectorConfig(size=size, num_labels=material.task.num_labels)).eval(), None)
+
+    def forward(self, vectors, labels=None):
+        logits = self.classifier(vectors)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)

@@ -1,0 +1,23 @@
+import sys
+
+import pytest
+
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.registry import Entry, Registry
+
+REGISTRY = Registry(
+    "case", {"upper": Entry("string:ascii_uppercase", "A to Z"), "late": Entry(".tool:main", "")}, package="json"
+)
+
+
+def test_what_a_name_stands_for_is_imported_when_it_is_asked_for(monkeypatch):
+    monkeypatch.delitem(sys.modules, "json.tool", raising=False)
+    assert list(REGISTRY) == ["upper", "late"]
+    assert REGISTRY["upper"].description == "A to Z"
+    assert "json.tool" not in sys.modules
+    assert REGISTRY.load("late") is sys.modules["json.tool"].main
+
+
+def test_an_unknown_name_is_answered_with_the_choices():
+    with pytest.raises(AlignAttnError, match=r"^unknown case 'lower': choose one of upper, late$"):
+        REGISTRY.load("lower")
