@@ -37,9 +37,9 @@ use: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[use]"
 	$(PYTEST) -m use tests/robustness
 
-# The site, in site/index.html: any link or anchor of it that leads nowhere is an error.
+# The site, in site/index.html: a broken link or anchor is an error. (With --quiet mkdocs counts no warning, so --strict would do nothing.)
 docs: $(VENV)/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The tutorial is docs/tutorial.py; what GitHub and the site show is what it gave when it was last run.
 notebook: $(VENV)/installed

@@ -15,8 +15,8 @@ import alignattn
 from alignattn.commands import get_command
 
 DOCS = ROOT / "docs"
-NEED_MORE = ("performance.md", "results.md")
-"""Measurements, of minutes and on data that a clone does not have."""
+MEASUREMENTS = DOCS / "measurements"
+"""They take minutes and need data that a clone does not have."""
 TESTED_ELSEWHERE = ("SentenceTransformerTrainer", "get_peft_model", "accelerate")
 """By `test_sentence_transformers.py`, `test_adapters.py` and `test_own_loops.py`."""
 NOT_INSTALLED = ("litserve",)
@@ -26,7 +26,7 @@ BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
     for number, block in enumerate(blocks("python", page))
-    if page.name not in NEED_MORE and not any(word in block for word in (*TESTED_ELSEWHERE, *NOT_INSTALLED))
+    if page.parent != MEASUREMENTS and not any(word in block for word in (*TESTED_ELSEWHERE, *NOT_INSTALLED))
 ]
 
 
@@ -75,7 +75,7 @@ def test_it_runs(block, here, names, request):
         exec(block, names)
 
 
-NOT_RUN = [block for name in NEED_MORE for block in blocks("python", DOCS / name)]
+NOT_RUN = blocks("python", *sorted(MEASUREMENTS.glob("*.md")))
 NOT_RUN += [block for block in blocks("python") if any(word in block for word in NOT_INSTALLED)]
 
 
