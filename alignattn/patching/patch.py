@@ -70,10 +70,15 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
     check_model(model)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
-    # Some encoders of images say so of themselves, and are given masks that let all attend: a forward knows better.
-    says_causal = any(getattr(layer.module, "is_causal", False) for layer in layers)
-    if says_causal if found is None else attends_causally(found):
+    if found is not None and attends_causally(found):
         raise causal(model)
+    # Some encoders of images say so, too, and are given masks that let all tokens attend: a forward knows better.
+    if found is None and any(getattr(layer.module, "is_causal", False) for layer in layers):
+        raise AlignAttnError(
+            f"the attention modules of {type(model).__name__} are marked as causal (is_causal), and no small input "
+            "could be run to show that a token attends to a later one: alignment attention is for "
+            "bidirectional encoders"
+        )
     _check_layers(model, layers)
     check_budget(config, type(model).__name__)
     if config.changes_function:

@@ -49,6 +49,11 @@ def probe_inputs(model: PreTrainedModel) -> Iterator[Sequence[Inputs]]:
     if first:
         yield _with_and_without_padding(first, takes_mask=MASK in named)
     if made.keys() - first.keys():
+        rows = max(len(values) for values in made.values())
+        made = {
+            name: values.expand(rows, *values.shape[1:]) if len(values) == 1 else values
+            for name, values in made.items()
+        }
         inputs = _with_and_without_padding(made, takes_mask=MASK in named)
         yield inputs[-1:] if first else inputs
 

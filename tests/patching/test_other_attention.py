@@ -4,6 +4,8 @@ import pytest
 import torch
 import transformers
 from conftest import tiny_batch, tiny_model
+from transformers.models.blt.configuration_blt import BltGlobalTransformerConfig
+from transformers.models.blt.modeling_blt import BltGlobalTransformer
 
 import alignattn
 from alignattn.patching import is_patched
@@ -66,6 +68,15 @@ def test_what_slots_cannot_serve_is_refused_at_the_patch(make, message, attentio
     assert list(model.state_dict()) == keys
     assert [module.training for module in model.modules()] == modes
     assert model.config._attn_implementation == implementation
+
+
+def test_a_mark_of_causal_attention_is_told_as_such_where_no_input_can_be_made():
+    # Its forward takes embeddings alone, and lets all tokens attend although its modules say `is_causal`.
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1}
+    model = BltGlobalTransformer(BltGlobalTransformerConfig(**sizes, intermediate_size=32))
+    with pytest.raises(AlignAttnError, match="marked as causal") as refused:
+        alignattn.patch(model, "aa-ct")
+    assert "attends causally" not in str(refused.value)
 
 
 @pytest.mark.parametrize("attention", ["dot", "qvi", "sum", "interaction"])
