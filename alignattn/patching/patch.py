@@ -18,7 +18,7 @@ from alignattn.patching.attach import attach, check_budget, check_model, declare
 from alignattn.patching.families import SERVED, family_of
 from alignattn.patching.probe import attends_causally, can_probe, causal, probe, prove, prove_at_first_forward
 from alignattn.patching.projections import AttentionModule, attention_modules, features_of
-from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, own_functions, routed
+from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, one_line
 
@@ -68,6 +68,7 @@ def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **
         return attach(model, config)
     layers = _layers_to_patch(model, config)
     check_model(model)
+    lift_guard(model)
     is_in_memory = can_probe(model)
     found = probe(model) if is_in_memory else None
     if found is not None and attends_causally(found):

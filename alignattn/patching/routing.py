@@ -8,6 +8,7 @@ A function of ours calls the one that it stands on as the model itself would: of
 modelling file, which may cap scores or add sinks, with the mask that it takes.
 """
 
+import copy
 import functools
 import re
 import sys
@@ -18,7 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from alignattn.attention.attend import CHILD_NAME
@@ -26,6 +28,7 @@ from alignattn.attention.packing import Packing, packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
 from alignattn.patching.recording import allowed_pairs
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.saved_config import LOADING_HINT
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 """An attention function of transformers: `[B, n, H, d]`, and the weights if it gives them."""
@@ -45,6 +48,9 @@ _BASES = {ours: base for base, ours in IMPLEMENTATIONS.items()}
 OWN_FUNCTIONS = "alignattn_own_functions"
 """Attribute of each attention module of a patched model, with slots or left out: its own attention functions, by
 implementation. A module without it belongs to no patched model."""
+
+GUARD = "alignattn_guard"
+"""Attribute of a model that is built from the config of a patched one: the handle of the hook that refuses forwards."""
 
 SERVED_KEYWORDS = frozenset({"softcap", "position_bias", "sliding_window"})
 """Arguments of a model's own attention function that any slots serve. A sliding window is in the mask."""
@@ -128,6 +134,51 @@ def unserved_keywords(module: nn.Module) -> frozenset[str]:
     standard = signature(attention_function).parameters
     own = set() if eager is None else signature(eager).parameters.keys() - standard.keys()
     return frozenset(own | OTHER_SCORES) - SERVED_KEYWORDS
+
+
+def _guard_model(parent: nn.Module, _name: str, _child: nn.Module | None) -> None:
+    """Have a model that is built from the config of a patched one refuse its forwards; torch's registration hook.
+
+    A keyword such as `attn_implementation="eager"` replaces our implementation in the config, but not its hint.
+    """
+    config = vars(parent).get("config")
+    if not isinstance(config, PreTrainedConfig) or vars(config).get("attn_implementation") != LOADING_HINT:
+        return
+    if isinstance(parent, PreTrainedModel) and GUARD not in vars(parent) and not _has_slots(parent):
+        object.__setattr__(parent, GUARD, parent.register_forward_pre_hook(_refuse_without_slots))
+
+
+def _refuse_without_slots(model: nn.Module, *_: Any) -> None:
+    if not _has_slots(model):
+        raise AlignAttnError(
+            f"this {type(model).__name__} is built from the config of a patched model, and has no slots: give it "
+            "some (alignattn.patch), or build it from the config that alignattn.unpatch leaves"
+        )
+
+
+def _has_slots(model: nn.Module) -> bool:
+    return any(CHILD_NAME in module._modules or OWN_FUNCTIONS in vars(module) for module in model.modules())
+
+
+def lift_guard(model: nn.Module) -> None:
+    """Give a model that is built from the config of a patched one a plain config of its own: it is being patched."""
+    guarded = [module for module in model.modules() if GUARD in vars(module)]
+    if not guarded:
+        return
+    for module in guarded:
+        vars(module).pop(GUARD).remove()
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if isinstance(config, PreTrainedConfig):
+            module.config = copy.deepcopy(config, copies)
+    for config in configs_of(model):
+        config._attn_implementation_internal = base_of(config._attn_implementation)
+        for name in (CHILD_NAME, "attn_implementation"):
+            vars(config).pop(name, None)
+
+
+register_module_module_registration_hook(_guard_model)
 
 
 def configs_of(model: nn.Module) -> list[Any]:
@@ -237,7 +288,7 @@ def attention_function(
     if own is None:
         raise AlignAttnError(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
-            "and no slots: a model built from the config of a patched one is patched by alignattn.patch first"
+            "and no slots: it is built from the config of one"
         )
     packing = _packing_of_call(module, query, kwargs)
     if packing is not None:

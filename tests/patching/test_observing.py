@@ -1,5 +1,6 @@
 """An alignment observes: whatever a model attends with, it computes what it computed, and its queries are recorded."""
 
+import copy
 import gc
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import transformers
 from conftest import FAMILIES, tiny_batch, tiny_model
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, AutoModelForSequenceClassification
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import flash_attention_mask, flex_attention_mask
 
@@ -182,13 +183,28 @@ def test_an_attention_implementation_set_after_the_patch():
     assert alignattn.alignment_loss(model) > 0
 
 
-@pytest.mark.parametrize("layers", [None, (0,)])
-def test_a_model_built_from_the_config_of_a_patched_one_needs_its_slots(layers):
-    model = alignattn.patch(tiny_model("bert"), "sparsemax", layers=layers)
-    model(**tiny_batch())
-    twin = type(model)(model.config)
-    with pytest.raises(AlignAttnError, match="config of a patched one"):
-        twin(**tiny_batch())
+@pytest.mark.parametrize("family", ["bert", "deberta-v3"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model: type(model)(model.config),
+        lambda model: AutoModel.from_config(copy.deepcopy(model.config), attn_implementation="eager"),
+        lambda model: AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager"),
+        lambda model: type(model.base_model)(copy.deepcopy(model.config)),
+    ],
+)
+def test_a_model_built_from_the_config_of_a_patched_one_needs_its_slots(family, build):
+    model = alignattn.patch(tiny_model(family), "sparsemax", layers=(0,))
+    batch = tiny_batch()
+    batch.pop("labels")
+    model(**batch)
+    twin = build(model)
+    for each in (twin, copy.deepcopy(twin)):
+        with pytest.raises(AlignAttnError, match="config of a patched model"):
+            each(**batch)
+    alignattn.patch(twin, "sparsemax")(**batch)
+    plain = build(alignattn.unpatch(model))
+    plain(**batch)
 
 
 def test_a_failed_forward_leaves_nothing():
