@@ -4,6 +4,7 @@ The attention modules of one model share one collector. A call in training adds 
 `torch.compile` guards on tells how many calls there are, and nothing stays on the modules.
 """
 
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -120,14 +121,17 @@ class ForwardPass:
     @property
     def is_spent(self) -> bool:
         """Whether a backward pass freed its graph, so that no loss can follow it any more."""
-        if self.reached is None:
-            return False
-        try:
-            # As they are stored: to unpack them would recompute the forward of a checkpoint.
-            _ = self.reached._raw_saved_tensors
-        except RuntimeError:
-            return True
-        return False
+        return is_freed(self.reached)
+
+
+def is_freed(node: Any) -> bool:
+    """Tell whether a backward pass freed what a node of a custom function, or of a compiled graph, had saved."""
+    try:
+        # As they are stored: to unpack them would recompute the forward of a checkpoint.
+        getattr(node, "_raw_saved_tensors", None)
+    except RuntimeError:
+        return True
+    return False
 
 
 class _Watched(torch.autograd.Function):
@@ -152,6 +156,7 @@ class RecordedCall:
         slots: the `LayerSlots` of the module that calls.
         previous: the call before; None at the end of the list.
         forward_pass: the forward that it belongs to; None under `torch.compile`.
+        trace: an empty tensor that keeps `_free_spent` in a compiled graph; None otherwise.
     """
 
     def __init__(self, query: Any, key: Any, mask: AttentionMask | None, slots: Any, previous: Any = None) -> None:
@@ -161,12 +166,13 @@ class RecordedCall:
         self.slots = slots
         self.previous = previous
         self.forward_pass: ForwardPass | None = None
+        self.trace: Tensor | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether no loss can follow the call: a backward pass freed its graph, or nothing in it is trained."""
         if self.forward_pass is None:
-            return False
+            return is_freed(self.query.grad_fn) or is_freed(self.key.grad_fn)
         is_frozen = not self.forward_pass.has_graph and self.slots.gradient_scope != BASIS
         return is_frozen or self.forward_pass.is_spent
 
@@ -208,7 +214,8 @@ class Collector:
         self._taken: set[int] = set()
         self._has_warned = False
         self.saw_no_gradient = False
-        _COLLECTORS.add(self)
+        self.number = next(_NUMBERS)
+        _COLLECTORS[self.number] = self
 
     @property
     def owner(self) -> nn.Module | None:
@@ -309,6 +316,10 @@ class Collector:
     def _begin_pass(self) -> None:
         """Begin a forward, and free the records of those that no loss can follow."""
         self._forward_pass = ForwardPass()
+        self.free_spent()
+
+    def free_spent(self) -> None:
+        """Free the records of the forwards that no loss can follow."""
         self._keep_calls(lambda call: not call.is_over)
 
     def _drop_pass(self) -> None:
@@ -318,7 +329,7 @@ class Collector:
         self._keep_calls(lambda call: call.forward_pass is not failed)
 
     def _keep_calls(self, is_kept: Callable[[RecordedCall], bool]) -> None:
-        calls = self._calls()
+        calls = self.calls()
         kept = [call for call in calls if is_kept(call)]
         if len(kept) == len(calls):
             return
@@ -338,11 +349,13 @@ class Collector:
         elif call is None or not torch.is_grad_enabled():
             self.saw_no_gradient = True
         elif torch.compiler.is_compiling() or torch._C._current_graph_task_id() == _NO_BACKWARD:
-            if not torch.compiler.is_compiling():
+            if torch.compiler.is_compiling():
+                call.trace = _free_spent(call.query.detach(), self.number)
+            else:
                 call.forward_pass = self._forward_pass
             call.previous = self.newest
             self._set("newest", call)
-        elif id(call.slots) not in self._taken | {id(other.slots) for other in self._calls()}:
+        elif id(call.slots) not in self._taken | {id(other.slots) for other in self.calls()}:
             raise AlignAttnError(
                 "a forward within a backward pass would lose its alignment loss: reentrant checkpointing makes one "
                 '(set activation_checkpointing_kwargs={"use_reentrant": False}), and so do losses that cache embeddings'
@@ -356,7 +369,8 @@ class Collector:
         else:
             setattr(self, name, value)
 
-    def _calls(self) -> list[RecordedCall]:
+    def calls(self) -> list[RecordedCall]:
+        """Return the calls recorded since the last time, the oldest first."""
         calls, call = [], self.newest
         while call.previous is not None:
             calls.append(call)
@@ -365,7 +379,7 @@ class Collector:
 
     def take(self) -> list[RecordedCall]:
         """Return the calls recorded since the last time, the oldest first, and forget them."""
-        calls = self._calls()
+        calls = self.calls()
         self._taken = {id(call.slots) for call in calls}
         self.saw_no_gradient = False
         self.newest = _end_of_list()
@@ -400,12 +414,31 @@ def _is_traced_or_in_backward() -> bool:
 _NO_BACKWARD = -1
 """The number that torch gives where no backward pass is under way."""
 
-_COLLECTORS: weakref.WeakSet[Collector] = weakref.WeakSet()
+_NUMBERS = itertools.count()
+_COLLECTORS: weakref.WeakValueDictionary[int, Collector] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("alignattn::free_spent", mutates_args=())
+def _free_spent(like: Tensor, number: int) -> Tensor:
+    """Free the records of a collector, by its number, that no loss can follow; return an empty tensor.
+
+    An operation, because a compiled forward runs no Python of ours but what operations are made of.
+    """
+    collector = _COLLECTORS.get(number)
+    if collector is not None:
+        collector.free_spent()
+    return like.new_empty(0)
+
+
+@_free_spent.register_fake
+def _(like: Tensor, number: int) -> Tensor:
+    return like.new_empty(0)
 
 
 def _end_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    warn_of_untrained_networks(optimizer, _COLLECTORS)
-    for collector in list(_COLLECTORS):
+    collectors = list(_COLLECTORS.values())
+    warn_of_untrained_networks(optimizer, collectors)
+    for collector in collectors:
         if not is_of_another_model(optimizer, collector):
             collector.end_step()
 

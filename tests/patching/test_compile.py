@@ -99,6 +99,20 @@ def test_one_graph_of_a_whole_step(variant):
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("gradient_scope", ["projections", "all"])
+def test_gradients_without_a_step_keep_the_records_of_one_compiled_pass(gradient_scope):
+    model = alignattn.patch(tiny_model("bert"), "aa-moments", gradient_scope=gradient_scope).train()
+    forward, collector = compiled(model), patch_of(model).collector
+    records = []
+    for seed in range(50):
+        forward(**tiny_batch(seed=seed)).logits.sum().backward()
+        records.append(len(collector.calls()))
+    assert records == records[:1] * 50
+    for _ in range(2):
+        forward(**tiny_batch())
+    assert len(collector.calls()) == 2 * records[0]
+
+
 def test_sizes_that_change_cost_the_alignment_no_more_graphs_than_the_model():
     model = patched("aa-ct", layers=1)
     forward, alignment_loss = compiled(model), compiled(alignattn.alignment_loss)
