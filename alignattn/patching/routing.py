@@ -171,7 +171,7 @@ def lift_guard(model: nn.Module) -> None:
     for module in model.modules():
         config = vars(module).get("config")
         if isinstance(config, PreTrainedConfig):
-            module.config = copy.deepcopy(config, copies)
+            vars(module)["config"] = copy.deepcopy(config, copies)
     for config in configs_of(model):
         config._attn_implementation_internal = base_of(config._attn_implementation)
         for name in (CHILD_NAME, "attn_implementation"):
