@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from alignattn.patching.checkpoints import from_pretrained
     from alignattn.patching.folding import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
-    from alignattn.training import (
-        AlignmentArguments,
-        AlignmentMixin,
-        AlignmentTrainer,
-        AlignmentTrainingArguments,
-        parameter_groups,
-        shard_slots,
-    )
+    from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
+    from alignattn.training.parameter_groups import parameter_groups
+    from alignattn.training.sharding import shard_slots
+    from alignattn.training.trainer import AlignmentMixin, AlignmentTrainer
     from alignattn.utils.errors import AlignAttnError
 
 __version__ = "0.1.0"
@@ -59,14 +55,10 @@ _NAMES = {
     "patching.recording": ("LayerRecord", "Recording"),
     "finetuning.predictor": ("Predictor", "load_run"),
     "utils.errors": ("AlignAttnError",),
-    "training": (
-        "AlignmentArguments",
-        "AlignmentMixin",
-        "AlignmentTrainer",
-        "AlignmentTrainingArguments",
-        "parameter_groups",
-        "shard_slots",
-    ),
+    "training.arguments": ("AlignmentArguments", "AlignmentTrainingArguments"),
+    "training.parameter_groups": ("parameter_groups",),
+    "training.sharding": ("shard_slots",),
+    "training.trainer": ("AlignmentMixin", "AlignmentTrainer"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

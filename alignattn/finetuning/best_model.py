@@ -14,8 +14,8 @@ from alignattn.finetuning.training_arguments import RunArguments
 from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import Task
 from alignattn.tasks.task import LESS_IS_BETTER
-from alignattn.training import EarlyStopping, JointBest
 from alignattn.training.checkpoints import step_of
+from alignattn.training.early_stopping import EarlyStopping, JointBest
 from alignattn.utils.errors import AlignAttnError
 
 

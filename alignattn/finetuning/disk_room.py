@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.trainer_utils import SaveStrategy
 
-from alignattn.training import AlignmentTrainer
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes
 
 

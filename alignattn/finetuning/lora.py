@@ -12,7 +12,7 @@ from alignattn.finetuning.model_options import ModelOptions
 from alignattn.models.packaged import PACKAGED
 from alignattn.patching import CHILD_NAME, alignment_parameters, function_parameters
 from alignattn.patching.adapter_files import merge_adapters
-from alignattn.training import AlignmentTrainer
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, did_you_mean, install_extra, listing, one_line
 
 ADAPTER_FOLDER = "adapter"

@@ -58,13 +58,10 @@ from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.truncated_rows import TruncatedRows
 from alignattn.tasks.unknown_words import MANY, unknown_share
-from alignattn.training import (
-    AlignmentTrainer,
-    last_whole_checkpoint,
-    remove_checkpoints,
-    remove_torn_weights,
-)
 from alignattn.training.arguments import refuse_data_parallel
+from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
+from alignattn.training.saving import remove_torn_weights
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.files import read_yaml, replacing, write_json, write_text

@@ -19,9 +19,10 @@ from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
 from alignattn.tasks.processors import processor_for
-from alignattn.training import AlignmentTrainer, JointBest
+from alignattn.training.early_stopping import JointBest
 from alignattn.training.laplace import LastLayerLaplace, linear_head
 from alignattn.training.mc_dropout import dropping
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.network import say_push
 

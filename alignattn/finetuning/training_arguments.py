@@ -12,7 +12,7 @@ from transformers.training_args import ParallelMode
 
 from alignattn.finetuning.training_options import UNWRITTEN_OPTION, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
-from alignattn.training import AlignmentTrainingArguments
+from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.option import BOOLEANS
 from alignattn.utils.publishing import publishable

@@ -67,6 +67,9 @@ class Option:
         asked_as: names by which it is asked for, each with the answer.
         place: refuses a value that cannot be on this machine; None for what names nothing there, and where `PATHS`
             says it.
+        requires: other options, one of which must be given with it: `freelb_steps`, or `weight_averaging=ema` for a
+            value.
+        excludes: other options, written likewise, that cannot be given with it, each with the reason.
     """
 
     name: str
@@ -89,6 +92,8 @@ class Option:
     formerly: Sequence[str] = ()
     asked_as: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
+    requires: Sequence[str] = ()
+    excludes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -217,6 +222,41 @@ def _is_writable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return "\0" not in text
+
+
+def check_together(known: Mapping[str, Option], values: Mapping[str, Any]) -> None:
+    """Check what each given option requires and excludes; an option at its default counts as not given.
+
+    Names that are not among `known` cannot be judged here, and are passed over: the dataclass that holds both does it.
+
+    Args:
+        known: the options by name.
+        values: of each.
+
+    Raises:
+        AlignAttnError: if an option that another requires is missing, or two options exclude each other.
+    """
+
+    def is_given(other: str) -> bool:
+        name, equals, value = other.partition("=")
+        return str(values[name]) == value if equals else values[name] != known[name].default
+
+    for name, option in known.items():
+        if not is_given(name):
+            continue
+        needed = [other for other in option.requires if _name_of(other) in known]
+        if needed and len(needed) == len(option.requires) and not any(map(is_given, needed)):
+            words = " or ".join(f"--{other.replace('=', ' ')}" for other in needed)
+            raise AlignAttnError(f"{option.label} needs {words}: give that as well, or leave {option.label} out")
+        for other, reason in option.excludes.items():
+            if _name_of(other) in known and is_given(other):
+                raise AlignAttnError(
+                    f"{option.label} does not go with --{other.replace('=', ' ')}: {reason}: leave one of them out"
+                )
+
+
+def _name_of(other: str) -> str:
+    return other.partition("=")[0]
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

@@ -4,6 +4,9 @@
     class ExampleOptions(Options):
         model: str = option(REQUIRED, "Folder or Hub id.", group="model")
         max_length: int | None = option(None, "Most tokens of a sequence.", group="data", low=1)
+        average: str | None = option(None, "How weights are averaged.", choices=("ema", "swa"))
+        decay: float = option(0.999, "Of ema.", low=0, below=1, requires=("average=ema",))
+        fast: bool = option(False, "Fast.", excludes={"average": "what is averaged takes its time"})
 
 `resolve` makes such an object of values by name: words of a command line, lines of a YAML file, a program's values. A
 dataclass may also hold others, as groups of its options. Nothing heavy is imported here.
@@ -19,7 +22,9 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_yaml
 from alignattn.utils.meant_options import meant_option
-from alignattn.utils.option import OPTION, Option
+from alignattn.utils.option import OPTION, REQUIRED, Option, check_together, option
+
+__all__ = ["REQUIRED", "Option", "Options", "option", "options_of", "resolve", "values_of"]
 
 LIMITS = ("low", "high", "above", "below", "choices")
 """What a dataclass need not say again of an option that it declares anew."""
@@ -34,6 +39,7 @@ class Options:
     def __post_init__(self) -> None:
         for known in _own_options(type(self)):
             object.__setattr__(self, known.name, known.checked(getattr(self, known.name)))
+        check_together(options_of(type(self)), values_of(self))
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ from alignattn.robustness.record_files import read_header, read_run, read_shown
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
-from alignattn.training import last_whole_checkpoint
+from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.utils.errors import AlignAttnError
 
 MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import ModelOutput
 import alignattn
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
-from alignattn.training import AlignmentTrainingArguments
+from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.training.around_forward import FreeLB, RDrop
 from alignattn.utils.errors import AlignAttnError
 

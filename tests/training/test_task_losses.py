@@ -9,7 +9,7 @@ from train_distributed import ROWS, train_kind
 
 import alignattn
 from alignattn.patching import patch_of
-from alignattn.training import AlignmentTrainer
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -14,7 +14,9 @@ from torch.utils.data import Dataset
 import alignattn
 from alignattn.attention.alignment import base
 from alignattn.patching import alignment_parameters
-from alignattn.training import AlignmentTrainer, AlignmentTrainingArguments, last_whole_checkpoint
+from alignattn.training.arguments import AlignmentTrainingArguments
+from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = 16

@@ -7,8 +7,8 @@ from test_trainer import TinyRows, arguments, train
 from transformers import TrainerCallback
 
 import alignattn
-from alignattn.training import AlignmentTrainer
 from alignattn.training.averaging import AVERAGE_FILE
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
 

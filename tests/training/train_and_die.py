@@ -11,7 +11,8 @@ from conftest import tiny_model
 from test_trainer import TinyRows, arguments
 
 import alignattn
-from alignattn.training import AlignmentTrainer, last_whole_checkpoint
+from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.training.trainer import AlignmentTrainer
 
 
 class KillAt(transformers.TrainerCallback):

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from alignattn.models.graphs import GatConfig, GatForNodeClassification
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import read_graph
-from alignattn.training import AlignmentTrainer
+from alignattn.training.trainer import AlignmentTrainer
 
 ROWS = 12
 """Two steps of 8: the last is but half as large."""

@@ -38,9 +38,9 @@ from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_pretrained
 from alignattn.robustness.encoders import CHECKPOINT
 from alignattn.robustness.masked_head import masked_positions, masked_tokens_alone
-from alignattn.training import AlignmentTrainer
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.saved_state import SavedState
+from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.network import say_reports
