@@ -27,6 +27,7 @@ from alignattn.training.parameter_groups import (
 )
 from alignattn.training.saving import SavingMixin
 from alignattn.training.unused import reach_alignment_from_output
+from alignattn.training.versions import division_after_loss, loss_is_scaled
 from alignattn.training.weights import BatchSize, StepSize, loss_is_of_rows, weighted
 from alignattn.utils.errors import AlignAttnError
 
@@ -67,7 +68,7 @@ class AlignmentMixin(SavingMixin):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not self.loss_is_scaled_for_ga:
+        if not loss_is_scaled(self):
             # A model's loss is then the mean over a batch's own labels, as for those that ignore what they are given
             # (transformers issue 47688), and the weight of a batch is right for both.
             self.model_accepts_loss_kwargs = False
@@ -177,7 +178,7 @@ class AlignmentMixin(SavingMixin):
             self.meter.add(loss, {})
             return loss
         size = next((size for batch, size in self._batch_sizes if batch is inputs), None) or self._size_of(inputs)
-        whole_loss = partial(self._whole_loss, self.compute_loss, size, bool(self.loss_is_scaled_for_ga))
+        whole_loss = partial(self._whole_loss, self.compute_loss, size, loss_is_scaled(self))
         with _attributes(self, compute_loss=whole_loss, loss_is_scaled_for_ga=True):
             return super().training_step(model, inputs, *args, **kwargs)
 
@@ -202,6 +203,7 @@ class AlignmentMixin(SavingMixin):
             return_outputs: likewise.
             num_items_in_batch: likewise.
         """
+        divided = division_after_loss(self, num_items_in_batch)
         task_weight, weight = (1.0, 1.0) if self._step_size is None else self._step_size.weights_of(size)
         patches = aligned_patches(self._model)
         for patch in patches:
@@ -229,6 +231,8 @@ class AlignmentMixin(SavingMixin):
             parts |= {name: weight * value for name, value in diagnostics.items()}
             loss = loss + factor * parts["align_loss"]
         self.meter.add(loss, parts)
+        if divided > 1:
+            loss = loss * divided
         return (loss, found.outputs) if return_outputs else loss
 
     def _alignment(

@@ -6,6 +6,7 @@ import optuna
 import pytest
 import torch
 import transformers
+from checkpointing import checkpointing_arguments
 from conftest import ALIGNED, ROOT, WITHOUT_NETWORKS, chosen, diagnostic_of, tiny_batch, tiny_model
 from processes import run_python
 from torch import nn
@@ -302,7 +303,7 @@ def test_gradient_checkpointing_counts_a_layer_once(variant, tmp_path):
         return train(model, tmp_path, optim="sgd", learning_rate=0.1, max_grad_norm=0.0, **changes)
 
     plain = run()
-    checkpointed = run(activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False})
+    checkpointed = run(**checkpointing_arguments(use_reentrant=False))
     assert logged(checkpointed, "loss") == pytest.approx(logged(plain, "loss"), rel=1e-5)
     for name, parameter in plain.model.named_parameters():
         torch.testing.assert_close(checkpointed.model.get_parameter(name), parameter, rtol=1e-4, atol=1e-5)
@@ -311,12 +312,7 @@ def test_gradient_checkpointing_counts_a_layer_once(variant, tmp_path):
 def test_reentrant_checkpointing_is_refused(tmp_path):
     model = alignattn.patch(tiny_model("bert"), "aa-ct")
     with pytest.raises(AlignAttnError, match="use_reentrant"):
-        train(
-            model,
-            tmp_path,
-            activation_checkpointing=True,
-            activation_checkpointing_kwargs={"use_reentrant": True},
-        )
+        train(model, tmp_path, **checkpointing_arguments(use_reentrant=True))
 
 
 @pytest.mark.parametrize("variant", chosen(ALIGNED, "aa-gan", "aa-ct", "aa-moments"))

@@ -1,0 +1,30 @@
+"""What older versions of transformers do otherwise: one function a difference, with the version that ends it."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import Trainer
+
+
+def loss_is_scaled(trainer: Any) -> bool:
+    """Return `Trainer.loss_is_scaled_for_ga`, which transformers has from 5.19 on; before, no loss is."""
+    return bool(getattr(trainer, "loss_is_scaled_for_ga", None))
+
+
+def division_after_loss(trainer: Any, num_items_in_batch: Tensor | int | None) -> int:
+    """Return what `training_step` divides a loss by that is scaled already.
+
+    From transformers 5.19 on `loss_is_scaled_for_ga` says so, and nothing is divided. Before, a loss counts as scaled
+    only where the model or a `compute_loss_func` takes the number of items.
+
+    Args:
+        trainer: within its `training_step`.
+        num_items_in_batch: as `training_step` gives it to `compute_loss`.
+    """
+    if hasattr(Trainer, "loss_is_scaled_for_ga"):
+        return 1
+    takes_items = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
+    if takes_items or trainer.compute_loss_func is not None:
+        return 1
+    steps: int = trainer.current_gradient_accumulation_steps
+    return steps
