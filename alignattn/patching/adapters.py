@@ -9,11 +9,13 @@ peft gives a model its adapters leave a patch's parameters as they were before.
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from peft import PeftConfig, PeftModel
-from peft.tuners.tuners_utils import BaseTuner
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
@@ -30,7 +32,7 @@ LABEL_FIELDS = ("id2label", "label2id", "problem_type")
 
 
 SAVING = "save_pretrained"
-"""The method that an adapter's config of a patched model replaces."""
+"""The method of an adapter's config that is replaced while a patched model is saved."""
 
 
 class _Carried(TrainableTokensWrapper):
@@ -44,6 +46,7 @@ class _Carried(TrainableTokensWrapper):
     _adapters: set[str] = set()  # noqa: RUF012 - a class of peft declares it so
     _active_adapter: list[str] = []  # noqa: RUF012 - a class of peft declares it so
     _disable_adapters = False
+    token_adapter: Any = SimpleNamespace(trainable_tokens_delta={}, trainable_tokens_original={})
 
     __getattr__ = nn.Module.__getattr__
 
@@ -62,13 +65,16 @@ class _Carried(TrainableTokensWrapper):
         """Say that no adapter is the module's own."""
 
     def set_adapter(self, adapter_names: str | list[str], inference_mode: bool = False) -> None:
-        """Leave the module as it is."""
+        """Note the active adapters; the module stays as it is."""
+        self._active_adapter = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
 
     def set_requires_grad(self, adapter_names: Any, requires_grad: bool = True) -> None:
         """Leave the module as it is."""
 
     def delete_adapter(self, adapter_name: str, new_active_adapters: list[str] | None) -> None:
-        """Leave the module as it is."""
+        """Note the adapters that are active then; the module stays as it is."""
+        if new_active_adapters is not None:
+            self.set_adapter(new_active_adapters)
 
     def adapter_state_dict(  # type: ignore[override]  # peft's own wrappers take both, its base class one
         self, adapter_name: str, state_dict: Mapping[str, Tensor]
@@ -124,42 +130,31 @@ class CarriedPatch(Patch, _Carried):
         return super().adapter_state_dict(adapter_name, state_dict) | {name: written_description(description)}
 
 
-class _AdapterConfigSaving:
-    """The `save_pretrained` of the config of an adapter.
+@contextmanager
+def refused_by_plain_peft(model: Any) -> Iterator[None]:
+    """Have the adapters of a model write, while they are saved, a task that plain peft refuses.
+
+    Only where a patch changes the model's function. The user's own configs stay as they are.
 
     Args:
-        config: of the adapter.
-        patch: of its model.
+        model: that has adapters, or the `peft.PeftModel` around one.
     """
-
-    def __init__(self, config: PeftConfig, patch: CarriedPatch) -> None:
-        self.config = config
-        self.patch = patch
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Write the config, of a patch that changes the function with a task that plain peft refuses."""
-        written, model = copy.copy(self.config), self.patch.collector.owner
-        del vars(written)[SAVING]
-        if getattr(model, CHILD_NAME, None) is self.patch and self.patch.config.changes_function:
-            written.task_type = LOADING_HINT
-        written.save_pretrained(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_AdapterConfigSaving":
-        return _AdapterConfigSaving(copy.deepcopy(self.config, memo), memo.get(id(self.patch), self.patch))
+    patch = getattr(model, CHILD_NAME, None)
+    configs = model.peft_config.values() if isinstance(patch, Patch) and patch.config.changes_function else ()
+    for config in configs:
+        vars(config)[SAVING] = functools.partial(_save_with_hint, config)
+    try:
+        yield
+    finally:
+        for config in configs:
+            vars(config).pop(SAVING, None)
 
 
-def _claim(patch: CarriedPatch, adapters: dict[str, PeftConfig]) -> None:
-    """Have the adapters of a patched model tell of the patch when they are saved; the user's own configs do not.
-
-    With an alignment alone there is nothing to tell in a config, and the adapters keep those that they were given.
-    """
-    patch.adapters = adapters
-    for name, config in adapters.items():
-        if SAVING in vars(config):
-            vars(config)[SAVING].patch = patch
-        elif patch.config.changes_function:
-            adapters[name] = copy.copy(config)
-            vars(adapters[name])[SAVING] = _AdapterConfigSaving(adapters[name], patch)
+def _save_with_hint(config: PeftConfig, *args: Any, **kwargs: Any) -> None:
+    written = copy.copy(config)
+    del vars(written)[SAVING]
+    written.task_type = LOADING_HINT
+    written.save_pretrained(*args, **kwargs)
 
 
 def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module]) -> Callable[..., Any]:
@@ -173,12 +168,20 @@ def _keeping_patches(give: Callable[..., Any], model_of: Callable[..., nn.Module
         given = give(self, *args, **kwargs)
         for own, is_trained in trained.items():
             own.requires_grad_(is_trained)
-        patch = getattr(model, CHILD_NAME, None)
-        if isinstance(patch, CarriedPatch):
-            _claim(patch, self.peft_config)
+        _claim(model, self.peft_config, self.active_adapters)
         return given
 
     return give_and_keep
+
+
+def _claim(model: Any, configs: Mapping[str, PeftConfig], active: list[str]) -> None:
+    """Have a patch know the adapters of its model, and which of them are active."""
+    patch = getattr(model, CHILD_NAME, None)
+    if isinstance(patch, CarriedPatch):
+        patch.adapters = configs
+    for module in model.modules():
+        if isinstance(module, _Carried):
+            module.set_adapter(active)
 
 
 def _injected_model(_tuner: BaseTuner, model: nn.Module, *_: Any, **__: Any) -> nn.Module:
@@ -196,6 +199,17 @@ for _owner, _name, _model_of in (
 ):
     setattr(_owner, _name, _keeping_patches(getattr(_owner, _name), _model_of))
 
+_save_peft_model = PeftModel.save_pretrained
+
+
+@functools.wraps(_save_peft_model)
+def _save_patched(self: PeftModel, *args: Any, **kwargs: Any) -> Any:
+    with refused_by_plain_peft(self):
+        return _save_peft_model(self, *args, **kwargs)
+
+
+PeftModel.save_pretrained = _save_patched  # type: ignore[method-assign]
+
 
 def carry(model: nn.Module) -> None:
     """Have adapters, those there are and those to come, carry the slots and the alignment of a patched model.
@@ -203,15 +217,16 @@ def carry(model: nn.Module) -> None:
     Args:
         model: with a patch; or a `peft.PeftModel` with prompts around one.
     """
-    if hasattr(model, "get_base_model"):
-        _claim(_untyped(model).get_base_model().get_submodule(CHILD_NAME), _untyped(model).peft_config)
-        return
-    patch_of(model).__class__ = CarriedPatch
-    for module in model.modules():
+    encoder = _untyped(model).get_base_model() if hasattr(model, "get_base_model") else model
+    patch_of(encoder).__class__ = CarriedPatch
+    for module in encoder.modules():
         if isinstance(module, LayerSlots):
             module.__class__ = CarriedSlots
-    if isinstance(getattr(model, "peft_config", None), dict):
-        _claim(_untyped(model).get_submodule(CHILD_NAME), _untyped(model).peft_config)
+    configs = getattr(model, "peft_config", None)
+    if isinstance(configs, dict):
+        layers = (module for module in encoder.modules() if isinstance(module, BaseTunerLayer))
+        active = next((layer.active_adapters for layer in layers), list(configs)[:1])
+        _claim(encoder, configs, active)
 
 
 def _untyped(model: nn.Module) -> Any:

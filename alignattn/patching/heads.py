@@ -85,7 +85,7 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
     found = [
         _heads_of(path, module)
         for path, module in model.named_modules()
-        if isinstance(getattr(module, CHILD_NAME, None), LayerSlots)
+        if isinstance(module._modules.get(CHILD_NAME), LayerSlots)
     ]
     _check_own(model, found)
     return found

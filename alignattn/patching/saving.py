@@ -55,7 +55,11 @@ class PatchedSaving:
         model: Any = self.model
         save = functools.partial(type(model).save_pretrained, model)
         if getattr(model, "_hf_peft_config_loaded", False):
-            save(*args, **kwargs)
+            # Here, for peft may not be installed.
+            from alignattn.patching.adapters import refused_by_plain_peft
+
+            with refused_by_plain_peft(model):
+                save(*args, **kwargs)
             return
         given = inspect.signature(save).bind(*args, **kwargs)
         attention = attention_as_saved(model)
@@ -101,7 +105,8 @@ def attention_as_saved(model: Any) -> AttentionConfig:
 
 
 def _has_slots(module: nn.Module) -> bool:
-    return isinstance(getattr(module, CHILD_NAME, None), LayerSlots)
+    # A wrapper of peft shows the attributes of what it is around.
+    return isinstance(module._modules.get(CHILD_NAME), LayerSlots)
 
 
 def check_loadable(model: Any) -> None:

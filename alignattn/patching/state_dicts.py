@@ -21,6 +21,9 @@ REMAINING = f"{CHILD_NAME}.of_remaining_layers"
 MEANS = ".means"
 """End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
 
+ADAPTERS_COPIES = "modules_to_save"
+"""Where peft keeps the copies of a module that adapters train in its place."""
+
 _SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
 
 
@@ -57,10 +60,13 @@ def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix
 
 
 def rows_of(model: nn.Module) -> dict[str, list[int]]:
-    """Return, by the size of a head, the rows of the alignment's stacked parameters that a model's layers have now."""
+    """Return, by the size of a head, the rows of the alignment's stacked parameters that a model's layers have now.
+
+    A copy that an adapter trains in the place of a layer is none of its own.
+    """
     rows: dict[str, list[int]] = {}
-    for slots in model.modules():
-        if isinstance(slots, LayerSlots):
+    for path, slots in model.named_modules():
+        if isinstance(slots, LayerSlots) and ADAPTERS_COPIES not in path.split("."):
             rows.setdefault(str(slots.head_dim), []).append(slots.layer)
     return rows
 

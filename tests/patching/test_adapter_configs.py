@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import tiny_batch, tiny_model
 from peft.peft_model import get_model_status
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import AutoModelForSequenceClassification
 
 import alignattn
@@ -49,17 +50,35 @@ def adapted(base, preset, config, order=ORDERS[0]):
     return model.eval()
 
 
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_alignment_leaves_the_config_that_peft_was_given(base, tmp_path, order):
+def test_a_model_keeps_the_config_that_peft_was_given(base, tmp_path, order, preset):
     # peft's own tests look for the very object, which a user may change later.
     config = ADAPTERS["lora"]()
-    model = adapted(base, "aa-ct", config, order)
+    model = adapted(base, preset, config, order)
     assert model.peft_config["default"] is config
     model.save_pretrained(tmp_path / "adapter")
-    fresh = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), "aa-ct")
+    config.save_pretrained(tmp_path / "own")
+    assert task_in(tmp_path / "own") == "SEQ_CLS"
+    fresh = alignattn.patch(AutoModelForSequenceClassification.from_pretrained(base), preset)
     loaded = peft.PeftModel.from_pretrained(fresh, tmp_path / "adapter", config=config)
     assert loaded.peft_config["default"] is config
     assert config.inference_mode
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_adapters_are_deleted_beside_a_patch(base, order):
+    """As peft's own tests look at it: each wrapper of a module names the active adapters."""
+    model = adapted(base, "aa-ct+qvi", ADAPTERS["lora"](), order)
+    model.add_adapter("second", ADAPTERS["lora"]())
+    model.set_adapter("second")
+    model.delete_adapter("second")
+    for active in (["default"], []):
+        wrappers = [module for module in model.modules() if isinstance(module, AuxiliaryTrainingWrapper)]
+        assert all(module.active_adapters == active for module in wrappers)
+        if active:
+            model.delete_adapter("default")
+    assert model.base_model(**tiny_batch()).logits.isfinite().all()
 
 
 def logits_of(model):
@@ -88,6 +107,20 @@ def test_any_adapter_trains_the_slots_and_is_saved_with_them(kind, order, preset
     else:
         with pytest.raises(ValueError, match=LOADING_HINT):
             peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("copied", ["self", "attention"])
+def test_attention_that_an_adapter_copies_is_saved_with_its_slots(copied, preset, base, tmp_path):
+    config = peft.LoraConfig(target_modules=["intermediate.dense"], modules_to_save=[copied], task_type="SEQ_CLS")
+    model = adapted(base, preset, config)
+    model.save_pretrained(tmp_path / "adapter")
+    loaded = alignattn.from_pretrained(tmp_path / "adapter", AutoModelForSequenceClassification)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    merged = loaded.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    whole = alignattn.from_pretrained(tmp_path / "merged", AutoModelForSequenceClassification)
+    torch.testing.assert_close(logits_of(whole), logits_of(model))
 
 
 def test_the_head_beside_prompts_is_no_new_one(base, tmp_path):
