@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from alignattn.commands.reproduce.table import load_table
-from alignattn.evaluation.statistics.comparison import compare
+from alignattn.evaluation.statistics.comparison import compare, correct
 from alignattn.evaluation.statistics.intervals import Interval
 from alignattn.evaluation.statistics.paired_tests import t_interval
 from alignattn.evaluation.statistics.power import POWER, detectable_difference, power_of, seeds_needed
@@ -42,9 +42,21 @@ def test_the_detectable_difference_is_found_with_the_power(seeds):
     assert power_of(detectable, differences.std(ddof=1), seeds) == pytest.approx(POWER, abs=1e-6)
 
 
+@pytest.mark.parametrize(("seeds", "family"), [(2, 25), (10, 25), (30, 3)])
+def test_what_is_detectable_after_correction_is_found_at_the_level_of_the_smallest_p_value(seeds, family):
+    drawn = np.random.default_rng(4).normal(0, 1.6, (2, seeds))
+    alone = compare(*drawn)
+    (corrected,) = correct([alone], family)
+    assert power_of(corrected.detectable, np.subtract(*drawn).std(ddof=1), seeds, 0.05 / family) == pytest.approx(POWER)
+    assert corrected.detectable > alone.detectable
+    assert correct([alone])[0].detectable == pytest.approx(alone.detectable)
+
+
 def test_of_a_bootstrap_it_is_that_of_a_normal_mean():
     # (1.96 + 0.84) standard errors, as every textbook has it.
     assert detectable_difference(Interval(-1.96, 1.96)) == pytest.approx(2.80, abs=0.005)
+    # After correction for five, 2.576 and 0.84.
+    assert detectable_difference(Interval(-1.96, 1.96), level=0.01) == pytest.approx(3.42, abs=0.005)
 
 
 def test_a_comparison_tells_it():

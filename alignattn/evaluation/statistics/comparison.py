@@ -43,7 +43,8 @@ class Comparison:
         test: what was tested over what, in words for a reader.
         seeds: how many seeds were paired.
         detectable: the difference that such a study finds at 0.05 with a power of 80 %, as `detectable_difference`
-            tells it of the interval; None without one.
+            tells it of the interval; once corrected, after that correction. None without an interval.
+        degrees: of freedom of the interval; None of a bootstrap's.
         is_early: whether runs are missing of what was planned, and nothing is tested therefore.
     """
 
@@ -54,6 +55,7 @@ class Comparison:
     test: str
     seeds: int
     detectable: float | None = None
+    degrees: int | None = None
     is_early: bool = False
 
     @property
@@ -155,19 +157,26 @@ def compare_unpaired(
 
 
 def correct(comparisons: Sequence[Comparison | None], family_size: int | None = None) -> list[Comparison | None]:
-    """Return the comparisons of a table with p-values corrected for their number, those without one as they are.
+    """Return the comparisons of a table with p-values and detectable differences corrected for their number.
 
-    The correction is `holm`'s: of all differences that are none, the chance that any survives is at most 5 %.
+    The correction is `holm`'s: of all differences that are none, the chance that any survives is at most 5 %. What is
+    detectable is what a test at 0.05 / m finds, the level of the smallest p-value of m comparisons.
 
     Args:
         comparisons: of the table; None where there is none.
         family_size: how many there will be, where some have no p-value yet; None for as many as have one.
     """
     tested = [index for index, one in enumerate(comparisons) if one is not None and one.p_value is not None]
-    corrected = list(comparisons)
     p_values = [one.p_value for one in comparisons if one is not None and one.p_value is not None]
+    level = SIGNIFICANCE_LEVEL / max(family_size or 0, len(p_values), 1)
+    corrected = [
+        one
+        if one is None or one.interval is None
+        else replace(one, detectable=detectable_difference(one.interval, one.degrees, level))
+        for one in comparisons
+    ]
     for index, p_value in zip(tested, holm(p_values, family_size), strict=True):
-        one = comparisons[index]
+        one = corrected[index]
         assert one is not None
         corrected[index] = replace(one, corrected_p_value=p_value)
     return corrected
@@ -255,6 +264,7 @@ def _over_seeds(differences: NDArray[np.float64], seed: int) -> Comparison:
         test=f"sign-flip permutation test and t-interval over {len(differences)} paired seeds",
         seeds=len(differences),
         detectable=detectable_difference(interval, len(differences) - 1),
+        degrees=len(differences) - 1,
     )
 
 
@@ -291,4 +301,5 @@ def _without_test(differences: NDArray[np.float64]) -> Comparison:
         test=f"no test; t-interval over {num_seeds} paired seeds" if can_spread else "no test; one seed",
         seeds=num_seeds,
         detectable=None if interval is None else detectable_difference(interval, num_seeds - 1),
+        degrees=None if interval is None else num_seeds - 1,
     )

@@ -24,9 +24,9 @@ DIFFERENCE_HEADINGS = (
     "seeds",
     "test",
 )
-"""`detectable`: the difference that such a study finds at 0.05 with a power of 80 %."""
+"""`detectable`: the difference that such a study finds at 0.05, after correction, with a power of 80 %."""
 
-DETECTABLE = "Detectable: what a study as noisy as this one finds at 0.05, before correction, with a power of 80 %."
+DETECTABLE = "Detectable: what a study as noisy as this one finds at 0.05, after correction, with a power of 80 %."
 DIFFERENCE_WORDS = ("row", "column", "test")
 """Those of them that hold words, which are set to the left."""
 

@@ -46,21 +46,25 @@ def seeds_needed(difference: float, deviation: float, level: float = 1 - CONFIDE
     return high
 
 
-def detectable_difference(interval: Interval, degrees: int | None = None) -> float:
-    """Return the difference that a test at 0.05 finds with a power of 80 %, of what is as noisy as an interval says.
+def detectable_difference(interval: Interval, degrees: int | None = None, level: float = 1 - CONFIDENCE_LEVEL) -> float:
+    """Return the difference that a test finds with a power of 80 %, of what is as noisy as an interval says.
 
     It tells what could have been seen, and not whether what was seen is true.
 
     Args:
         interval: of 95 %: Student's of a mean, or a bootstrap's, which is taken for a normal one.
         degrees: of freedom of Student's; None for a bootstrap's.
+        level: of significance; of m comparisons that are corrected together 0.05 / m.
     """
-    level = 1 - CONFIDENCE_LEVEL
     half = (interval.high - interval.low) / 2
     if degrees is None:
-        return half * float(norm.ppf(1 - level / 2) + norm.ppf(POWER)) / float(norm.ppf(1 - level / 2))
-    distance = brentq(lambda errors: _power(errors, degrees, level) - POWER, 0, FARTHEST)
-    return half * distance / float(t.ppf(1 - level / 2, degrees))
+        error = half / float(norm.ppf((1 + CONFIDENCE_LEVEL) / 2))
+        return error * float(norm.ppf(1 - level / 2) + norm.ppf(POWER))
+    error = half / float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, degrees))
+    farthest = FARTHEST
+    while _power(farthest, degrees, level) < POWER:
+        farthest *= 2
+    return error * float(brentq(lambda errors: _power(errors, degrees, level) - POWER, 0, farthest))
 
 
 def _power(distance: float, degrees: int, level: float) -> float:
