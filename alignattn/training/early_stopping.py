@@ -63,12 +63,13 @@ class JointBest(EarlyStopping):
         if not self.metrics.keys() <= metrics.keys():
             # Of another split.
             return
-        measured = {name: metrics[name] for name in self.metrics}
+        # One that is undefined is as good as none, and nothing would be as good as it.
+        measured = {name: value for name in self.metrics if not math.isnan(value := metrics[name])}
         is_good = [
             name not in self.best or (value >= self.best[name] if self.metrics[name] else value <= self.best[name])
             for name, value in measured.items()
         ]
-        self.is_best = all(is_good)
+        self.is_best = len(measured) == len(self.metrics) and all(is_good)
         for name, value in measured.items():
             choose = max if self.metrics[name] else min
             self.best[name] = choose(value, self.best.get(name, value))

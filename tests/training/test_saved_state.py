@@ -41,6 +41,18 @@ def measured_best():
     return best
 
 
+def test_an_undefined_metric_is_never_the_best():
+    best = JointBest(2, {"eval_loss": False, "eval_f1": True})
+    found = []
+    for loss, f1 in ((1.0, float("nan")), (0.9, 0.5), (float("nan"), 0.6), (0.8, 0.6)):
+        best.on_evaluate(None, TrainerState(), TrainerControl(), {"eval_loss": loss, "eval_f1": f1})
+        found.append((best.is_best, best.early_stopping_patience_counter))
+    assert found == [(False, 0), (True, 0), (False, 0), (True, 0)]
+    assert best.best == {"eval_loss": 0.8, "eval_f1": 0.6}
+    best.on_evaluate(None, TrainerState(), TrainerControl(), dict.fromkeys(best.metrics, float("nan")))
+    assert best.early_stopping_patience_counter == 1
+
+
 @pytest.mark.parametrize("make", [measured_loss, measured_best, lambda: EarlyStopping(2)])
 def test_a_callback_that_goes_on_leaves_what_the_checkpoint_kept(make, tmp_path):
     """The Trainer writes it again at the end of a training that saved nothing since."""

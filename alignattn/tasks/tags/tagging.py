@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from alignattn.tasks.labels import is_code
 from alignattn.tasks.mapping import map_rows
 from alignattn.tasks.outputs import check_finite
 from alignattn.tasks.tags.entities import OUTSIDE
@@ -42,7 +43,8 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
         origin: What the tags are of, for messages.
 
     Returns:
-        `feature_names` where given; else the texts, sorted, `O` first where there is one, numbers as numbers.
+        `feature_names` where given; else the texts, sorted, `O` first where there is one, numbers as numbers. Codes
+        such as 01 are texts.
     """
     if feature_names is not None:
         return tuple(feature_names)
@@ -53,7 +55,7 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
             f"{origin} has no tag at all; its first row has {shown(rows[0])} for tags: give lists of words and of "
             "tags, in Parquet, JSON lines or CoNLL"
         )
-    if not is_numbered(names):
+    if not is_numbered(names) or any(map(is_code, names)):
         return tuple(sorted(names, key=lambda name: (name != OUTSIDE, name)))
     numbers = sorted(map(int, names))
     if numbers != list(range(len(numbers))):

@@ -105,6 +105,11 @@ def test_numbers_take_the_names_of_the_feature() -> None:
     assert tag_names([numbers[::-1]], None, "a") == tuple(numbers)  # and not 0, 1, 10, 2
 
 
+def test_codes_keep_their_zeros() -> None:
+    assert tag_names([["02", "01"], ["1"]], None, "a") == ("01", "02", "1")
+    assert tag_problem(["word"], ["01"], ("01", "02", "1")) is None
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
