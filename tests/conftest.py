@@ -213,6 +213,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 
 @pytest.fixture(scope="session")
+def made(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A folder with what `make` of `made.py` writes, to be read or copied."""
+    from made import make
+
+    return made_once("made", make)
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     folder = SHARED / "data"
     skip_without(folder)

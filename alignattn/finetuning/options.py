@@ -12,30 +12,21 @@ import yaml
 from alignattn.attention.config import BASIS, PLAIN, AttentionConfig
 from alignattn.finetuning.best_checkpoint import check_choice, implied_by_choice, is_to_keep_checkpoints
 from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_folder
-from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use, idle_options
+from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
-from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE, order_begun
-from alignattn.finetuning.training_options import (
-    RANDOM_BASIS,
-    SCORING_OPTIONS,
-    START,
-    UNWRITTEN_OPTION,
-    TrainingOptions,
-)
-from alignattn.models import AT_RANDOM, SAMPLING_OPTION, capabilities_of
+from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
+from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions
+from alignattn.models import capabilities_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import DRAWN, FIRST
+from alignattn.tasks.task import DRAWN
 from alignattn.tasks.vqa.task import with_features
 from alignattn.utils.errors import AlignAttnError, install_extra
-from alignattn.utils.options import Options, options_of, renamed, resolve, values_of
+from alignattn.utils.options import Options, options_of, resolve, values_of
 
-MEANT_BEFORE: Mapping[str, str] = {"take": FIRST, SAMPLING_OPTION: AT_RANDOM}
-"""What options said of the rows where they were left out, before something else was implied; tables mean it still."""
-
-ONCE_SINGLE = ("label_column",)
-"""Options that took one value before they took several: one is written as it was."""
+UNWRITTEN_OPTIONS = frozenset({PRIVATE_OPTION, *ALWAYS_DONE})
+"""Options that a run's config.yaml leaves out: a secret, and what every run does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +123,6 @@ class RunOptions(Options):
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
         implied = dict(capabilities_of(str(values.get("model"))).training)
-        if SAMPLING_OPTION in implied:
-            implied[SAMPLING_OPTION] = order_begun(values) or implied[SAMPLING_OPTION]
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
         if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:
@@ -142,30 +131,10 @@ class RunOptions(Options):
             implied["keep_checkpoints"] = True
         return implied | implied_by_choice(values)
 
-    @classmethod
-    def of_before(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return values with what they meant before they implied other rows; what did nothing is passed over."""
-        implied = cls.implied(values)
-        values = {name: meant for name, meant in MEANT_BEFORE.items() if name in implied} | dict(values)
-        for name in ALWAYS_DONE:
-            values.pop(name, None)
-        try:
-            options = resolve(cls, values, may_be_idle=True)
-        except AlignAttnError:
-            # Whoever uses the values says what is wrong with them.
-            return values
-        idle = {name for name, _ in idle_options(options, values)}
-        return {name: value for name, value in values.items() if name not in idle}
-
     def check_use(self, given: Mapping[str, Any]) -> None:
         """Refuse given options that would do nothing."""
         check_choice(self)
         check_use(self, given)
-
-    @classmethod
-    def read_back(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the values of a file, which a user wrote or, with every option that has a value, a run."""
-        return cls.of_before(values) if SCORING_OPTIONS.keys() & values.keys() else values
 
     def check_places(self, *, reads: bool = True) -> None:
         """Check what the options name on this machine; a run that is there may have finished, and need none of it."""
@@ -224,12 +193,12 @@ class RunOptions(Options):
         return replace(self, training=replace(self.training, **training))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as plain types; the secret and what is None by default are left out."""
+        """Return the options as plain types; those of `UNWRITTEN_OPTIONS` and what is None by default are left out."""
         defaults = _defaults(type(self))
         return {
-            name: _plain(name, value)
+            name: _plain(value)
             for name, value in self.values.items()
-            if name != UNWRITTEN_OPTION and (value is not None or defaults.get(name) is not None)
+            if name not in UNWRITTEN_OPTIONS and (value is not None or defaults.get(name) is not None)
         }
 
     def to_yaml(self) -> str:
@@ -240,20 +209,18 @@ class RunOptions(Options):
     def differences(self, written: Mapping[str, Any]) -> list[str]:
         """Return the options in which a run differs whose options are `written`.
 
-        An option that they lack, as of a version that did not have it, counts at its default; an attention counts as
-        what it is, however it is named.
+        An option that they lack counts at its default; an attention counts as what it is, however it is named.
         """
-        former = renamed(type(self))
-        present = {former.get(name, name): value for name, value in written.items()}
-        theirs = _defaults(type(self)) | dict(self.of_before(present))
+        theirs = _defaults(type(self)) | dict(written)
         mine = self.to_dict()
         alike = NAMES_OF_ATTENTION if _attention_of(theirs) == self.attention else ()
-        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in alike)
+        passed_over = UNWRITTEN_OPTIONS.union(alike)
+        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name) and name not in passed_over)
 
 
 def _defaults(options: type[Options]) -> dict[str, Any]:
     known = options_of(options).values()
-    return {option.name: _plain(option.name, option.default) for option in known if not option.is_required}
+    return {option.name: _plain(option.default) for option in known if not option.is_required}
 
 
 def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
@@ -266,7 +233,5 @@ def _attention_of(written: Mapping[str, Any]) -> AttentionConfig | None:
         return None
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name in ONCE_SINGLE and len(value) == 1:
-        return value[0]
+def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

@@ -93,10 +93,10 @@ class RunResult:
         labels: the names of the classes or tags in the order of their numbers; empty where there are none.
         constant_prediction: the one class that is predicted for every row, by split: of a model that tells
             nothing apart, whatever its scores are.
-        truncated_rows: the rows that are longer than what the model reads of them, by split.
         best: of which step the model is, if the best was loaded at the end.
-        start: the run that it started from, if its model is one.
         stopped_at: the step after which early stopping ended the training, if it did.
+        truncated_rows: the rows that are longer than --max_length, by split.
+        start: the run that it started from, if its model is one.
     """
 
     task: str
@@ -118,12 +118,12 @@ class RunResult:
     embeddings: dict[str, Any] | None
     versions: dict[str, str]
     device: str
-    labels: list[str] = field(default_factory=list)
-    constant_prediction: dict[str, str] = field(default_factory=dict)
+    labels: list[str]
+    constant_prediction: dict[str, str]
+    best: BestModel | None
+    stopped_at: int | None
     truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
-    best: BestModel | None = None
     start: StartResult | None = None
-    stopped_at: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""

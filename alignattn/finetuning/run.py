@@ -19,10 +19,9 @@ from alignattn.finetuning.data_files import MODEL_OPTION, check_same_data, data_
 from alignattn.finetuning.disk_room import check_disk_room
 from alignattn.finetuning.distance import log_distance
 from alignattn.finetuning.hub import push_run
-from alignattn.finetuning.idle_options import ALWAYS_DONE
 from alignattn.finetuning.lora import adapt, keep_merged
 from alignattn.finetuning.model import check_before_rows, load_run_model
-from alignattn.finetuning.options import MEANT_BEFORE, RunOptions
+from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.order_of_rows import ORDERS_IN_WORDS
 from alignattn.finetuning.precision import describe_precision
 from alignattn.finetuning.progress import Progress
@@ -78,7 +77,6 @@ OPTIONS_THAT_MAY_DIFFER = frozenset(
         "log_query_key_distance",
         "keep_checkpoints",
         "model_sha256",
-        *ALWAYS_DONE,
         *PUSH_OPTIONS,
     }
 )
@@ -308,9 +306,6 @@ def _check_differences(
     """Refuse options that make another run than those of a file, which need not be there."""
     written = read_yaml(config) if config.is_file() else {}
     differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
-    if differing and MEANT_BEFORE.keys() >= set(differing):
-        did = " ".join(f"--{name} {written.get(name, MEANT_BEFORE[name])}" for name in differing)
-        raise AlignAttnError(f"{problem} (it took rows otherwise): give {did}, as it did, or {advice}")
     if differing:
         raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
 

@@ -10,7 +10,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import ParallelMode
 
-from alignattn.finetuning.training_options import UNWRITTEN_OPTION, TransformersOptions
+from alignattn.finetuning.training_options import PRIVATE_OPTION, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
 from alignattn.training.arguments import AlignmentTrainingArguments
 from alignattn.utils.errors import AlignAttnError, one_line
@@ -36,7 +36,7 @@ class RunArguments(AlignmentTrainingArguments):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""
-        return dict(publishable(vars(self) | {UNWRITTEN_OPTION: None}))
+        return dict(publishable(vars(self) | {PRIVATE_OPTION: None}))
 
 
 def training_arguments(options: TransformersOptions, arguments: Callable[..., T]) -> T:

@@ -61,11 +61,11 @@ SCORING_OPTIONS: Mapping[str, Any] = {
 }
 """Options of the Trainer without whose defaults a run cannot be scored."""
 
-UNWRITTEN_OPTION = "hub_token"
+PRIVATE_OPTION = "hub_token"
 """A secret: a run's folder is made to be passed on."""
 
 PUSH_OPTIONS = (
-    *("push_to_hub", "hub_model_id", "hub_strategy", UNWRITTEN_OPTION),
+    *("push_to_hub", "hub_model_id", "hub_strategy", PRIVATE_OPTION),
     *("hub_private_repo", "hub_always_push", "hub_revision"),
 )
 """Options of where a run is pushed to."""

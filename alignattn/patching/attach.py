@@ -30,7 +30,7 @@ from alignattn.patching.projections import (
 )
 from alignattn.patching.routing import forget_own_functions, leave_route
 from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
-from alignattn.patching.state_dicts import convert_state_before
+from alignattn.patching.state_dicts import prepare_state
 from alignattn.patching.taps import add_tap, remove_tap
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
@@ -203,7 +203,7 @@ def fill_slots(
         from alignattn.patching.adapters import carry
 
         carry(model)
-    state.hooks.append(model.register_load_state_dict_pre_hook(convert_state_before))
+    state.hooks.append(model.register_load_state_dict_pre_hook(prepare_state))
     if config.alignment is not None:
         _observe_forwards(model, state, [layer.module for layer in layers])
     if _is_of_transformers(model):

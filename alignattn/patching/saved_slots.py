@@ -14,7 +14,7 @@ from transformers.utils.hub import cached_file
 
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import IF_THERE
-from alignattn.patching.state_dicts import convert_state_before
+from alignattn.patching.state_dicts import prepare_state
 from alignattn.utils.errors import AlignAttnError
 
 SLOT_MARKER = f".{CHILD_NAME}."
@@ -42,7 +42,7 @@ def load_slots(
     """
     expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
     saved = dict(_saved_slots(path, hub, variant)) if expected else {}
-    convert_state_before(model, saved, "")
+    prepare_state(model, saved, "")
     saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
     prefix = f"{model.base_model_prefix}."
     # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.

@@ -1,7 +1,6 @@
-"""What a patched model does with a state dict before it loads it: names and shapes of before, and refusals."""
+"""What a patched model does with a state dict before it loads it: the rows of its layers, and refusals."""
 
 import json
-import re
 from typing import Any
 
 import torch
@@ -24,38 +23,20 @@ MEANS = ".means"
 ADAPTERS_COPIES = "modules_to_save"
 """Where peft keeps the copies of a module that adapters train in its place."""
 
-_SLOT_BEFORE = re.compile(rf"\b{CHILD_NAME}\.(score|normalizer|value)\.")
 
-
-def convert_state_before(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
-    """Give the parameters of a state dict the names and shapes of today, in place.
+def prepare_state(model: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_args: Any) -> None:
+    """Check a state dict before a patched model loads it, and give its stacked tensors the model's rows, in place.
 
     Args:
         model: patched.
-        state_dict: with `<layer>.alignattn.alignment.<parameter>`, when each layer had an alignment of its own, in
-            place of `alignattn.alignments.<d>.<parameter>`, or `alignattn.value.` in place of `alignattn.value_slot.`.
-            An encoder may be loaded from a checkpoint of a model around it, or the reverse: the layers' names then
-            differ by a prefix.
+        state_dict: of a patched model, of an adapter, or of neither.
         prefix: of the model's own names.
 
     Raises:
         AlignAttnError: if it is of an adapter that was trained with another attention function.
     """
-    for name in [name for name in state_dict if _SLOT_BEFORE.search(name)]:
-        state_dict[_SLOT_BEFORE.sub(rf"{CHILD_NAME}.\1_slot.", name)] = state_dict.pop(name)
     if prefix + DESCRIPTION in state_dict:
         _check_same(model, read_description(state_dict[prefix + DESCRIPTION]))
-    marker = f".{CHILD_NAME}.alignment."
-    before: dict[str, dict[str, Tensor]] = {}
-    for name in [name for name in state_dict if marker in name]:
-        path, _, parameter = name.partition(marker)
-        before.setdefault(path, {})[parameter] = state_dict.pop(name)
-    for size, paths in patch_of(model).paths.items():
-        layers = [before[name] for path in paths for name in before if _is_same(name, path)]
-        if len(layers) == len(paths):
-            for parameter in layers[0]:
-                stacked = torch.stack([layer[parameter] for layer in layers])
-                state_dict[f"{prefix}{CHILD_NAME}.alignments.{size}.{parameter}"] = stacked
     _spread_over_layers(model, state_dict, prefix)
 
 
@@ -90,10 +71,6 @@ def _spread_over_layers(model: nn.Module, state_dict: dict[str, Tensor], prefix:
         if saved.shape[dim : dim + 1] == (len(of_size),):
             index = torch.tensor(of_size, device=saved.device)
             state_dict[name] = tensor.detach().to(saved, copy=True).index_copy(dim, index, saved)
-
-
-def _is_same(name: str, path: str) -> bool:
-    return f".{name}".endswith(f".{path}") or f".{path}".endswith(f".{name}")
 
 
 def read_description(tensor: Tensor) -> dict[str, Any]:

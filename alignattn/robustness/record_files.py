@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from alignattn.models.packaged import NAMES
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_file, write_json
@@ -33,11 +32,7 @@ def read_header(records_path: Path) -> AttackHeader:
     if not path.is_file():
         raise AlignAttnError(f"{path}, the header of {records_path.name}, is missing: attacks are read with both files")
     try:
-        text = path.read_text(encoding="utf-8")
-        # Headers of before called packaged models by their folders.
-        for place, name in NAMES.items():
-            text = text.replace(f"{place} (", f"{name} (")
-        return AttackHeader.from_dict(parse_json(text))
+        return AttackHeader.from_dict(parse_json(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise AlignAttnError(
             f"{path} is damaged or of another version ({one_line(error)}): move both files away to run again"

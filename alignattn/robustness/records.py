@@ -65,7 +65,7 @@ class AttackHeader:
         left_out: the numbers of the split's rows that cannot be used and are not among them, from 0.
         rows_digest: SHA-256 of the numbers, texts and labels of those there are.
         versions: of the packages when the header was written, by name; headers that differ in them alone are equal.
-        labels: the names of the classes, in order; none in headers of before they were kept.
+        labels: the names of the classes, in order.
     """
 
     settings: AttackSettings
@@ -75,7 +75,7 @@ class AttackHeader:
     left_out: tuple[StrictInt, ...]
     rows_digest: StrictStr
     versions: Mapping[StrictStr, StrictStr] = field(compare=False)
-    labels: tuple[StrictStr, ...] = field(default=(), compare=False)
+    labels: tuple[StrictStr, ...] = field(compare=False)
 
     @property
     def usable_rows(self) -> Sequence[int]:

@@ -54,7 +54,6 @@ class Command:
         in_tables: how its runs fill tables, if they do; the `FILLER` in the module `filler` of its room reads them.
         shares_folder: whether its function sees by itself to who writes its `output_dir`: several calls may, in parts
             of their own. Of any other command one call at a time does.
-        moved: words that were subcommands once, and where to find now what they did.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Command:
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
     in_tables: TableUse | None = None
     shares_folder: bool = False
-    moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def prog(self) -> str:
@@ -74,8 +72,6 @@ class Command:
 
     def select(self, words: Sequence[str]) -> "tuple[Command, Sequence[str]]":
         """Return the command that the words after this one's name are of, and the words that are left for it."""
-        if words and words[0] in self.moved:
-            raise AlignAttnError(self.moved[words[0]])
         if self.subcommands and words and not words[0].startswith("-") and words[0] not in self.subcommands:
             hint = did_you_mean(words[0], self.subcommands)
             raise AlignAttnError(f"unknown command {f'{self.name} {words[0]}'!r}{hint} (see --help)")

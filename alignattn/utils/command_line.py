@@ -286,8 +286,7 @@ def _add(group: Any, option: Option, known: Mapping[str, Option], *, is_hidden: 
     if option.is_flag and option.default is True:
         negation = {"action": "store_const", "const": "false", "dest": option.name, "help": argparse.SUPPRESS}
         group.add_argument(f"--no_{option.name}", **negation)
-    answers = dict.fromkeys(option.formerly, f"called {option.label} now") | dict(option.asked_as)
-    for name, answer in answers.items():
+    for name, answer in option.asked_as.items():
         if name not in known:
             group.add_argument(f"--{name}", action=_Renamed, nargs="*", const=answer, help=argparse.SUPPRESS)
 

@@ -4,7 +4,6 @@ import csv
 import fcntl
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +18,6 @@ OWN_PREFIX = ".alignattn"
 """Of the names of files that are no part of what a folder holds: those being written, its lock and its mark."""
 
 TEMPORARY_PREFIX = f"{OWN_PREFIX}-"
-FORMER_TEMPORARY = re.compile(r"\.(?P<stem>.+)-[a-z0-9_]{8}(?P<suffix>\.\w+)")
-"""The names that earlier versions gave to files being written, of what they were to become."""
 
 UNFINISHED_FILE = f"{OWN_PREFIX}.unfinished"
 
@@ -33,7 +30,7 @@ def replacing(path: Path) -> Iterator[Path]:
     same folder is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
+    _remove_leftovers(path.parent)
     hold, temporary = _new_temporary(path)
     try:
         yield temporary
@@ -52,8 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def entries(folder: Path) -> set[str]:
     """Return the names of what a folder holds, but for the lock and the temporary files of this package."""
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
-    return {name for name in names if FORMER_TEMPORARY.fullmatch(name) is None}
+    return {path.name for path in folder.iterdir() if not path.name.startswith(OWN_PREFIX)}
 
 
 def _new_temporary(path: Path) -> tuple[int, Path]:
@@ -69,19 +65,12 @@ def _new_temporary(path: Path) -> tuple[int, Path]:
         os.close(hold)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of processes that are no more: the system gives up their locks.
-
-    Args:
-        path: to be written; an earlier version's leftovers of it are removed, too, and no others that look like them.
-    """
-    for leftover in path.parent.glob(".*"):
-        former = FORMER_TEMPORARY.fullmatch(leftover.name)
-        is_former = former is not None and f"{former['stem']}{former['suffix']}" == path.name
-        if is_former or leftover.name.startswith(TEMPORARY_PREFIX):
-            with suppress(OSError), leftover.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of processes that are no more: the system gives up their locks."""
+    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        with suppress(OSError), leftover.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

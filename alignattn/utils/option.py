@@ -63,7 +63,6 @@ class Option:
         positional: whether it is given without its name.
         rest: whether it takes the words that belong to no option.
         rare: whether only `--help-all` shows it.
-        formerly: names that it had; a command line is told the new one, files and dicts may still use them.
         asked_as: names by which it is asked for, each with the answer.
         place: refuses a value that cannot be on this machine; None for what names nothing there, and where `PATHS`
             says it.
@@ -89,7 +88,6 @@ class Option:
     positional: bool = False
     rest: bool = False
     rare: bool = False
-    formerly: Sequence[str] = ()
     asked_as: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
     requires: Sequence[str] = ()

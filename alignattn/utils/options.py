@@ -13,7 +13,7 @@ dataclass may also hold others, as groups of its options. Nothing heavy is impor
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,16 +59,6 @@ class Options:
 
     def check_use(self, given: Mapping[str, Any]) -> None:
         """Check that each option which was given does something beside the others."""
-
-    @classmethod
-    def of_before(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return values that were given before today, with what they meant then."""
-        return values
-
-    @classmethod
-    def read_back(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the values of a file, with what they meant when it was written."""
-        return values
 
 
 def _own_options(options: type[Options]) -> list[Option]:
@@ -133,11 +123,6 @@ def _options_of(options: type[Options]) -> Mapping[str, Option]:
     return {name: known for name, known in (groups | own).items() if name not in answered}
 
 
-def renamed(options: type[Options]) -> Mapping[str, str]:
-    """Return the names that options had before, each with the name of today."""
-    return {old: known.name for known in options_of(options).values() for old in known.formerly}
-
-
 def values_of(options: Options) -> dict[str, Any]:
     """Return every option's value by name."""
     values = {known.name: getattr(options, known.name) for known in _own_options(type(options))}
@@ -153,12 +138,13 @@ def resolve(
 
     Args:
         options: the dataclass.
-        values: typed, or text that says the same; those left out have their defaults. Former names are understood.
+        values: typed, or text that says the same; those left out have their defaults.
         source: of the values, for messages.
         may_be_idle: whether options may be given that do nothing beside the others.
     """
     known = options_of(options)
-    given = {name: known[name].checked(value) for name, value in present_names(options, values, source).items()}
+    check_names(options, values, source)
+    given = {name: known[name].checked(value) for name, value in values.items()}
     asked, given = given, {**options.implied(given), **given}
     missing = [entry.usage for entry in known.values() if entry.is_required and entry.name not in given]
     if missing:
@@ -174,18 +160,11 @@ def _build(options: type[S], given: Mapping[str, Any]) -> S:
     return options(**own, **{name: _build(group, given) for name, group in _groups_of(options).items()})
 
 
-def present_names(options: type[Options], values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return values with the options' present names."""
-    known, former = options_of(options), renamed(options)
-    present: dict[str, Any] = {}
-    for name, value in values.items():
-        current = former.get(name, name)
-        if current not in known:
+def check_names(options: type[Options], names: Iterable[str], source: str) -> None:
+    """Refuse a name that is no option's."""
+    for name in names:
+        if name not in options_of(options):
             raise AlignAttnError(f"{source}: {_unknown(options, name)}")
-        if current in present:
-            raise AlignAttnError(f"{source}: {name!r} and {current!r} are one option: leave one of them out")
-        present[current] = value
-    return present
 
 
 def _unknown(options: type[Options], name: str) -> str:
@@ -197,4 +176,6 @@ def _unknown(options: type[Options], name: str) -> str:
 
 def read_options_file(options: type[Options], path: Path) -> dict[str, Any]:
     """Return the values by name that a YAML file of options holds."""
-    return dict(options.read_back(present_names(options, read_yaml(path, "give a YAML file to --config"), str(path))))
+    values = read_yaml(path, "give a YAML file to --config")
+    check_names(options, values, str(path))
+    return values

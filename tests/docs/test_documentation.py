@@ -16,7 +16,7 @@ from alignattn.commands import COMMANDS, get_command
 from alignattn.tasks import TASKS
 from alignattn.tasks.processors import TASK_PROCESSORS
 from alignattn.utils.command_line import CONFIG
-from alignattn.utils.options import options_of, renamed
+from alignattn.utils.options import options_of
 
 DOCS = ROOT / "docs"
 MAX_LINES = 150
@@ -60,7 +60,7 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page):
 def known_options() -> set[str]:
     commands = [get_command(name) for name in COMMANDS]
     commands += [other for command in commands for other in command.subcommands.values()]
-    named = {name for command in commands for name in (*options_of(command.options), *renamed(command.options))}
+    named = {name for command in commands for name in options_of(command.options)}
     return named | {f"no_{name}" for name in named} | {CONFIG.name} | OTHERS
 
 

@@ -25,13 +25,14 @@ from types import SimpleNamespace
 from typing import Any
 
 # First of all that reads where it caches: it makes the home of this process a temporary folder.
-from conftest import ROOT, SPECIAL, WORDS
+from conftest import SPECIAL, WORDS
 
 # isort: split
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
 import yaml
+from made import write_resources
 
 from alignattn.cli import main
 from alignattn.commands import get_command
@@ -40,7 +41,7 @@ from alignattn.commands.reproduce.launchers import worker
 from alignattn.robustness.library import load_textattack
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-RESOURCES = ROOT / "tests" / "fixtures" / "before_house" / "resources"
+RESOURCES = "resources"
 KILLED = -signal.SIGKILL
 POINTS = ("fsync", "replace")
 COUNTER = struct.Struct("q")
@@ -147,8 +148,8 @@ class Workplace:
             ],
             "robustness": [
                 *("robustness", "--run", run, "--recipes", "textbugger", "--num_examples", "3", "--max_length", "16"),
-                *("--neighbors", str(RESOURCES / "neighbors.parquet"), "--sentence_encoder", at["model"]),
-                *("--nltk_data", str(RESOURCES / "nltk_data"), "--output_dir", str(out)),
+                *("--neighbors", str(self.folder / RESOURCES / "neighbors.parquet"), "--sentence_encoder", at["model"]),
+                *("--nltk_data", str(self.folder / RESOURCES / "nltk_data"), "--output_dir", str(out)),
             ],
             "reproduce": ["reproduce", str(self.folder / "own.yaml"), "--num_seeds", "1", "--output_dir", str(out)],
             "demo": [
@@ -368,6 +369,7 @@ def _end(place: Workplace) -> str:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    write_resources(folder / RESOURCES)
     for command in (
         "finetune",
         "domain-shift",
@@ -384,7 +386,7 @@ if __name__ == "__main__":
     with contextlib.suppress(ImportError):
         import transformers.models.bert.modeling_bert  # noqa: F401
     if "robustness" in sys.argv[2:]:
-        load_textattack(RESOURCES / "nltk_data")
+        load_textattack(folder / RESOURCES / "nltk_data")
     vars(worker)["subprocess"] = SimpleNamespace(run=run_worker, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     workplace = Workplace(folder)
     # Each training collects garbage: a child would look at all that was imported, and so copy it.

@@ -1,6 +1,5 @@
 """Whole commands on broken files: each ends well, or with one line, and never in a traceback."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,12 @@ import pytest
 from damage import broken_json, broken_parquet, broken_safetensors, broken_table, broken_yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made import CHECKPOINT, COMMANDS
 
 from alignattn.cli import main
 
 pytestmark = pytest.mark.faults
 
-MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
 EXAMPLES = 10
 """Of each command and file."""
 
@@ -33,10 +32,10 @@ CASES: dict[str, tuple[str, str, Broken]] = {
     "finetune, the tokenizer": (f"{FINETUNE} --output_dir out", "tiny/tokenizer.json", broken_json),
     "finetune, weights": (f"{FINETUNE} --output_dir out", "tiny/model.safetensors", broken_safetensors),
     "finetune, its own folder": ("LINE:unfinished", "unfinished/config.yaml", broken_yaml),
-    "finetune, a checkpoint's state": ("LINE:unfinished", "unfinished/checkpoint-4/trainer_state.json", broken_json),
+    "finetune, a checkpoint's state": ("LINE:unfinished", f"{CHECKPOINT}/trainer_state.json", broken_json),
     "finetune, a checkpoint's weights": (
         "LINE:unfinished",
-        "unfinished/checkpoint-4/model.safetensors",
+        f"{CHECKPOINT}/model.safetensors",
         broken_safetensors,
     ),
     "finetune, results": ("LINE:aa-ct", "finished/aa-ct/results.json", broken_json),
@@ -75,8 +74,8 @@ columns:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(MADE_BEFORE, tmp_path / "made")
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "made")
     (tmp_path / "made/own.yaml").write_text(TABLE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -87,8 +86,7 @@ def test_a_command_ends_well_or_with_one_line(
     case: str, here: Path, trying: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     line, file, broken = CASES[case]
-    commands = json.loads((here / "made/commands.json").read_text())
-    words = (commands[line.removeprefix("LINE:")] if line.startswith("LINE:") else line).split()
+    words = (COMMANDS[line.removeprefix("LINE:")] if line.startswith("LINE:") else line).split()
     numbers = iter(range(EXAMPLES**3))
 
     def code_with(content: bytes) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,18 @@ from damage import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made import CHECKPOINT, COMMANDS, TRAINING
 from transformers import AutoModelForSequenceClassification
 
+from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.commands.benchmark.filler import FILLER as BENCHMARK
 from alignattn.commands.domain_shift.filler import FILLER as DOMAIN_SHIFT
+from alignattn.commands.finetune import FinetuneOptions
 from alignattn.commands.finetune.filler import FILLER as FINETUNE
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
+from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.commands.reproduce.result import UNREADABLE
 from alignattn.commands.reproduce.table import load_table
@@ -44,9 +48,9 @@ from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, get_task
 from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
 from alignattn.training.checkpoints import last_whole_checkpoint
+from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
 
-MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
 EXAMPLES = 40
 """Of each format."""
 EXAMPLES_OF_MODELS = 20
@@ -55,7 +59,7 @@ EXAMPLES_OF_MODELS = 20
 
 @dataclass(frozen=True)
 class Format:
-    """A file of a format, in a copy of the folder of what was made before.
+    """A file of a format, in a copy of the folder of what was made.
 
     Attributes:
         file: where it lies.
@@ -128,9 +132,17 @@ def read_results(path: Path) -> None:
     render_metrics(result)
 
 
-RUN, SHIFT, CHECKPOINT = "finished/aa-ct", "shift", "unfinished/checkpoint-4"
-ATTACKS = "attacks/finished/aa-ct"
-EXPERIMENT, BENCHMARK_RUN = "table/runs/f3fa04346c30cae9", "table/runs/4c5cdcc64aa1b749/run"
+RUN, SHIFT, BENCHMARK_RUN, ATTACKS = "finished/aa-ct", "shift", "bench", "attacks/aa-ct"
+GIVEN = read_words(FinetuneOptions, COMMANDS["aa-ct"].split()[1:], get_command("finetune").parser())
+OF_A_TABLE = RunFolder(Path("table"), Experiment("finetune", {k: v for k, v in GIVEN.items() if k != "output_dir"}))
+EXPERIMENT = str(OF_A_TABLE.path)
+SHIFT_COMMAND = (
+    f"domain-shift --pair snli-mnli --model tiny --attention aa-ct+entmax15 --data_dir data {TRAINING} "
+    f"--save_strategy no --output_dir {SHIFT}"
+)
+BENCHMARK_COMMAND = (
+    f"benchmark --model tiny --attentions soft aa-ct --shapes 2x8 --repeats 1 --warmup 1 --output_dir {BENCHMARK_RUN}"
+)
 
 JSON_ROWS = b'{"a": "a cat", "b": "the dog", "same": "no", "id": 1}\n{"a": "a", "b": "the", "same": "yes", "id": 2}\n'
 TAG_ROWS = b'{"tokens": ["a", "cat"], "ner_tags": ["O", "B-X"]}\n{"tokens": ["the"], "ner_tags": ["O"]}\n'
@@ -180,7 +192,7 @@ FORMATS = {
     "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
     "attacks that are shown (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_shown),
     "a table of attacks (JSON)": Format(
-        "attacks/finished/robustness.json", broken_json, lambda path: ROBUSTNESS.is_finished(path.parent)
+        "attacks/robustness.json", broken_json, lambda path: ROBUSTNESS.is_finished(path.parent)
     ),
     "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
     "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),
@@ -200,22 +212,37 @@ MODELS = {
 }
 
 
+@pytest.fixture(scope="module")
+def made_of_all(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is made for all tests, a pair of tasks, a benchmark and a run of a table beside it."""
+    folder = tmp_path_factory.mktemp("formats") / "made"
+    shutil.copytree(made, folder)
+    with chdir(folder):
+        for line in (SHIFT_COMMAND, BENCHMARK_COMMAND):
+            assert main(line.split()) == 0
+        OF_A_TABLE.prepare()
+        shutil.copytree(RUN, OF_A_TABLE.output)
+        OF_A_TABLE.add_seconds(1.0)
+        assert OF_A_TABLE.status().state == "done"
+    return folder
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    shutil.copytree(MADE_BEFORE, tmp_path / "made")
+def here(made_of_all: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made_of_all, tmp_path / "made")
     return tmp_path / "made"
 
 
-def place_of(form: Format, made: Path) -> Path:
-    path = made / form.file
+def place_of(form: Format, here: Path) -> Path:
+    path = here / form.file
     path.parent.mkdir(exist_ok=True, parents=True)
     return path
 
 
 @pytest.mark.parametrize("name", FORMATS | MODELS)
-def test_a_broken_file_is_read_or_refused_in_one_line(name: str, made: Path, trying: Any):
+def test_a_broken_file_is_read_or_refused_in_one_line(name: str, here: Path, trying: Any):
     form = (FORMATS | MODELS)[name]
-    path = place_of(form, made)
+    path = place_of(form, here)
     if form.whole is not None:
         path.write_bytes(form.whole)
     form.read(path)  # a whole one is read

@@ -5,13 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from made import CHECKPOINT, COMMANDS
 
 from alignattn.cli import main
 from alignattn.commands.robustness.filler import FILLER
 from alignattn.robustness.record_files import read_run
 from alignattn.utils.errors import AlignAttnError
 
-MADE_BEFORE = Path(__file__).parents[1] / "fixtures" / "before_house"
 DEPTH = 50_000
 
 CONFIGS = {
@@ -37,14 +37,13 @@ RESULTS = {
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    shutil.copytree(MADE_BEFORE, tmp_path / "made")
+def here(made, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path / "made")
     monkeypatch.chdir(tmp_path / "made")
 
 
 def finetune(*words, name="aa-ct"):
-    line = json.loads(Path("commands.json").read_text())[name]
-    return main([*line.split(), *words])
+    return main([*COMMANDS[name].split(), *words])
 
 
 def assert_one_line(code, file, capsys):
@@ -54,18 +53,18 @@ def assert_one_line(code, file, capsys):
     assert file in said[-1]
 
 
-COMMANDS = {
+CALLS = {
     "finetune": finetune,
     "robustness": lambda: main(["robustness", "--run", "finished/aa-ct", "--output_dir", "out"]),
     "figure tsne": lambda: main(["figure", "tsne", "--run", "finished/aa-ct", "--output_file", "out.png"]),
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", CALLS)
 @pytest.mark.parametrize("damage", CONFIGS)
 def test_options_that_are_no_options(damage, command, here, capsys):
     Path("finished/aa-ct/config.yaml").write_bytes(CONFIGS[damage])
-    assert_one_line(COMMANDS[command](), "finished/aa-ct/config.yaml", capsys)
+    assert_one_line(CALLS[command](), "finished/aa-ct/config.yaml", capsys)
 
 
 @pytest.mark.parametrize("damage", [*RESULTS, "null metrics"])
@@ -78,7 +77,7 @@ def test_results_that_are_no_results(damage, here, capsys):
 
 @pytest.mark.parametrize("damage", [*RESULTS, "no tables", "no summaries", "a summary of nothing"])
 def test_a_table_of_attacks_that_is_none(damage, here):
-    path = Path("attacks/finished/robustness.json")
+    path = Path("attacks/robustness.json")
     others = {
         "no tables": {"tables": []},
         "no summaries": {"tables": [{"summaries": []}]},
@@ -93,7 +92,7 @@ def test_a_table_of_attacks_that_is_none(damage, here):
 @pytest.mark.parametrize("damage", RESULTS)
 @pytest.mark.parametrize("file", ["textbugger.json", "textbugger.jsonl"])
 def test_attacks_that_are_none(file, damage, here):
-    folder = Path("attacks/finished/aa-ct")
+    folder = Path("attacks/aa-ct")
     (folder / file).write_bytes(RESULTS[damage].rstrip() + b"\n")
     with pytest.raises(AlignAttnError, match=file) as error:
         read_run(folder / "textbugger.jsonl")
@@ -108,16 +107,16 @@ def test_rows_that_are_none(damage, here, capsys):
 
 
 @pytest.mark.parametrize("damage", ["nothing", "a list", "cut"])
-@pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", "unfinished/checkpoint-4")])
+@pytest.mark.parametrize("words", [(), ("--resume_from_checkpoint", CHECKPOINT)])
 def test_a_checkpoint_with_a_config_that_is_none(words, damage, here, capsys):
-    Path("unfinished/checkpoint-4/config.json").write_bytes(RESULTS[damage])
-    assert_one_line(finetune(*words, name="unfinished"), "unfinished/checkpoint-4/config.json is damaged", capsys)
+    Path(CHECKPOINT, "config.json").write_bytes(RESULTS[damage])
+    assert_one_line(finetune(*words, name="unfinished"), f"{CHECKPOINT}/config.json is damaged", capsys)
 
 
 OTHERS = {
-    "of another run": (("--learning_rate", "0.5"), "checkpoint-4 is of another run (it differs in learning_rate)"),
+    "of another run": (("--learning_rate", "0.5"), "checkpoint-3 is of another run (it differs in learning_rate)"),
     "of another model": (
-        ("--attention", "aa-ct", "--train_sampling_strategy", "random"),
+        ("--attention", "aa-ct"),
         "is a checkpoint of another model (its config differs in",
     ),
 }
@@ -128,15 +127,15 @@ def test_a_checkpoint_of_another_run_is_refused_by_its_config(kind, here, capsys
     others, words = OTHERS[kind]
     if kind == "of another model":
         Path("unfinished/config.yaml").unlink()
-    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
     assert_one_line(finetune(*resume, *others, name="unfinished"), words, capsys)
 
 
 def test_a_checkpoint_of_the_same_run_is_gone_on_from_elsewhere(here):
-    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
     assert finetune(*resume, name="unfinished") == 0
     logged = json.loads(Path("out/trainer_state.json").read_text())["log_history"]
-    assert min(entry["step"] for entry in logged) <= 4  # of the run that is gone on with
+    assert min(entry["step"] for entry in logged) <= 3  # of the run that is gone on with
 
 
 def test_a_training_without_a_full_batch_is_refused(here, capsys):
@@ -151,8 +150,8 @@ def test_rows_longer_than_the_model_takes_are_refused_whatever_its_tokenizer_say
 
 
 STATES = {
-    "of another step": {"global_step": 3},
-    "a text": {"global_step": "4"},
+    "of another step": {"global_step": 2},
+    "a text": {"global_step": "3"},
     "no number": {"save_steps": 0},
     "of another checkpoint": {"best_model_checkpoint": "out", "best_global_step": 2},
     "of hundreds of digits": {"total_flos": 10**400},
@@ -164,13 +163,13 @@ STATES = {
 
 @pytest.mark.parametrize("damage", STATES)
 def test_a_checkpoint_whose_state_is_another(damage, here, capsys):
-    file = Path("unfinished/checkpoint-4/trainer_state.json")
+    file = Path(CHECKPOINT, "trainer_state.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | STATES[damage]))
     assert_one_line(finetune(name="unfinished"), str(file), capsys)
 
 
 def test_a_checkpoint_that_is_named_and_torn(here, capsys):
-    file = Path("unfinished/checkpoint-4/optimizer.pt")
+    file = Path(CHECKPOINT, "optimizer.pt")
     file.write_bytes(file.read_bytes()[:-100])
-    resume = ("--resume_from_checkpoint", "unfinished/checkpoint-4", "--output_dir", "out")
+    resume = ("--resume_from_checkpoint", CHECKPOINT, "--output_dir", "out")
     assert_one_line(finetune(*resume, name="unfinished"), f"{file} is damaged", capsys)

@@ -1,18 +1,13 @@
 """No option is accepted that does nothing: the first is refused in one line, before anything heavy is imported."""
 
-from pathlib import Path
-
 import pytest
 import torch
-import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
 import alignattn
 from alignattn.attention.choices import ALIGNMENTS, LEARNED, NORMALIZERS, SCORES, VALUES
 from alignattn.cli import main
 from alignattn.commands import get_command
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.folder import RunFolder
 from alignattn.finetuning.idle_options import ALWAYS_DONE, RULES
 from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.utils.errors import AlignAttnError
@@ -164,33 +159,3 @@ def test_choices_that_learn_are_those_with_parameters() -> None:
             model = alignattn.patch(BertForSequenceClassification(config), slot)
             own = [*alignment_parameters(model), *function_parameters(model)]
             assert bool(own) == (name in LEARNED), name
-
-
-class TestMadeBefore:
-    """What was accepted once is not refused in what it made."""
-
-    def record(self, tmp_path: Path) -> Path:
-        values = get_command("finetune").parse([*GIVEN, "--attention", "soft"]).to_dict()
-        path = tmp_path / "config.yaml"
-        path.write_text(yaml.safe_dump(values | {"alignment_weight": 0.5, "doc_stride": 3, "do_predict": True}))
-        return path
-
-    def test_the_config_of_a_run_is_read_without_it(self, tmp_path: Path) -> None:
-        options = get_command("finetune").parse(["--config", str(self.record(tmp_path))])
-        assert (options.attention.alignment, options.data.doc_stride) == (None, 128)
-
-    def test_the_run_is_the_same(self, tmp_path: Path) -> None:
-        written = yaml.safe_load(self.record(tmp_path).read_text())
-        assert get_command("finetune").parse([*GIVEN, "--attention", "soft"]).differences(written) == []
-
-    def test_a_users_own_file_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "own.yaml"
-        path.write_text("attention: soft\nalignment_weight: 0.5\n")
-        with pytest.raises(AlignAttnError, match="--alignment_weight does nothing without an alignment"):
-            get_command("finetune").parse([*GIVEN, "--config", str(path)])
-
-    def test_a_table_gives_its_rows_what_they_take(self) -> None:
-        values = {"model": "x", "task": "mrpc", "attention": "soft", "alignment_learning_rate": 0.1}
-        folder = RunFolder(Path("results"), Experiment("finetune", values))
-        assert folder.options.training.alignment_learning_rate == 1e-3
-        assert "--alignment_learning_rate" not in folder.command_line

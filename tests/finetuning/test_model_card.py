@@ -135,6 +135,10 @@ RESULT = {
     "embeddings": None,
     "versions": {"torch": "2.13.0", "python": "3.11.7"},
     "device": "NVIDIA H200",
+    "labels": [],
+    "constant_prediction": {},
+    "best": None,
+    "stopped_at": None,
 }
 
 
@@ -417,8 +421,6 @@ def test_with_upload_functions_replaced_a_finished_run_is_pushed_later_with_its_
     assert main([*words_of_run, "--output_dir", str(folder)]) == 0
     with (folder / "README.md").open("a") as card:
         card.write("My remark.\n")
-    # As runs have it that were made before names were kept without their paths.
-    (folder / "results.json").write_text(json.dumps(result_of(folder) | {"model": str(tmp_path / "encoder")}))
     results = (folder / "results.json").read_bytes()
     assert main([*words_of_run, "--output_dir", str(folder), "--push_to_hub"]) == 0
     assert stand_in_hub.created[-1]["repo_id"] == "pairs-ct"

@@ -79,12 +79,12 @@ class TestSameRun:
         assert get_command("finetune").parse(["--config", str(path)]) == options
         assert options.differences(yaml.safe_load(options.to_yaml())) == []
 
-    def test_an_option_that_an_older_run_does_not_know_counts_at_its_default(self):
+    def test_an_option_that_a_config_lacks_counts_at_its_default(self):
         squad = ("--task", "squad")
-        older = yaml.safe_load(self.options(*squad).to_yaml())
-        del older["doc_stride"], older["alignment_warmup_ratio"]
-        assert self.options(*squad).differences(older) == []
-        assert self.options(*squad, "--doc_stride", "64").differences(older) == ["doc_stride"]
+        shorter = yaml.safe_load(self.options(*squad).to_yaml())
+        del shorter["doc_stride"], shorter["alignment_warmup_ratio"]
+        assert self.options(*squad).differences(shorter) == []
+        assert self.options(*squad, "--doc_stride", "64").differences(shorter) == ["doc_stride"]
 
     def test_an_option_that_only_the_other_run_has_tells_them_apart(self):
         other = yaml.safe_load(self.options().to_yaml()) | {"of_another_version": 1}
@@ -111,68 +111,14 @@ class TestSameRun:
         assert options.differences(yaml.safe_load(options.to_yaml())) == []
         assert options.differences(yaml.safe_load(self.options().to_yaml())) == ["save_total_limit"]
 
-    def test_a_run_from_before_rows_were_drawn_took_the_first(self, tmp_path: Path):
-        assert self.options().data.take is None
-        drawn, first = (self.options("--max_eval_samples", "9", *more) for more in ((), ("--take", "first")))
-        assert (drawn.data.take, first.data.take) == ("drawn", "first")
-        older = yaml.safe_load(drawn.to_yaml())
-        del older["take"]
-        assert drawn.differences(older) == ["take"]
-        assert first.differences(older) == []
-        path = tmp_path / "config.yaml"
-        path.write_text(yaml.safe_dump(older), encoding="utf-8")
-        assert self.options("--config", str(path)).data.take == "first"
-        path.write_text("max_eval_samples: 9\n", encoding="utf-8")
-        assert self.options("--config", str(path)).data.take == "drawn"
-
     @pytest.mark.parametrize(
         ("model", "order"), [("minilm", "group_by_length"), ("da", "random"), ("lstm", "random"), ("gat", "random")]
     )
     def test_rows_of_like_length_go_together_in_an_encoder_s_batches(self, model: str, order: str):
         values = {"model": model, "task": "cora" if model == "gat" else "mrpc", "output_dir": "run"}
         assert resolve(RunOptions, values).training.train_sampling_strategy == order
-        assert RunFolder(Path("results"), Experiment("finetune", values)).options.values[SAMPLING_OPTION] == "random"
-
-    def test_a_run_from_before_rows_were_grouped_drew_them_at_random(self, tmp_path: Path):
-        by_length, at_random = self.options(), self.options("--train_sampling_strategy", "random")
-        older = yaml.safe_load(at_random.to_yaml())
-        for written in (older, {name: value for name, value in older.items() if name != SAMPLING_OPTION}):
-            assert at_random.differences(written) == []
-            assert by_length.differences(written) == [SAMPLING_OPTION]
-            path = tmp_path / "config.yaml"
-            path.write_text(yaml.safe_dump(written), encoding="utf-8")
-            assert self.options("--config", str(path)) == at_random
-
-    @pytest.mark.parametrize("begun", ["", "run/", "seed-3/", "seed-3/run/", "trial-0/"])
-    @pytest.mark.parametrize("order", ["random", "group_by_length", "sequential"])
-    def test_a_call_goes_on_in_the_order_of_the_runs_in_its_folder(self, begun: str, order: str, tmp_path: Path):
-        (tmp_path / begun).mkdir(parents=True, exist_ok=True)
-        words = ("--output_dir", str(tmp_path), "--train_sampling_strategy")
-        written = self.options(*words, order).to_yaml()
-        (tmp_path / begun / "config.yaml").write_text(written, encoding="utf-8")
-        # What failed before its first checkpoint is no run to go on with.
-        assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
-        checkpoint = tmp_path / begun / "checkpoint-4"
-        checkpoint.mkdir()
-        assert self.options(*words[:2]).values[SAMPLING_OPTION] == order
-        assert self.options(*words, "group_by_length").values[SAMPLING_OPTION] == "group_by_length"
-        elsewhere = self.options("--output_dir", str(tmp_path / "new"), "--resume_from_checkpoint", str(checkpoint))
-        assert elsewhere.values[SAMPLING_OPTION] == order
-        (tmp_path / begun / "config.yaml").write_text("{", encoding="utf-8")
-        assert self.options(*words[:2]).values[SAMPLING_OPTION] == "group_by_length"
-
-    def test_a_seed_is_made_in_the_order_of_those_beside_it(self, tmp_path: Path):
-        (tmp_path / "seed-1" / "checkpoint-4").mkdir(parents=True)
-        written = self.options("--train_sampling_strategy", "random").to_yaml()
-        (tmp_path / "seed-1" / "config.yaml").write_text(written, encoding="utf-8")
-        for folder, order in (("seed-2", "random"), ("other", "group_by_length")):
-            assert self.options("--output_dir", str(tmp_path / folder)).values[SAMPLING_OPTION] == order
-
-    def test_a_checkpoint_apart_from_its_run_needs_the_order(self, tmp_path: Path):
-        words = ("--output_dir", "run", "--resume_from_checkpoint", str(tmp_path))
-        with pytest.raises(AlignAttnError, match=r"no config\.yaml beside it says in which order rows come: give"):
-            self.options(*words)
-        assert self.options(*words, "--train_sampling_strategy", "random").values[SAMPLING_OPTION] == "random"
+        of_a_table = RunFolder(Path("results"), Experiment("finetune", values))
+        assert of_a_table.options.values[SAMPLING_OPTION] == order
 
     def test_a_file_may_ask_for_the_newest_checkpoint(self, tmp_path: Path):
         path = tmp_path / "config.yaml"
@@ -186,15 +132,6 @@ class TestSameRun:
         for config in Path("configs").glob("albert-*.yaml"):
             options = get_command("finetune").parse(["--config", str(config), "--output_dir", "run"])
             assert options.values[SAMPLING_OPTION] == "random"
-            values = yaml.safe_load(config.read_text(encoding="utf-8"))
-            unsaid = {name: value for name, value in values.items() if name != SAMPLING_OPTION}
-            assert Experiment("finetune", values).digest == Experiment("finetune", unsaid).digest
-
-    def test_a_table_of_before_keeps_its_rows(self):
-        values = {"model": "x", "task": "mrpc", "max_train_samples": 100}
-        folder = RunFolder(Path("results"), Experiment("finetune", values))
-        assert folder.options.data.take == "first"
-        assert "take" not in RunFolder(Path("results"), Experiment("finetune", {"model": "x", "task": "rte"})).values
 
     def test_the_secret_is_not_written(self):
         assert "secret" not in self.options("--push_to_hub", "--hub_token", "secret").to_yaml()

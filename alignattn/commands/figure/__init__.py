@@ -53,15 +53,12 @@ class FigureOptions(Options):
     """The options of `alignattn figure`."""
 
     kind: str = option(REQUIRED, KINDS_HELP, choices=tuple(PICTURES), positional=True, metavar="KIND")
-    run: tuple[str, ...] = option(
-        REQUIRED, "Run folders, a panel or line each.", metavar="DIR", place=run_folder, formerly=("runs",)
-    )
+    run: tuple[str, ...] = option(REQUIRED, "Run folders, a panel or line each.", metavar="DIR", place=run_folder)
     output_file: str = option(
         REQUIRED,
         f"The picture, a file whose name ends in {', '.join(ENDINGS)}.",
         metavar="FILE",
         place=places.output_file,
-        formerly=("output",),
     )
     names: tuple[str, ...] | None = option(None, "Names of the runs (default: ends of their folders' paths).")
     layer: int | None = option(
@@ -71,7 +68,7 @@ class FigureOptions(Options):
     text: tuple[str, ...] | None = option(
         None, "A text or a pair (default: first rows); PICTURE QUESTION.", metavar="TEXT"
     )
-    max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1, formerly=("num_rows",))
+    max_eval_samples: int = option(32, "Evaluation rows whose tokens are shown.", low=1)
     max_tokens: int = option(500, "Most tokens or nodes; of more, this many are drawn.", low=MIN_TOKENS)
     seed: int = option(42, "Seed of that draw and of t-SNE.", low=0, high=MAX_SEED)
     balanced: bool = option(False, "In the basis in which queries and keys have equal moments.")

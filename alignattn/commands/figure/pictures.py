@@ -34,7 +34,7 @@ DISTANCE_PANELS: Mapping[str, str] = {
     BALANCED_NAME: "balanced",
     FLOOR_NAME: "floor: two halves of one cloud",
 }
-"""Titles by the logged name; runs of before logged the first alone."""
+"""Titles by the logged name."""
 
 RunFolders = Mapping[str, Path]
 """Folders of runs by the names that they have in a picture."""

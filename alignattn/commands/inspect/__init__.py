@@ -30,7 +30,7 @@ class InspectOptions(Options):
     output_dir: str = option(
         "inspection", "Folder for the table and the heat maps.", metavar="DIR", place=output_folder
     )
-    max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1, formerly=("max_samples",))
+    max_eval_samples: int = option(64, "Most rows; of more, this many are drawn.", low=1)
     max_length: int | None = option(None, "Most tokens of a row (default: the task's).", low=1)
     batch_size: int = option(8, "Rows of a forward pass.", low=1)
     seed: int = option(42, "Seed that draws the rows.", low=0, high=MAX_SEED)

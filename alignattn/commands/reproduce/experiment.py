@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from alignattn.commands.reproduce.fillers import own_options, use_of
-from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.utils.publishing import short_path
 
 FORMAT = 1
@@ -38,9 +37,6 @@ TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient
 State = Literal["done", "missing", "failed", "unfit"]
 """Of a run; unfit is one that cannot be: its model is not for its task."""
 
-MEANT_UNSAID = (SAMPLING_OPTION, AT_RANDOM)
-"""What a table means where it does not say it: the digests of runs are from before it could be said."""
-
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that change nothing of what a run measures."""
 
@@ -65,9 +61,7 @@ class Experiment:
         # Where a run lies that is the start of others says nothing of it beside what it holds.
         told_otherwise = {MODEL_OPTION} if MODEL_DIGEST_OPTION in self.options else set()
         options = {
-            name: value
-            for name, value in self.options.items()
-            if name not in INDIFFERENT_OPTIONS | told_otherwise and (name, value) != MEANT_UNSAID
+            name: value for name, value in self.options.items() if name not in INDIFFERENT_OPTIONS | told_otherwise
         }
         needs = self.needs and self.needs.digest
         content = {"format": FORMAT, "command": self.command, "options": options, "needs": needs}

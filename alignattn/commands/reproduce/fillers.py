@@ -16,9 +16,6 @@ from alignattn.utils.meant_options import meant_option
 from alignattn.utils.option import Option
 from alignattn.utils.options import Options, options_of
 
-NAMED_AS_GIVEN = frozenset({"train_file", "validation_file"})
-"""Files that the digests of runs made before hold as they were given where that is a name alone."""
-
 
 def use_of(command: str) -> TableUse:
     """Return how the runs of a command fill tables."""
@@ -93,5 +90,5 @@ def _plain(option: Option, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     # A model's folder may be an id of the Hub, too: it is a folder where the words say so.
-    is_path = os.sep in value or (option.is_path and option.name not in NAMED_AS_GIVEN)
+    is_path = os.sep in value or option.is_path
     return str(Path(value).resolve()) if is_path and Path(value).exists() else value

@@ -106,9 +106,7 @@ class RunFolder:
             folder = str(self.needed.output)
             takes_several = options_of(self.command.options)[NEEDED_RUN].is_list
             run = {NEEDED_RUN: [folder] if takes_several else folder}
-        # Equal digests are equal runs, whenever they were made.
-        values = {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
-        return self.command.options.of_before(values)
+        return {**run, **self.experiment.options, OUTPUT_DIR: str(self.output)}
 
     @cached_property
     def options(self) -> Any:

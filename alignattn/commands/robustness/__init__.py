@@ -19,7 +19,6 @@ COMMAND = Command(
         f"{ROBUSTNESS} --merge --output_dir attacks",
     ),
     in_tables=TableUse("finetune", ("run", "model", "task", "seed", "shard", "merge"), has_seeds=False),
-    moved={"throughput": "the throughput comparison is a script of a clone now: benchmarks/attack_throughput.py"},
     subcommands={
         "show": Command(
             "robustness show",

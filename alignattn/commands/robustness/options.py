@@ -48,7 +48,6 @@ class AttackOptions(Options):
         "Run folders of alignattn finetune; several give a table.",
         metavar="DIR",
         place=run_folder,
-        formerly=("runs",),
     )
     model: str | None = option(None, "A fine-tuned classifier to attack, with --task.", place=model_name)
     task: str | None = option(None, "The task of --model.", metavar="TASK")
@@ -182,9 +181,7 @@ class MaskedLanguageOptions(Options):
 
     training: MaskedLanguageTrainingOptions
     model: str = option(REQUIRED, "Folder or Hub id of the encoder, such as a MiniLM.", place=model_name)
-    train_file: tuple[str, ...] = option(
-        REQUIRED, "A text a line; or tables, with --text_columns.", metavar="FILE", formerly=("text",)
-    )
+    train_file: tuple[str, ...] = option(REQUIRED, "A text a line; or tables, with --text_columns.", metavar="FILE")
     text_columns: tuple[str, ...] | None = option(None, "Columns of the tables; each holds texts of its own.")
     max_length: int = option(64, "Most tokens of a text; longer ones are cut.", low=1)
     mlm_probability: float = option(0.15, "Share of the tokens that are masked.", above=0, below=1)

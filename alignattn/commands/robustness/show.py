@@ -21,7 +21,6 @@ from alignattn.reports.html import render_page
 from alignattn.robustness.recipe_names import OUTCOMES
 from alignattn.robustness.record_files import read_header, read_shown
 from alignattn.robustness.records import AttackRecord
-from alignattn.tasks import get_task
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_text
 
@@ -106,11 +105,9 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
 
 
 def _label_names(path: Path) -> Sequence[str]:
-    """The names of the classes, of the header of the records or of the task that it names; none where none is known."""
-    # Records are shown without their header, too.
+    """The names of the classes by the header of the records, which are shown without it, too."""
     with suppress(AlignAttnError):
-        header = read_header(path)
-        return header.labels or getattr(get_task(header.settings.task), "labels", ())
+        return read_header(path).labels
     return ()
 
 

@@ -88,7 +88,7 @@ class AttackSummary:
     accuracy_under_attack: float | None
     mean_queries: float | None
     words_changed_share: float | None
-    constant_prediction: str | None = None
+    constant_prediction: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""

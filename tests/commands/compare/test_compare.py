@@ -1,7 +1,6 @@
 """`alignattn compare` on folders of finished runs: their numbers, how they are paired, and what cannot be compared."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +17,6 @@ from scipy import stats
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
 
-MADE_BEFORE = Path(__file__).parents[2] / "fixtures" / "before_house" / "finished" / "aa-ct"
 NUM_ROWS = 200
 LABELS = np.random.default_rng(0).integers(0, 2, NUM_ROWS)
 
@@ -34,7 +32,7 @@ def predictions_of(accuracy: float, seed: int) -> np.ndarray:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Run:
+def make(tmp_path: Path, made: Path) -> Run:
     """Makes the folder of a finished run that has such an accuracy."""
 
     def make(
@@ -47,14 +45,14 @@ def make(tmp_path: Path) -> Run:
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        written = yaml.safe_load((MADE_BEFORE / "config.yaml").read_text())
+        written = yaml.safe_load((made / "finished/aa-ct/config.yaml").read_text())
         written |= {"seed": seed, "output_dir": str(folder), **options}
         (folder / "config.yaml").write_text(yaml.safe_dump(written))
         predictions = predictions_of(accuracy, crc32(f"{name} {seed}".encode()))
         predictions = predictions[: len(labels)]
-        result = json.loads((MADE_BEFORE / "results.json").read_text())
+        result = json.loads((made / "finished/aa-ct/results.json").read_text())
         measured = {"accuracy": float(np.mean(predictions == labels))}
-        result |= {"seed": seed, "metrics": {"validation": measured}, **(results or {})}
+        result |= {"seed": seed, "metrics": {"validation": measured}, "constant_prediction": {}, **(results or {})}
         result["evaluation_rows"] = {"validation": len(labels)}
         (folder / "results.json").write_text(json.dumps(result))
         columns = {
@@ -261,7 +259,7 @@ def test_runs_that_are_not_of_the_same_rows_are_refused(
     make("named", 0.7, results={"labels": ["yes", "no"]})
     make("nothing", 0.7, results={"metrics": {}})
     (make("unfinished", 0.7) / "results.json").unlink()
-    shutil.copytree(MADE_BEFORE.parents[1] / "shift", tmp_path / "shift")
+    make("shift/run", 0.7)
     expected = {
         ("soft", "task"): "task is of another.csv, and soft of ",
         ("soft", "fewer"): "fewer was evaluated on 100 rows of validation, and soft on 200",

@@ -17,8 +17,6 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RunResult, read_result
 from alignattn.utils.files import write_json
 
-MADE_BEFORE = Path(__file__).parents[2] / "fixtures" / "before_house" / "finished" / "aa-ct"
-
 
 @pytest.fixture
 def words(tiny_checkpoint: Path, tmp_path: Path) -> list[str]:
@@ -34,14 +32,16 @@ def words(tiny_checkpoint: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def made_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_quickly(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in whose place stands what a run leaves: the nearer the learning rate is to 3e-5, the better."""
 
     def make(options: RunOptions) -> RunResult:
-        made = read_result(MADE_BEFORE)
-        assert made is not None
+        finished = read_result(made / "finished" / "aa-ct")
+        assert finished is not None
         score = 1 - abs(np.log(options.training.learning_rate / 3e-5)) / 10
-        result = dataclasses.replace(made, metrics={"validation": {"accuracy": score, "mae": score, "f1": 1 - score}})
+        result = dataclasses.replace(
+            finished, metrics={"validation": {"accuracy": score, "mae": score, "f1": 1 - score}}
+        )
         options.output_dir.mkdir(parents=True)
         write_json(options.output_dir / "results.json", result.to_dict())
         return result

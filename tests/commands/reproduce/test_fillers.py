@@ -48,7 +48,7 @@ def write_attacks(folder, outcomes, labels=(0,)):
         {"word_swaps": "none"},
     )
     path = folder / "run" / "textfooler.jsonl"
-    header = AttackHeader(settings, WHOLE, ROWS, ROWS, (), "12ab", {})
+    header = AttackHeader(settings, WHOLE, ROWS, ROWS, (), "12ab", {}, ())
     records = tuple(
         AttackRecord(
             index,
@@ -121,7 +121,7 @@ def write_domain_shift(folder, seed=1):
         labels = rng.integers(0, 3, ROWS)
         states = {"before": probabilities, "after": apply_temperature(probabilities, TEMPERATURE)}
         figures = {state: summarise(scaled, labels) for state, scaled in states.items()}
-        sides[side] = SideResult(task, "validation", ROWS, ROWS, ROWS, {}, {}, {}, figures)
+        sides[side] = SideResult(task, "validation", ROWS, ROWS, ROWS, {}, {}, {}, figures, None)
         columns = {
             "split": [f"{side}-held-out"] * ROWS,
             "row": np.arange(ROWS),
@@ -145,6 +145,8 @@ def write_domain_shift(folder, seed=1):
         sides,
         versions,
         "cpu",
+        {},
+        {},
     )
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(asdict(result)))

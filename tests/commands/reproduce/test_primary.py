@@ -61,7 +61,7 @@ def result_of(task, seed, accuracy):
     counts = {"validation": 408}
     return RunResult(
         task, "minilm", "soft", {}, seed, scores, {}, 2000, counts, counts, {}, {}, 1.0, 1.0, {}, {"total": 1}, None,
-        {"alignattn": "0.1.0"}, "CPU",
+        {"alignattn": "0.1.0"}, "CPU", [], {}, None, None,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from alignattn.cli import main
 from alignattn.commands import COMMANDS, get_command
@@ -90,13 +89,6 @@ def test_attacks_are_counted_by_one_name(empty_folder, capsys) -> None:
     assert line == "--max_eval_samples is the rows of an evaluation; of the attacks it is called --num_examples"
     words = "reproduce table3 --tasks rte --num_seeds 1 --max_eval_samples 9 --num_examples 4 --dry_run"
     assert main(words.split()) == 0
-
-
-def test_the_throughput_comparison_is_said_to_have_moved(capsys) -> None:
-    line = refusal(["robustness", "throughput", "--run", "missing"], capsys)
-    script = line.rpartition(" ")[2]
-    assert script == "benchmarks/attack_throughput.py"
-    assert (ROOT / script).is_file()
 
 
 @pytest.mark.parametrize("command", HELPS, ids="-".join)

@@ -50,7 +50,8 @@ def _record(outcome: str, queries: int = 1, words: int = 10, changed: int = 0, e
 
 
 def _run(*records: AttackRecord, **fields: Any) -> AttackRun:
-    header = AttackHeader(_settings(**fields), WHOLE, len(records), 872, (3, 5), "12ab", {"textattack": "0.3.11"})
+    versions = {"textattack": "0.3.11"}
+    header = AttackHeader(_settings(**fields), WHOLE, len(records), 872, (3, 5), "12ab", versions, ())
     return AttackRun(Path("a.jsonl"), header, tuple(records))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import ROOT, tiny_model
+from conftest import tiny_model
 from robustness_helpers import WEIGHTS, pickle_weights
 from transformers import (
     AutoTokenizer,
@@ -153,14 +153,14 @@ def test_other_rows_for_a_run_on_files_of_its_own_are_refused(tmp_path) -> None:
         loader()
 
 
-def test_a_model_without_attention_is_called_by_its_own_name(monkeypatch) -> None:
-    monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
+def test_a_model_without_attention_is_called_by_its_own_name(made: Path, monkeypatch) -> None:
+    monkeypatch.chdir(made)
     (loader,) = target_loaders(AttackOptions(run=("finished/esim",)))
     assert loader().attention == "esim"
 
 
-def test_rows_of_a_run_are_as_long_as_it_had_them(monkeypatch) -> None:
-    monkeypatch.chdir(ROOT / "tests" / "fixtures" / "before_house")
+def test_rows_of_a_run_are_as_long_as_it_had_them(made: Path, monkeypatch) -> None:
+    monkeypatch.chdir(made)
     arguments = AttackOptions(run=("finished/aa-ct",))
     (loader,) = target_loaders(arguments)
     target = loader()
