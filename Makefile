@@ -10,7 +10,7 @@ PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A test that takes an hour hangs and has failed, with what each thread was at; the others go on in a new process.
 AT_ONCE := --numprocesses 2 --dist worksteal -o faulthandler_timeout=3600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: browser clean demo docs faults gpu lint matrix models notebook slow test use
+.PHONY: browser clean demo docs faults gpu lint matrix models newest notebook oldest slow test use versions
 
 # On real questions and tweets where this machine has them, else on sentences of installed packages' documentation.
 demo: $(VENV)/installed
@@ -64,6 +64,16 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Fresh environments with the oldest and the newest versions that pyproject.toml admits, and the resolver beside other
+# packages; docs/versions.md holds what was found.
+oldest newest: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[versions]"
+	$(BIN)/python scripts/versions.py $@
+
+versions: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[versions]"
+	$(BIN)/python scripts/versions.py
 
 clean:
 	rm -rf $(VENV) demo site
