@@ -41,7 +41,9 @@ from alignattn.utils.errors import AlignAttnError, did_you_mean, one_line
 from alignattn.utils.saved_config import LOADING_HINT
 
 
-def load_run_model(arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool = False) -> BuiltModel:
+def load_run_model(
+    arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool | None = None
+) -> BuiltModel:
     """Return the model that the options name, with a head for the task of `rows`.
 
     Args:

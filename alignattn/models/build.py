@@ -61,7 +61,7 @@ class BuildContext:
     rows: datasets.Dataset
     seed: int
     embeddings: Path | None = None
-    skip_bad_rows: bool = False
+    skip_bad_rows: bool | None = None
     config_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -107,7 +107,7 @@ def build_word_model(
     num_labels: int,
     embeddings: Path | None,
     seed: int,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
     config_fields: Mapping[str, Any] | None = None,
     of_data: Callable[[PreTrainedTokenizerFast], Mapping[str, Any]] | None = None,
 ) -> BuiltModel:

@@ -94,23 +94,23 @@ def _words_of_running_text() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([apart, pre_tokenizers.BertPreTokenizer()])
 
 
-def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool = False) -> Embeddings:
+def read_embeddings(path: Path, words: Collection[str] | None, *, skip_bad_rows: bool | None = None) -> Embeddings:
     """Read the vectors of `words`, or all of them where it is None.
 
     Args:
         path: a text file as GloVe's, `word v1 … vd` a line, UTF-8 (a first line `N d`, as word2vec writes it, is passed
             over); or an `.npz` file with the arrays `words` `[N]` of strings and `vectors` `[N, d]`.
         words: those whose vectors are wanted. The numbers of other words are not looked at.
-        skip_bad_rows: pass over broken lines and list them, rather than raise at the first.
+        skip_bad_rows: pass over broken lines and list them, rather than raise at the first; None where the command has
+            no such option.
     """
     check_file(path, "give a file of word vectors")
     bad_lines: list[tuple[int, str]] = []
 
     def report(line: int, problem: str) -> None:
         if not skip_bad_rows:
-            raise AlignAttnError(
-                f"{path}, line {line}: {problem}; correct it, or leave bad lines out with --skip_bad_rows"
-            )
+            advice = "" if skip_bad_rows is None else ", or leave bad lines out with --skip_bad_rows"
+            raise AlignAttnError(f"{path}, line {line}: {problem}; correct it{advice}")
         bad_lines.append((line, problem))
 
     read = _read_npz if path.suffix == ".npz" else _read_text

@@ -86,7 +86,7 @@ def load_rows(
     need_train: bool = True,
     data_dir: str | Path | None = None,
     cache_dir: str | None = None,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
 ) -> Rows[T]:
     """Loads the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
 
@@ -122,7 +122,7 @@ def load_task_files(
     validation_file: str | Path | None,
     *,
     cache_dir: str | None = None,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[T]:
     """Loads a user's own files that hold rows of a task, in the columns of its record.
@@ -154,7 +154,7 @@ def load_user_rows(
     label_column: str,
     *,
     cache_dir: str | None = None,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[TextClassification]:
     """Loads a user's own texts and labels, which pose the task.
@@ -206,7 +206,7 @@ def load_user_multi_labels(
     label_columns: Sequence[str],
     *,
     cache_dir: str | None = None,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[MultiLabelClassification]:
     """Loads a user's own texts with a column for each label: as `load_task_files`, of a task named like the file."""
@@ -228,7 +228,7 @@ def load_user_tags(
     tags_column: str,
     *,
     cache_dir: str | None = None,
-    skip_bad_rows: bool = False,
+    skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[TokenClassification]:
     """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named like the file."""
@@ -316,7 +316,7 @@ def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | Non
     return _RawSplit(rows.dataset, str(path), problems=problems)
 
 
-def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool) -> Rows[T]:
+def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None) -> Rows[T]:
     """The rows of the splits without those that are bad or have no label; the first split tells what is not known."""
     kind = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}

@@ -94,7 +94,7 @@ def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
     """Reads a user's rows as `read_rows` does, all of which must be good."""
     rows = read_rows(path, encoding=encoding)
     problems = rows.problems_in(rows.dataset.column_names)
-    list_bad_rows(problems, str(path), len(rows.dataset), skip=False, can_skip=False)
+    list_bad_rows(problems, str(path), len(rows.dataset), skip=None)
     return rows.dataset
 
 

@@ -21,24 +21,21 @@ class BadRow:
     problem: str
 
 
-def list_bad_rows(
-    problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool, can_skip: bool = True
-) -> list[BadRow]:
+def list_bad_rows(problems: Mapping[int, str], origin: str, num_rows: int, *, skip: bool | None) -> list[BadRow]:
     """Return the bad rows in their order, if they are to be left out.
 
     Args:
         problems: what is wrong with a row, by its index from 0.
         origin: the file or the split of a data set that the rows are of, for the message.
         num_rows: how many rows there are, good and bad.
-        skip: leave bad rows out, as the option --skip_bad_rows asks.
-        can_skip: whether the command has that option.
+        skip: leave bad rows out, as the option --skip_bad_rows asks; None where the command has no such option.
     """
     bad = [BadRow(index + 1, problem) for index, problem in sorted(problems.items())]
     if not bad:
         return []
     first = bad[0]
     if not skip:
-        advice = ", or leave bad rows out with --skip_bad_rows" if can_skip else ""
+        advice = ", or leave bad rows out with --skip_bad_rows" if skip is not None else ""
         raise AlignAttnError(
             f"{origin}, row {first.row}: {first.problem} ({len(bad)} bad of {num_rows} rows); correct it{advice}"
         )

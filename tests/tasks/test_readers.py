@@ -119,7 +119,7 @@ def bad_file(folder: Path, case: str) -> Path:
 def test_a_row_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path: Path, case: str) -> None:
     path = bad_file(tmp_path, case)
     with pytest.raises(AlignAttnError, match=rf"{path.name}, row 5: .*--skip_bad_rows"):
-        load_user_rows(path, None, ["text"], "label")
+        load_user_rows(path, None, ["text"], "label", skip_bad_rows=False)
     rows = load_user_rows(path, None, ["text"], "label", skip_bad_rows=True)
     assert rows.train is not None
     assert rows.train[:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
@@ -130,7 +130,7 @@ def test_a_row_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path: Path, 
 def test_the_files_of_a_task_are_read_alike(tmp_path: Path, case: str) -> None:
     path = bad_file(tmp_path, case)
     with pytest.raises(AlignAttnError, match=rf"{path.name}, row 5: .*--skip_bad_rows"):
-        load_task_files(TASK, path, path)
+        load_task_files(TASK, path, path, skip_bad_rows=False)
     rows = load_task_files(TASK, path, path, skip_bad_rows=True)
     assert rows.evaluation["validation"][:] == {"text": TEXTS, "label": [1, 0, 1, 0]}
 
@@ -328,7 +328,7 @@ def test_a_bad_text_of_a_folder_is_named_by_its_file(tmp_path: Path, content: by
         write(tmp_path / "reviews" / name, name)
     write(tmp_path / "reviews" / "neg" / "2.txt", content)
     with pytest.raises(AlignAttnError, match=r"row 2: neg/2\.txt.*--skip_bad_rows"):
-        load_user_rows(tmp_path / "reviews", None, ["text"], "label")
+        load_user_rows(tmp_path / "reviews", None, ["text"], "label", skip_bad_rows=False)
     rows = load_user_rows(tmp_path / "reviews", None, ["text"], "label", skip_bad_rows=True)
     assert rows.train is not None
     assert rows.train["text"][:] == ["neg/1.txt", "pos/2.txt"]
@@ -337,7 +337,7 @@ def test_a_bad_text_of_a_folder_is_named_by_its_file(tmp_path: Path, content: by
 def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "x.conll", "EU B-ORG\nsays O\n\nIt O\nworks\n\nin O\nRome B-LOC\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll, row 2: line 5 .*works.*--skip_bad_rows"):
-        load_user_tags(path, None, "tokens", "ner_tags")
+        load_user_tags(path, None, "tokens", "ner_tags", skip_bad_rows=False)
     rows = load_user_tags(path, None, "tokens", "ner_tags", skip_bad_rows=True)
     assert rows.train is not None
     assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]

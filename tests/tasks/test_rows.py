@@ -210,8 +210,12 @@ def test_wrong_labels_name_file_row_and_value(
 @pytest.mark.parametrize("text", ["", " \t", None])
 def test_empty_text_names_the_row(toy_dir: Callable[..., Path], cache_dir: str, text: str | None) -> None:
     data_dir = toy_dir(validation=GOOD | {"b": ["p", "q", text]})
-    message = refusal(lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir))
-    assert_mentions(message, "validation.parquet, row 3: column 'b' is empty (1 bad of 3 rows)", "--skip_bad_rows")
+    for skip, advises in ((False, True), (None, False)):
+        message = refusal(
+            lambda: load_rows(TOY, need_train=False, data_dir=data_dir, cache_dir=cache_dir, skip_bad_rows=skip)  # noqa: B023
+        )
+        assert_mentions(message, "validation.parquet, row 3: column 'b' is empty (1 bad of 3 rows)")
+        assert ("--skip_bad_rows" in message) == advises
 
 
 def test_missing_column_lists_those_there(toy_dir: Callable[..., Path], cache_dir: str) -> None:
@@ -399,7 +403,7 @@ def test_reading_is_quiet_and_leaves_the_settings_of_datasets(
         ("t.json", b"[]", ["t.json is empty"]),
         ("t.parquet", b"", ["cannot read", "t.parquet as PARQUET"]),
         ("t.parquet", b"no Parquet file at all", ["cannot read", "t.parquet as PARQUET"]),
-        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": \n', ["t.jsonl, row 2: line 2 is not JSON", "--skip_bad_rows"]),
+        ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": \n', ["t.jsonl, row 2: line 2 is not JSON"]),
         ("t.json", b'[{"text": "u", "y": 0}', ["t.json is not JSON"]),
         ("t.jsonl", b'{"text": "u", "y": 0}\nnull\n', ["t.jsonl, row 2: it is None and no JSON object"]),
         ("t.jsonl", b'{"text": "u", "y": 0}\n{"text": "v", "y": "b"}\n', ["mix numbers and names"]),

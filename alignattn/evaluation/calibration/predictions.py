@@ -43,7 +43,7 @@ class Predictions:
 
 
 def read_predictions(
-    path: Path, *, label_column: str, probabilities_column: str, skip_bad_rows: bool = False
+    path: Path, *, label_column: str, probabilities_column: str, skip_bad_rows: bool | None = None
 ) -> Predictions:
     """Read a file of saved probabilities.
 
