@@ -29,6 +29,7 @@ from alignattn.tasks import (
     TokenClassification,
 )
 from alignattn.tasks.processors import processor_for
+from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.files import write_text
 from alignattn.utils.publishing import publishable
@@ -63,12 +64,6 @@ SETTINGS = (
     "weight_decay",
     "l2_penalty",
     "max_grad_norm",
-    "label_smoothing_factor",
-    "r_drop_weight",
-    "freelb_steps",
-    "weight_averaging",
-    "mc_dropout_passes",
-    "laplace",
     "bf16",
     "fp16",
     "max_length",
@@ -285,6 +280,7 @@ class _Card:
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
         # -1 is transformers' way to say that the epochs decide.
         rows = {name: value for name, value in given.items() if value not in (None, False, -1)}
+        rows |= {method.label: settings_of(method, values) for method in chosen_methods(self.options.training)}
         rows |= {"seed": self.result.seed, "rows": self.result.train_rows}
         rows |= {"runtime": f"{self.result.train_runtime:.0f} s", "hardware": self.result.device}
         versions = ", ".join(f"{name} {version}" for name, version in self.result.versions.items())

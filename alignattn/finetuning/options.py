@@ -15,7 +15,7 @@ from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_fo
 from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
-from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions
+from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions, unsuited
 from alignattn.models import capabilities_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
@@ -50,8 +50,8 @@ class RunOptions(Options):
         check_fits(self.model, None)
         if self.training.balance is not None:
             self._check_balance()
-        if self.model.has_crf:
-            self._check_crf()
+        if reason := unsuited(self.training, None, has_crf=self.model.has_crf):
+            raise AlignAttnError(f"{reason}: leave it out")
         if not capabilities_of(self.model.model).is_pretrained:
             self._check_from_nothing()
         if self.attention.gradient_scope == BASIS and self._own_score is not None:
@@ -99,14 +99,6 @@ class RunOptions(Options):
             if getattr(self.training, name):
                 raise AlignAttnError(
                     f"--{name} is for pretrained encoders: {self.model.model} keeps what its layers gave: leave it out"
-                )
-
-    def _check_crf(self) -> None:
-        """Refuse what reads the scores of each word in training as probabilities of its tags."""
-        for name in ("label_smoothing_factor", "r_drop_weight"):
-            if getattr(self.training, name):
-                raise AlignAttnError(
-                    f"--{name} is of probabilities word by word, and a CRF has those of whole sequences: leave it out"
                 )
 
     def _check_control(self, given: str) -> None:

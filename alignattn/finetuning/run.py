@@ -57,7 +57,6 @@ from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.truncated_rows import TruncatedRows
 from alignattn.tasks.unknown_words import MANY, unknown_share
-from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
@@ -137,11 +136,9 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     parameters = _count_parameters(trained)
     precision = describe_precision(options, trained) if capabilities_of(options.model.model).is_pretrained else None
     trainer = _build_trainer(replace(loaded, model=trained), task, data, args, options.training)
-    if options.training.laplace:
-        # What cannot be is said before the training, not after.
-        trainer.head_for(data.train.encoded)
-    if (passes := options.training.mc_dropout_passes) is not None and not trainer.drops(data.train.encoded):
-        print(f"--mc_dropout_passes {passes}: the model drops nothing, and all passes are one", file=sys.stderr)
+    for method in trainer.methods:
+        if remark := method.before_prediction(trainer, data.train.encoded):
+            print(remark, file=sys.stderr)
     cut = count_cut_rows(task, data, loaded.processor)
     if trainer.is_world_process_zero():
         for remark in (
@@ -175,12 +172,6 @@ def _check_suits(task: Task, args: RunArguments) -> None:
     """Refuse what of the arguments the predictions of a task have no place for."""
     if reason := unsuited(args, task):
         raise AlignAttnError(f"{reason}: leave it out")
-    if args.laplace:
-        refuse_data_parallel(args, "--laplace")
-        if args.world_size > 1:
-            raise AlignAttnError(
-                "--laplace: each process sees a part of the rows, and the posterior is of all: use one"
-            )
 
 
 def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:

@@ -10,11 +10,11 @@ from alignattn.finetuning.data_options import FROM_CONLL, FROM_TAGS
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER, is_seed_folder
-from alignattn.finetuning.training_options import beside_the_model
 from alignattn.models import capabilities_of
 from alignattn.tasks import MultiLabelClassification, Task, TextClassification, TokenClassification
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.tags.conll import TAGS, TOKENS
+from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json
 from alignattn.utils.options import read_options_file, resolve
@@ -68,11 +68,9 @@ def warn_plain(folder: Path, options: RunOptions) -> None:
         folder: of the run, whose model is taken as it is, in one forward without dropout.
         options: that it was made with.
     """
-    name = beside_the_model(options.training)
-    if name is not None:
-        passes = f"{options.training.mc_dropout_passes} passes with dropout"
-        way = {"mc_dropout_passes": passes, "laplace": "last-layer Laplace"}[name]
-        print(f"{folder}: its results are of {way}; here its plain model predicts, in one pass", file=sys.stderr)
+    method = prediction_method(options.training)
+    if method is not None:
+        print(f"{folder}: its results use {method.label}; here its plain model predicts, in one pass", file=sys.stderr)
 
 
 def check_finished(folder: Path, option: str) -> None:

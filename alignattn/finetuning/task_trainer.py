@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import HfApi
 from torch import nn
 from transformers import EvalPrediction, PrinterCallback, ProgressCallback
-from transformers.trainer_utils import HubStrategy, PredictionOutput
+from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from alignattn.finetuning.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
@@ -20,10 +20,7 @@ from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
 from alignattn.tasks.processors import processor_for
 from alignattn.training.early_stopping import JointBest
-from alignattn.training.laplace import LastLayerLaplace, linear_head
-from alignattn.training.mc_dropout import dropping
 from alignattn.training.trainer import AlignmentTrainer
-from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.network import say_push
 
 IN_ORDER: Mapping[str, Any] = {"dataloader_drop_last": False, SAMPLING_OPTION: AT_RANDOM}
@@ -54,7 +51,6 @@ class TaskTrainer(AlignmentTrainer):
             **kwargs,
         )
         self.task_options = next((split.options for split in splits.values()), None)
-        self.posterior: LastLayerLaplace | None = None
         # A run shows its progress by itself.
         for shown in (PrinterCallback, ProgressCallback):
             self.remove_callback(shown)
@@ -112,15 +108,12 @@ class TaskTrainer(AlignmentTrainer):
         """Return what the model's outputs for a split are worth."""
         # They are scored here, by this split's rows, and not by those of the scorer that is in place.
         scorer, self.compute_metrics = self.compute_metrics, None
-        kind, passes = processor_for(self.task), getattr(self.args, "mc_dropout_passes", None)
+        method = next((method for method in self.methods if method.predicts), None)
         try:
-            if getattr(self.args, "laplace", False):
-                outputs = self._predict_by_posterior(split)
-            else:
-                outputs = self.predict(split.encoded) if passes is None else self._predict_dropping(split, passes)
+            outputs = self.predict(split.encoded) if method is None else method.predict(self, split.encoded)
         finally:
             self.compute_metrics = scorer
-        return kind.evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+        return processor_for(self.task).evaluate(self.task, split, outputs.predictions, outputs.label_ids)
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -136,63 +129,9 @@ class TaskTrainer(AlignmentTrainer):
         assert self.task_options is not None
         return loss, kind.generate(self.accelerator.unwrap_model(model), batch, self.task_options), batch.get("labels")
 
-    def _predict_dropping(self, split: EncodedSplit, passes: int) -> PredictionOutput:
-        """Predict by Monte Carlo dropout (Gal & Ghahramani 2016, eq. 6): the mean of passes with dropout, k of them.
-
-        The masks are drawn by the seed of the run, and leave the random numbers of others as they are.
-        """
-        model: Any = self.model
-        with dropping(model, self.args.seed, self.args.device):
-            outputs = [self.predict(split.encoded) for _ in range(passes)]
-        mean = processor_for(self.task).mean_outputs(self.task, [one.predictions for one in outputs])
-        return outputs[0]._replace(predictions=mean)
-
-    def drops(self, rows: Any) -> bool:
-        """Return whether two passes with dropout over a batch of rows, which are encoded, differ."""
-        model: Any = self.model
-        batch = self._first_batch(rows)
-        with torch.no_grad(), dropping(model, self.args.seed, self.args.device):
-            first, second = model(**batch).to_tuple(), model(**batch).to_tuple()
-        return not all(map(torch.equal, first, second))
-
-    def head_for(self, rows: Any) -> nn.Linear:
-        """Return the linear layer that gives the model's logits.
-
-        Args:
-            rows: encoded.
-
-        Raises:
-            AlignAttnError: if there is none.
-        """
-        model: Any = self.model
-        head = linear_head(model, self._first_batch(rows))
-        if head is None:
-            raise AlignAttnError(
-                f"--laplace: the logits of {type(model).__name__} for task {self.task.name!r} come from no linear "
-                "layer, one a row: leave it out"
-            )
-        return head
-
-    def _first_batch(self, rows: Any) -> dict[str, Any]:
+    def first_batch(self, rows: Any) -> dict[str, Any]:
+        """Return the first batch of encoded rows, as the model takes it."""
         return self._prepare_inputs(next(iter(self.get_test_dataloader(rows))))
-
-    def _predict_by_posterior(self, split: EncodedSplit) -> PredictionOutput:
-        """Predict by last-layer Laplace; the posterior is of the rows that the model was trained on."""
-        head = self.head_for(split.encoded)
-        if self.posterior is None:
-            self.posterior = LastLayerLaplace.fit(head, self._with_features(head, self.train_dataset)[1])
-        outputs, features = self._with_features(head, split.encoded)
-        logits = self.posterior.moderated(torch.as_tensor(outputs.predictions), features)
-        return outputs._replace(predictions=logits.numpy())
-
-    def _with_features(self, head: nn.Linear, rows: Any) -> tuple[PredictionOutput, torch.Tensor]:
-        """What is predicted of rows, and `[N, D]`, what the head was given of them."""
-        kept: list[torch.Tensor] = []
-        hook = head.register_forward_pre_hook(lambda module, args: kept.append(args[0].detach().float().cpu()))
-        try:
-            return self.predict(rows), torch.cat(kept)
-        finally:
-            hook.remove()
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, which calls itself with the name of each of several sets."""

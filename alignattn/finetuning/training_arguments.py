@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 import torch
@@ -12,7 +12,7 @@ from transformers.training_args import ParallelMode
 
 from alignattn.finetuning.training_options import PRIVATE_OPTION, TransformersOptions
 from alignattn.tasks import NodeClassification, Task
-from alignattn.training.arguments import AlignmentTrainingArguments
+from alignattn.training.arguments import AlignmentTrainingArguments, method_arguments
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.option import BOOLEANS
 from alignattn.utils.publishing import publishable
@@ -25,14 +25,8 @@ WORLD_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD
 
 
 @dataclass
-class RunArguments(AlignmentTrainingArguments):
-    """The training arguments of a run, which keep its secret."""
-
-    mc_dropout_passes: int | None = field(
-        default=None, metadata={"help": "Passes with dropout, whose mean is what the model predicts."}
-    )
-
-    laplace: bool = field(default=False, metadata={"help": "Predict by the posterior of the last layer."})
+class RunArguments(AlignmentTrainingArguments, method_arguments(predicts=True)):  # type: ignore[misc]
+    """The training arguments of a run, with those of methods that change its predictions; they keep its secret."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled, as into the `training_args.bin` of a checkpoint: no secret, no local path."""

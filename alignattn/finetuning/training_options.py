@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
 from alignattn.tasks.processors import processor_for
+from alignattn.training.methods import MethodOptions, chosen_methods, refuse_together
 from alignattn.utils.errors import AlignAttnError
-from alignattn.utils.exclusive import refuse_together
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
 from alignattn.utils.places import output_folder
@@ -19,7 +19,6 @@ TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.finetuning.training_table`, and held to the installed transformers by a test."""
 
 RUN, TRAINING, ALIGNMENT_GROUP, OTHERS = "run", "training", "alignment", "transformers' other options"
-BASELINES = "what alignments are compared with"
 """Groups in the help."""
 
 ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch_size in a training"}
@@ -38,11 +37,6 @@ BALANCE_BASES = ("balanced", RANDOM_BASIS)
 """In which queries and keys are: their moments equal, or the control, a random one as far from where they were."""
 BASIS_HELP = "Control: random, as far from the model's own."
 BALANCE_HELP = "Equal moments of q and k: start, epoch or end."
-AVERAGES = ("ema", "swa")
-"""How weights are averaged; `alignattn.training.averaging` does it."""
-AVERAGING_HELP = "Of the model: ema or swa, over its steps, not its last weights."
-LAPLACE_HELP = "Last-layer Laplace: predict by the posterior of a linear head."
-PASSES_HELP = "MC dropout: mean predictions of so many passes."
 LOSS_FILTER = "Leave losses that are not finite out of the logs; here they end the run."
 
 SAMPLING_HELP = "Which rows make a batch (default: group_by_length of an encoder, random as published)."
@@ -101,7 +95,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions(TransformersOptions):
+class TrainingOptions(MethodOptions, TransformersOptions):
     """transformers' training options with the defaults of a fine-tuning run, and our own."""
 
     output_dir: str = option(REQUIRED, "Folder of the run.", group=RUN, metavar="DIR", place=output_folder)
@@ -144,23 +138,9 @@ class TrainingOptions(TransformersOptions):
         0.0, "Share of steps in which λ rises.", group=ALIGNMENT_GROUP, low=0, high=1
     )
 
-    r_drop_weight: float = option(
-        0.0, "α of R-Drop: two forwards, and their divergence.", group=BASELINES, low=0, rare=True
-    )
-    freelb_steps: int | None = option(
-        None, "Forwards of FreeLB, of adversarial embeddings.", group=BASELINES, low=1, rare=True
-    )
-    freelb_step_size: float = option(0.1, "Of its ascent.", group=BASELINES, above=0, rare=True)
-    freelb_max_norm: float = option(0.3, "Of its perturbations, a sequence.", group=BASELINES, above=0, rare=True)
-    weight_averaging: str | None = option(None, AVERAGING_HELP, group=BASELINES, choices=AVERAGES, rare=True)
-    ema_decay: float = option(0.999, "Most that a step leaves of it.", group=BASELINES, low=0, below=1, rare=True)
-    swa_start: float = option(0.75, "Share of the steps before it.", group=BASELINES, low=0, below=1, rare=True)
-    laplace: bool = option(False, LAPLACE_HELP, group=BASELINES, rare=True)
-    mc_dropout_passes: int | None = option(None, PASSES_HELP, group=BASELINES, low=1, rare=True)
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_together(vars(self))
+        refuse_together(self)
         for name, needed in SCORING_OPTIONS.items():
             if getattr(self, name) != needed:
                 raise AlignAttnError(f"--{name} {getattr(self, name)}: a run could not be scored: leave it out")
@@ -178,31 +158,20 @@ class TrainingOptions(TransformersOptions):
             )
 
 
-def beside_the_model(training: TrainingOptions) -> str | None:
-    """Return the option by which a run predicts otherwise than its saved model does by itself; None without."""
-    chosen = {"mc_dropout_passes": training.mc_dropout_passes is not None, "laplace": training.laplace}
-    return next((name for name, is_chosen in chosen.items() if is_chosen), None)
-
-
-def unsuited(training: Any, task: Task) -> str:
-    """Return which option the rows or predictions of a task have no place for, and why; empty where all have one.
+def unsuited(training: Any, task: Task | None, *, has_crf: bool = False) -> str:
+    """Return which option a task has no place for, and why; empty where it has one for all.
 
     Args:
         training: a `TrainingOptions`, or transformers' arguments made of one.
-        task: that is trained on.
+        task: that is trained on; None where it is not known yet.
+        has_crf: whether a CRF scores whole sequences of tags.
     """
     order = training.train_sampling_strategy
-    if order in BY_LENGTHS and not processor_for(task).has_lengths:
+    if task is not None and order in BY_LENGTHS and not processor_for(task).has_lengths:
         return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
-    if training.label_smoothing_factor and not processor_for(task).smooths_labels(task):
-        return f"--label_smoothing_factor: task {task.name!r} has no classes to smooth"
-    if training.r_drop_weight and not processor_for(task).has_divergence(task):
-        return f"--r_drop_weight: task {task.name!r} has no class a row to compare: its loss is of each answer alone"
-    if training.laplace and not (processor_for(task).averages(task) and processor_for(task).smooths_labels(task)):
-        return f"--laplace: task {task.name!r} has no class a row to be confident in"
-    if training.mc_dropout_passes is not None and not processor_for(task).averages(task):
-        return (
-            f"--mc_dropout_passes: predictions of task {task.name!r} are neither classes nor scores of a row, and have "
-            "no mean"
-        )
-    return ""
+    reasons = (
+        f"--{method.switch}{reason}"
+        for method in chosen_methods(training)
+        if (reason := method.reason_unsupported(task, has_crf=has_crf))
+    )
+    return next(reasons, "")

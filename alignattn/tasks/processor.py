@@ -186,7 +186,7 @@ class TaskProcessor(ABC, Generic[T]):
         return True
 
     def has_divergence(self, task: T) -> bool:
-        """Return whether R-Drop's divergence (`--r_drop_weight`) is that of what the task's loss takes logits for."""
+        """Return whether R-Drop's divergence is that of what the task's loss takes logits for."""
         return True
 
     def averages(self, task: T) -> bool:

@@ -1,1 +1,1 @@
-"""Training with an alignment loss: the mixin of trainers and ours, arguments, groups, sharding, resuming."""
+"""Training with an alignment loss: trainers, their arguments, training methods, parameter groups, checkpoints."""

@@ -1,24 +1,31 @@
 """Trainers that add λ · A(Q, K) to the task loss (Zhang et al. 2021, eq. 1)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, Trainer
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
 from alignattn.patching.folding import check_foldable, fold_basis, learns_basis
 from alignattn.training.arguments import refuse_data_parallel
-from alignattn.training.around_forward import Forward, Inputs, around_forward
-from alignattn.training.averaging import weight_average
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter
+from alignattn.training.methods import Inputs, TrainingMethod, chosen_methods
+from alignattn.training.methods.freelb import embeddings_of
 from alignattn.training.parameter_groups import (
     ALIGNMENT_LEARNING_RATE,
     add_l2,
@@ -40,9 +47,8 @@ class AlignmentMixin(SavingMixin):
     It is the first base, before `transformers.Trainer` or a subclass of it. The alignment is added within
     `training_step`, to what `compute_loss` returns there: the Trainer's, an override's or a `compute_loss_func`'s.
 
-    What surrounds a forward is said by `args`: R-Drop (`r_drop_weight`) or FreeLB (`freelb_steps`, …), with the
-    alignment as the mean over a step's forwards. With `weight_averaging` the trained model has the average of its
-    weights; what is evaluated on the way, and checkpoints, have the weights of their step.
+    `args` choose training methods, `alignattn.training.methods`. Where one makes several forwards of a batch, the
+    alignment is the mean over them.
 
     The loss of a step is that of its batches put together: each counts by its labels (those that are not -100; by its
     rows where there are none), and its alignment by its rows, whatever the accumulation steps and processes. For that a
@@ -76,11 +82,11 @@ class AlignmentMixin(SavingMixin):
         self._batch_sizes: list[tuple[Any, BatchSize]] = []
         self._reached: nn.Module | None = None
         self.add_callback(LossMeter())
-        self._around = around_forward(self.args, self._model)
-        self.weight_average = weight_average(self.args)
-        if self.weight_average is not None:
-            self._refuse_weights_elsewhere()
-            self.add_callback(self.weight_average)
+        if getattr(self.args, "neftune_noise_alpha", None) is not None:
+            # Trainer's own noise would fail at the first step.
+            embeddings_of(self._model, "neftune_noise_alpha")
+        self.methods = self._chosen_methods()
+        self.add_callback(_AfterStep(self.methods))
         self._refuse_to_load_best()
         if aligned_patches(self._model):
             refuse_data_parallel(self.args, "alignment attention")
@@ -101,11 +107,16 @@ class AlignmentMixin(SavingMixin):
                 "cannot load one whose score, normalizer or value is ours: leave it out, or patch an alignment alone"
             )
 
-    def _refuse_weights_elsewhere(self) -> None:
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            raise AlignAttnError(
-                "weight_averaging averages whole weights, which DeepSpeed and FSDP keep in parts: leave it out"
-            )
+    def _chosen_methods(self) -> list[TrainingMethod]:
+        chosen = chosen_methods(self.args)
+        for method in chosen:
+            if not method.runs_in_data_parallel:
+                refuse_data_parallel(self.args, method.label)
+            if method.needs_whole_weights and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+                raise AlignAttnError(
+                    f"{method.switch} needs whole weights, which DeepSpeed and FSDP keep in parts: leave it out"
+                )
+        return [method(self.args, self._model) for method in chosen]
 
     def _check_foldable(self) -> None:
         """Refuse what could not be folded at the end: adapters that were added, weights that are kept elsewhere."""
@@ -147,11 +158,13 @@ class AlignmentMixin(SavingMixin):
         A basis that was learned (`gradient_scope="basis"`) is folded into the projections when all is trained, and the
         largest condition of A is logged as `basis_condition`.
         """
+        for method in self.methods:
+            method.before_training()
         output = super().train(*args, **kwargs)
         self._step_size, self._batch_sizes = None, []
         self.meter.check_finite(self.state.global_step)
-        if self.weight_average is not None:
-            self.weight_average.give(self._model)
+        for method in self.methods:
+            method.after_training(self._model)
         mean = self._mean_over_processes({"train_loss": self.meter.mean_run_loss()})
         if learns_basis(self._model):
             condition = max(max(heads) for heads in fold_basis(self._model).values())
@@ -212,28 +225,37 @@ class AlignmentMixin(SavingMixin):
             num_items_in_batch = None if size.labels is None else size.labels.clamp(min=1)
         # What it calls is the task's alone, and processes are averaged over here.
         averages = is_scaled and self.args.average_tokens_across_devices
-        reads_outputs = return_outputs or self._around.reads_outputs
-        forward = _forward_of(compute_loss, model, reads_outputs, num_items_in_batch)
+        reads_outputs = return_outputs or any(method.reads_outputs for method in self.methods)
+
+        def forward(inputs: Inputs) -> tuple[Tensor, Any]:
+            result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items_in_batch)
+            return result if reads_outputs else (result, None)
+
         with (
             _attributes(self, compute_loss=compute_loss),
             _attributes(self.args, average_tokens_across_devices=averages),
         ):
-            found = self._around.loss(forward, inputs, self._model)
-        loss = found.task if is_scaled else weighted(found.task, task_weight)
+            task_loss, outputs, extra = step_losses(self.methods, forward, self._model, inputs)
+        loss = task_loss = task_loss if is_scaled else weighted(task_loss, task_weight)
         parts: dict[str, Tensor | float] = {}
-        if found.extra is not None:
-            parts = {"task_loss": loss, found.name: weighted(found.extra, task_weight)}
-            loss = loss + found.weight * parts[found.name]
+        for method, extra_loss in extra:
+            parts = {"task_loss": task_loss, **parts, method.extra_name: weighted(extra_loss, task_weight)}
+            loss = loss + method.extra_weight * parts[method.extra_name]
         if patches:
             factor, distance, diagnostics = self._alignment(self._step_alignments(self._model))
             distance = distance.to(loss.device)
-            parts = {"task_loss": loss, **parts, "align_loss": weight * distance, "alignment_weight": weight * factor}
+            parts = {
+                "task_loss": task_loss,
+                **parts,
+                "align_loss": weight * distance,
+                "alignment_weight": weight * factor,
+            }
             parts |= {name: weight * value for name, value in diagnostics.items()}
             loss = loss + factor * parts["align_loss"]
         self.meter.add(loss, parts)
         if divided > 1:
             loss = loss * divided
-        return (loss, found.outputs) if return_outputs else loss
+        return (loss, outputs) if return_outputs else loss
 
     def _alignment(
         self, parts: list[tuple[Patch, Tensor, dict[str, Tensor]]]
@@ -299,16 +321,18 @@ class AlignmentMixin(SavingMixin):
         super()._save_checkpoint(*args, **kwargs)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save as the Trainer does, and the average of the weights."""
+        """Save as the Trainer does, and what the training methods keep."""
         super()._save_optimizer_and_scheduler(output_dir)
-        if self.weight_average is not None and self.args.should_save:
-            self.weight_average.save(Path(output_dir))
+        if self.args.should_save:
+            for method in self.methods:
+                method.save(Path(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load as the Trainer does, and the average of the weights."""
+        """Load as the Trainer does, and what the training methods keep."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self.weight_average is not None and checkpoint is not None:
-            self.weight_average.load(Path(checkpoint), self._model)
+        if checkpoint is not None:
+            for method in self.methods:
+                method.load(Path(checkpoint), self._model)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip the model's gradient, and by itself that of the alignment's networks: an adversary's is often huge."""
@@ -329,14 +353,53 @@ class AlignmentTrainer(AlignmentMixin, Trainer):
     """
 
 
-def _forward_of(
-    compute_loss: Callable[..., Any], model: nn.Module, reads_outputs: bool, num_items: Tensor | int | None
-) -> Forward:
-    def forward(inputs: Inputs) -> tuple[Tensor, Any]:
-        result = compute_loss(model, inputs, return_outputs=reads_outputs, num_items_in_batch=num_items)
-        return result if reads_outputs else (result, None)
+def step_losses(
+    methods: Sequence[TrainingMethod],
+    forward: Callable[[Inputs], tuple[Tensor, Any]],
+    model: nn.Module,
+    inputs: Inputs,
+) -> tuple[Tensor, Any, list[tuple[TrainingMethod, Tensor]]]:
+    """Make the forwards of a batch that training methods ask for.
 
-    return forward
+    Args:
+        methods: of which one at most makes several forwards.
+        forward: maps a batch to the task's loss, a scalar, and the model's outputs.
+        model: that `forward` calls.
+        inputs: the batch; with several forwards it stays as it is.
+
+    Returns:
+        The mean task loss of the forwards, a scalar; the outputs of the first one; and the extra loss of each method
+        that adds one.
+    """
+    for method in methods:
+        method.before_forwards(model, inputs)
+    losses: list[Tensor] = []
+    outputs: list[Any] = []
+    last = max((method.forwards for method in methods), default=1) - 1
+    for index in range(last + 1):
+        with ExitStack() as contexts:
+            for method in methods:
+                contexts.enter_context(method.around_forward())
+            # A loss that reads the labels may take them out of what it is given.
+            loss, found = forward(dict(inputs) if last else inputs)
+        losses.append(loss)
+        outputs.append(found)
+        for method in methods if index < last else ():
+            method.after_forward(loss)
+    extra = ((method, method.extra_loss(model, inputs, outputs)) for method in methods)
+    task = torch.stack(losses).mean() if last else losses[0]
+    return task, outputs[0], [(method, loss) for method, loss in extra if loss is not None]
+
+
+class _AfterStep(TrainerCallback):
+    """Calls `TrainingMethod.after_step`."""
+
+    def __init__(self, methods: Sequence[TrainingMethod]) -> None:
+        self.methods = methods
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        for method in self.methods:
+            method.after_step(kwargs["model"], state.global_step, state.max_steps)
 
 
 def _changes_function(model: nn.Module) -> bool:

@@ -8,7 +8,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import alignattn
-from alignattn.training.around_forward import FreeLB
+from alignattn.training.arguments import AlignmentTrainingArguments
+from alignattn.training.methods.freelb import FreeLB
 from alignattn.training.weights import BatchSize
 from alignattn.utils.errors import AlignAttnError
 
@@ -167,5 +168,5 @@ def test_models_whose_attention_does_not_hear_of_it_refuse_it(family):
     with pytest.raises(AlignAttnError, match="samples of a packed batch"):
         model(**batch)
     with pytest.raises(AlignAttnError, match="a packed batch is one row"):
-        FreeLB(2, 0.1, 0.3).loss(lambda inputs: (model(**inputs).logits.sum(), None), batch, model)
+        FreeLB(AlignmentTrainingArguments("out", use_cpu=True, freelb_steps=2), model).before_forwards(model, batch)
     alignattn.unpatch(model)(**batch)

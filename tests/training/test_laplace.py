@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from alignattn.training.laplace import PRIOR_PRECISIONS, LastLayerLaplace, linear_head
+from alignattn.training.methods.laplace import PRIOR_PRECISIONS, LastLayerLaplace, linear_head
 
 ROWS, SIZE, CLASSES = 40, 5, 3
 

@@ -7,7 +7,7 @@ from test_trainer import TinyRows, arguments, train
 from transformers import TrainerCallback
 
 import alignattn
-from alignattn.training.averaging import AVERAGE_FILE
+from alignattn.training.methods.weight_averaging import AVERAGE_FILE
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.errors import AlignAttnError
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_without_the_average_or_with_another_models_is_refused(tmp_
         train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
     other = train(tiny_model("distilbert"), tmp_path / "other", weight_averaging="ema", **options)
     average.write_bytes((tmp_path / "other/checkpoint-1" / AVERAGE_FILE).read_bytes())
-    assert other.weight_average.count == 2
+    assert other.methods[0].count == 2
     with pytest.raises(AlignAttnError, match="of another model"):
         train(tiny_model("bert"), tmp_path, resume=str(checkpoint), weight_averaging="ema", **options)
     average.write_bytes(kept)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from alignattn.commands.reproduce.fillers import own_options, use_of
+from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
 FORMAT = 1
@@ -21,12 +22,7 @@ SYMBOLS: Mapping[str, str] = {
     "alignment_weight": "λ ",
     "balance": "balance ",
     "balance_basis": "basis ",
-    "label_smoothing_factor": "label smoothing ",
-    "r_drop_weight": "R-Drop ",
-    "freelb_steps": "FreeLB ",
-    "weight_averaging": "average ",
-    "mc_dropout_passes": "MC dropout ",
-    "laplace": "Laplace ",
+    **{method.switch: f"{method.label} " for method in METHODS},
     "lora_r": "LoRA ",
     SEED_OPTION: "seed ",
 }

@@ -12,9 +12,9 @@ from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, At
 from alignattn.evaluation.statistics.example_scores import ExampleScores, ratio_scores
 from alignattn.finetuning.filler import ResultReader, RunReport, percent
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.training_options import beside_the_model
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
+from alignattn.training.methods import prediction_method
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
 
@@ -59,8 +59,8 @@ class RobustnessFiller(ResultReader):
 
     def unfit(self, options: Any, needed: RunOptions | None = None) -> str:
         """Return why a run is not attacked: its saved model alone does not predict as the run did."""
-        name = None if needed is None else beside_the_model(needed.training)
-        return f"--{name} is no part of a saved model, which is what attacks are on" if name else ""
+        method = None if needed is None else prediction_method(needed.training)
+        return "" if method is None else f"--{method.switch} is no part of a saved model, which is what attacks are on"
 
     def no_ensemble(self, path: Sequence[str]) -> str:
         """Return that an attack is on one model."""

@@ -28,7 +28,7 @@ from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
-from alignattn.training.mc_dropout import can_drop, dropping
+from alignattn.training.methods.mc_dropout import can_drop, mc_dropout
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, replacing, unfinished, write_json
 from alignattn.utils.progress import counted
@@ -161,7 +161,7 @@ def _of_passes(
     inputs = ORIGINAL if noise is None else NOISY
     labels = np.asarray(split.rows[predictor.task.label_column][:], dtype=np.int64)  # type: ignore[attr-defined]
     passes = []
-    with dropping(predictor.model, options.seed, predictor.model.device):
+    with mc_dropout(predictor.model, options.seed, predictor.model.device):
         for _ in counted(range(options.passes), f"{name}, {inputs}", options.passes, "pass"):
             surrounding: AbstractContextManager[None] = nullcontext() if noise is None else noise.added()
             with surrounding:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from alignattn.tasks.processor import TaskProcessor
-from alignattn.training.around_forward import embeddings_of
+from alignattn.training.methods.freelb import embeddings_of
 
 Change = Callable[[Tensor, Tensor | None], Tensor]
 """Maps inputs `[…, features]` and which of them are real, `[…]` bool or None for all, to the inputs in their place."""

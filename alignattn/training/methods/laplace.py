@@ -5,17 +5,100 @@ Gauss-Newton matrix of the head in Kronecker factors (Ritter et al. 2018), a pri
 and the probit approximation of the predictive distribution (MacKay 1992).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from scipy.optimize import minimize_scalar
-from torch import Tensor, nn
+from alignattn.tasks import Task
+from alignattn.tasks.processors import processor_for
+from alignattn.training.methods.base import Exclusion, TrainingMethod
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import option
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PRIOR_PRECISIONS = (1e-4, 1e4)
 """Where the precision is looked for."""
+
+
+@dataclass(kw_only=True)
+class LaplaceOptions:
+    """The options of `Laplace`."""
+
+    laplace: bool = option(False, "Last-layer Laplace: predict by the posterior of a linear head.")
+
+
+class Laplace(TrainingMethod):
+    """Predicts by `LastLayerLaplace`, the posterior of the training rows; the saved model does not hold it."""
+
+    label = "Laplace"
+    summary = (
+        "predictions by the posterior of the last layer, which the saved model does not hold (Daxberger et al. 2021)"
+    )
+    switch = "laplace"
+    options = LaplaceOptions
+    excludes = (Exclusion("mc_dropout_passes", "each says by itself how confident predictions are"),)
+    predicts = True
+    runs_in_data_parallel = False
+
+    def __init__(self, args: Any, model: nn.Module) -> None:
+        if args.world_size > 1:
+            raise AlignAttnError(
+                "--laplace: each process sees a part of the rows, and the posterior is of all: use one"
+            )
+        self.posterior: LastLayerLaplace | None = None
+
+    @classmethod
+    def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
+        """Return why a task has no classes, as of `TrainingMethod`."""
+        if task is None or (processor_for(task).averages(task) and processor_for(task).smooths_labels(task)):
+            return ""
+        return f": task {task.name!r} has no class a row to be confident in"
+
+    def before_training(self) -> None:
+        """Forget the posterior of an earlier training."""
+        self.posterior = None
+
+    def before_prediction(self, trainer: Any, rows: Any) -> str:
+        """Raise `AlignAttnError` if the model has no linear head."""
+        self._head(trainer, rows)
+        return ""
+
+    def predict(self, trainer: Any, rows: Any) -> Any:
+        """Return the predictions, with the logits of the predictive distribution."""
+        import torch
+
+        head = self._head(trainer, rows)
+        if self.posterior is None:
+            self.posterior = LastLayerLaplace.fit(head, _with_features(trainer, head, trainer.train_dataset)[1])
+        outputs, features = _with_features(trainer, head, rows)
+        logits = self.posterior.moderated(torch.as_tensor(outputs.predictions), features)
+        return outputs._replace(predictions=logits.numpy())
+
+    def _head(self, trainer: Any, rows: Any) -> nn.Linear:
+        head = linear_head(trainer.model, trainer.first_batch(rows))
+        if head is None:
+            raise AlignAttnError(
+                f"--laplace: the logits of {type(trainer.model).__name__} for task {trainer.task.name!r} come from no "
+                "linear layer, one a row: leave it out"
+            )
+        return head
+
+
+def _with_features(trainer: Any, head: nn.Linear, rows: Any) -> tuple[Any, Tensor]:
+    """Return the predictions of rows and `[N, D]`, the input of the head for each row."""
+    import torch
+
+    kept: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda module, args: kept.append(args[0].detach().float().cpu()))
+    try:
+        return trainer.predict(rows), torch.cat(kept)
+    finally:
+        hook.remove()
 
 
 @dataclass(frozen=True)
@@ -39,19 +122,21 @@ class LastLayerLaplace:
     has_bias: bool
 
     @classmethod
-    def fit(cls, head: nn.Linear, features: Tensor) -> "LastLayerLaplace":
-        """Return that of a trained head.
+    def fit(cls, head: nn.Linear, features: Tensor) -> LastLayerLaplace:
+        """Return the posterior of a trained head.
 
         Args:
             head: D features to C logits.
             features: `[N, D]`, what it was given of the training rows.
         """
+        import torch
+
         weight, bias = (None if one is None else one.detach().cpu().double() for one in (head.weight, head.bias))
         assert weight is not None
         rows = features.detach().cpu().double()
         probabilities = (rows @ weight.T + (0 if bias is None else bias)).softmax(dim=1)
         spread = torch.diag(probabilities.sum(dim=0)) - probabilities.T @ probabilities
-        points = _points(rows, has_bias=bias is not None)
+        points = rows if bias is None else torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)
         inputs, outputs = _eigen(points.T @ points), _eigen(spread / len(rows))
         square = float(weight.square().sum() + (0 if bias is None else bias.square().sum()))
         precision = _best_precision(inputs[0][:, None] * outputs[0], square)
@@ -59,7 +144,10 @@ class LastLayerLaplace:
 
     def variances(self, features: Tensor) -> Tensor:
         """Return the posterior variance of each logit of rows `[N, D]`, `[N, C]`."""
-        points = _points(features.detach().cpu().double(), has_bias=self.has_bias)
+        import torch
+
+        points = features.detach().cpu().double()
+        points = torch.cat([points, torch.ones_like(points[:, :1])], dim=1) if self.has_bias else points
         (input_values, input_vectors), (output_values, output_vectors) = self.inputs, self.outputs
         inverse = 1 / (input_values[:, None] * output_values + self.prior_precision)
         return (points @ input_vectors).square() @ inverse @ output_vectors.square().T
@@ -81,6 +169,9 @@ def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
         model: that gives `logits`.
         batch: what it takes by name.
     """
+    import torch
+    from torch import nn
+
     given: list[tuple[Tensor, nn.Linear]] = []
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
@@ -100,23 +191,22 @@ def linear_head(model: nn.Module, batch: Mapping[str, Any]) -> nn.Linear | None:
             hook.remove()
 
 
-def _points(features: Tensor, *, has_bias: bool) -> Tensor:
-    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if has_bias else features
-
-
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a positive matrix; rounding may leave an eigenvalue of a singular one just below 0."""
+    """Decompose a positive matrix; rounding may leave an eigenvalue of a singular one just below 0."""
+    import torch
+
     values, vectors = torch.linalg.eigh(matrix)
     return values.clamp_min(0), vectors
 
 
 def _best_precision(curvatures: Tensor, square: float) -> float:
-    """The prior precision of the largest marginal likelihood (Daxberger et al. 2021, eq. 6).
+    """Return the prior precision of the largest marginal likelihood (Daxberger et al. 2021, eq. 6).
 
     Args:
         curvatures: eigenvalues of the Gauss-Newton matrix.
         square: sum of the squares of the parameters.
     """
+    from scipy.optimize import minimize_scalar
 
     def loss(log_precision: float) -> float:
         precision = math.exp(log_precision)

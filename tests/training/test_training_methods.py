@@ -1,6 +1,8 @@
 """R-Drop and FreeLB against loops written from the papers."""
 
+import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ import alignattn
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.training.arguments import AlignmentTrainingArguments
-from alignattn.training.around_forward import FreeLB, RDrop
+from alignattn.training.methods import METHODS
+from alignattn.training.methods.freelb import FreeLB
+from alignattn.training.methods.r_drop import RDrop
+from alignattn.training.trainer import step_losses
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -79,6 +84,16 @@ KINDS = {
 }
 
 
+def method_of(method, model=None, **values):
+    args = SimpleNamespace(**{field.name: field.default for field in dataclasses.fields(method.options)} | values)
+    args.torch_compile = False
+    return method(args, model)
+
+
+def freelb(model, steps, step_size, max_norm):
+    return method_of(FreeLB, model, freelb_steps=steps, freelb_step_size=step_size, freelb_max_norm=max_norm)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_r_drop_is_the_papers_loss(kind):
     shape, labels, expected = KINDS[kind]
@@ -91,10 +106,12 @@ def test_r_drop_is_the_papers_loss(kind):
         names = ("start_logits", "end_logits") if labels is None else ("logits",)
         return loss, ModelOutput(dict.fromkeys(names, numbers))
 
-    found = RDrop(0.6, is_of_rows=kind == "sequences").loss(forward, {} if labels is None else {"labels": labels}, None)
+    model = SimpleNamespace(loss_is_of_rows=kind == "sequences")
+    batch = {} if labels is None else {"labels": labels}
+    task_loss, _, [(method, extra)] = step_losses([method_of(RDrop, r_drop_weight=0.6)], forward, model, batch)
     divergence = expected(*logits.tolist(), None if labels is None else labels.tolist())
     whole = (0.75 + 0.25 + 0.6 * divergence) / 2
-    assert float(found.task + found.weight * found.extra) == pytest.approx(whole, rel=1e-5)
+    assert float(task_loss + method.extra_weight * extra) == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["soft", "aa-ct"])
@@ -116,9 +133,12 @@ def test_r_drop_tells_a_model_that_drops_nothing_by_its_logits_and_not_by_a_batc
     def forward(inputs):
         return torch.zeros(()), next(forwards)
 
-    assert float(RDrop(1.0).loss(forward, none, None).extra) == 0
+    def extra_loss():
+        return step_losses([method_of(RDrop, r_drop_weight=1.0)], forward, SimpleNamespace(), none)[2][0][1]
+
+    assert float(extra_loss()) == 0
     with pytest.raises(AlignAttnError, match="drops nothing"):
-        RDrop(1.0).loss(forward, none, None)
+        extra_loss()
 
 
 def test_r_drop_without_dropout_is_refused(tmp_path):
@@ -164,10 +184,10 @@ def test_freelb_is_the_papers_algorithm(family, max_norm):
         return seen[-1], None
 
     torch.manual_seed(5)
-    found = FreeLB(3, 0.1, max_norm).loss(forward, batch, model)
+    task_loss, _, _ = step_losses([freelb(model, 3, 0.1, max_norm)], forward, model, batch)
     assert [loss.item() for loss in seen] == pytest.approx([loss.item() for loss in losses], rel=1e-6)
     assert losses[-1].item() > losses[0].item()
-    found.task.backward()
+    task_loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
 
@@ -180,7 +200,7 @@ def test_freelb_keeps_one_dropout_mask():
         logits.append(outputs.logits)
         return outputs.loss, outputs
 
-    FreeLB(2, 1e-12, 1e-12).loss(forward, batch, model)
+    step_losses([freelb(model, 2, 1e-12, 1e-12)], forward, model, batch)
     torch.testing.assert_close(logits[0], logits[1])
     assert not torch.allclose(logits[0], model(**batch).logits)
     assert not model.get_input_embeddings()._forward_hooks
@@ -201,7 +221,7 @@ def test_the_alignment_is_the_mean_over_the_forwards():
     distances: list[float] = []
     for called in (forward_and_distance, forward):
         torch.manual_seed(5)
-        FreeLB(3, 0.5, 1.0).loss(called, tiny_batch(), model)
+        step_losses([freelb(model, 3, 0.5, 1.0)], called, model, tiny_batch())
     assert distances[0] != distances[-1]
     assert alignattn.alignment_loss(model).item() == pytest.approx(sum(distances) / 3, rel=1e-5)
 
@@ -246,12 +266,12 @@ def test_freelb_of_one_step_is_a_random_perturbation(tmp_path):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"r_drop_weight": -0.1}, "r_drop_weight=-0.1 must not be negative"),
-        ({"freelb_steps": 0}, "freelb_steps=0 must be at least 1"),
-        ({"freelb_steps": 2, "freelb_max_norm": 0.0}, "freelb_max_norm=0.0 must be positive"),
+        ({"r_drop_weight": -0.1}, "r_drop_weight -0.1 must be at least 0"),
+        ({"freelb_steps": 0}, "freelb_steps 0 must be at least 1"),
+        ({"freelb_steps": 2, "freelb_max_norm": 0.0}, "freelb_max_norm 0.0 must be above 0"),
         ({"r_drop_weight": 1.0, "freelb_steps": 2}, "r_drop_weight does not go with freelb_steps"),
-        ({"weight_averaging": "mean"}, "weight_averaging=mean must be one of ema, swa"),
-        ({"weight_averaging": "ema", "ema_decay": 1.0}, "ema_decay=1.0 must be at least 0 and below 1"),
+        ({"weight_averaging": "mean"}, "weight_averaging.*ema, swa"),
+        ({"weight_averaging": "ema", "ema_decay": 1.0}, "ema_decay 1.0 must lie between 0 and 1"),
     ],
 )
 def test_refuses_what_is_out_of_range_or_does_not_go_together(values, reason, tmp_path):
@@ -296,3 +316,10 @@ def test_labels_are_smoothed_in_both_forwards(tmp_path):
     options = {"r_drop_weight": 1.0, "label_smoothing_factor": 0.3, "per_device_train_batch_size": ROWS}
     (task_loss,) = logged(train(model, tmp_path, max_steps=1, **options), "task_loss")
     assert abs(task_loss - smooth) < 0.01 < abs(smooth - sharp) / 2
+
+
+def test_methods_declare_options_that_trainers_have():
+    declared = {field.name for field in dataclasses.fields(AlignmentTrainingArguments)}
+    for method in METHODS:
+        assert method.predicts or method.switch in declared
+        assert all(exclusion.option in declared | {"balance", "mc_dropout_passes"} for exclusion in method.excludes)

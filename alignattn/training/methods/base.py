@@ -1,0 +1,153 @@
+"""A training method: what it declares, and the hooks around a training step that it may fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from alignattn.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Inputs = Mapping[str, Any]
+"""A batch, as a model takes it by name."""
+
+
+class Exclusion(NamedTuple):
+    """An option that a method does not go with.
+
+    Attributes:
+        option: its name.
+        reason: why, in words.
+        value: the value that is excluded; None = every value that switches something on.
+    """
+
+    option: str
+    reason: str
+    value: Any = None
+
+    def excludes(self, value: Any) -> bool:
+        """Return whether a value of the option is excluded."""
+        return bool(value) if self.value is None else value == self.value
+
+
+class TrainingMethod:
+    """A method that changes how a model is trained, or how a trained model predicts.
+
+    A subclass is one file: its class attributes declare the method to the command line, the model card and the tables,
+    and it overrides the hooks that it needs. The options are read without torch, so the file imports torch where it
+    computes. An object of it serves one training.
+
+    Attributes:
+        label: its name, in tables and model cards.
+        summary: what it does, in a few words, for the model card.
+        switch: the option that switches it on.
+        options: a dataclass of its options; None where they are transformers' own.
+        excludes: options that it does not go with.
+        predicts: whether it changes the predictions and not the training.
+        runs_in_data_parallel: whether it works with several GPUs in one process.
+        needs_whole_weights: whether it cannot work with weights that are kept in parts, as of DeepSpeed and FSDP.
+        forwards: how many forwards a step makes of each batch.
+        reads_outputs: whether `extra_loss` reads what the model returns beside the loss.
+        extra_name: the name under which `extra_loss` is logged.
+        extra_weight: the factor of `extra_loss`.
+    """
+
+    label: ClassVar[str]
+    summary: ClassVar[str]
+    switch: ClassVar[str]
+    options: ClassVar[type | None] = None
+    excludes: ClassVar[Sequence[Exclusion]] = ()
+    predicts: ClassVar[bool] = False
+    runs_in_data_parallel: ClassVar[bool] = True
+    needs_whole_weights: ClassVar[bool] = False
+    forwards: int = 1
+    reads_outputs: ClassVar[bool] = False
+    extra_name: ClassVar[str] = ""
+    extra_weight: float = 0.0
+
+    def __init__(self, args: Any, model: nn.Module) -> None:
+        """Prepare a training.
+
+        Args:
+            args: of a Trainer, which have the method's options.
+            model: to be trained.
+
+        Raises:
+            AlignAttnError: if the method cannot be used with them.
+        """
+
+    @classmethod
+    def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
+        """Return why a task cannot be trained with the method, in words that follow the option; empty if it can.
+
+        Args:
+            task: None where it is not known yet.
+            has_crf: whether a CRF scores whole sequences of tags.
+        """
+        return ""
+
+    def before_training(self) -> None:
+        """Forget an earlier training of the same Trainer."""
+
+    def before_forwards(self, model: nn.Module, inputs: Inputs) -> None:
+        """Prepare the forwards of a batch."""
+
+    def around_forward(self) -> AbstractContextManager[None]:
+        """Return the context of one forward."""
+        return nullcontext()
+
+    def after_forward(self, loss: Tensor) -> None:
+        """Use the task's loss of a forward for the next one; it is not called after the last forward."""
+
+    def extra_loss(self, model: nn.Module, inputs: Inputs, outputs: Sequence[Any]) -> Tensor | None:
+        """Return what joins the mean task loss, times `extra_weight`: a scalar, a mean over the batch; or None.
+
+        Args:
+            model: that made the forwards.
+            inputs: the batch.
+            outputs: the model's, one a forward.
+        """
+        return None
+
+    def after_step(self, model: nn.Module, step: int, max_steps: int) -> None:
+        """Look at the model after an optimizer step.
+
+        Args:
+            model: with the weights of the step.
+            step: its number, from 1.
+            max_steps: of the training.
+        """
+
+    def after_training(self, model: nn.Module) -> None:
+        """Finish the trained model."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Write what a resumed training needs to the folder of a checkpoint."""
+
+    def load(self, checkpoint: Path, model: nn.Module) -> None:
+        """Read what `save` wrote."""
+
+    def before_prediction(self, trainer: Any, rows: Any) -> str:
+        """Check before the training that its model can predict so; return a remark for the user, or nothing.
+
+        Args:
+            trainer: as for `predict`.
+            rows: encoded.
+
+        Raises:
+            AlignAttnError: if it cannot.
+        """
+        return ""
+
+    def predict(self, trainer: Any, rows: Any) -> Any:
+        """Return the `PredictionOutput` of rows, of a method that `predicts`.
+
+        Args:
+            trainer: a `TaskTrainer`.
+            rows: encoded.
+        """
+        raise NotImplementedError

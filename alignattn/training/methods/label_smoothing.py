@@ -1,0 +1,26 @@
+"""Label smoothing (Szegedy et al. 2016, section 7), which transformers' Trainer does by itself."""
+
+from alignattn.tasks import Task
+from alignattn.tasks.processors import processor_for
+from alignattn.training.methods.base import TrainingMethod
+
+
+class LabelSmoothing(TrainingMethod):
+    """Cross-entropy against labels that share a part of their weight among all classes.
+
+    Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision". The option is that of
+    transformers, whose Trainer computes the loss.
+    """
+
+    label = "label smoothing"
+    summary = "cross-entropy against softened labels (Szegedy et al. 2016)"
+    switch = "label_smoothing_factor"
+
+    @classmethod
+    def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
+        """Return why a task's labels are not smoothed, as of `TrainingMethod`."""
+        if has_crf:
+            return " is of probabilities word by word, and a CRF has those of whole sequences"
+        if task is not None and not processor_for(task).smooths_labels(task):
+            return f": task {task.name!r} has no classes to smooth"
+        return ""

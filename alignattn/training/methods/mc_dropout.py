@@ -1,0 +1,98 @@
+"""Monte Carlo dropout (Gal & Ghahramani 2016): predictions with dropout on, and their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from alignattn.tasks import Task
+from alignattn.tasks.processors import processor_for
+from alignattn.training.methods.base import TrainingMethod
+from alignattn.utils.option import option
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(kw_only=True)
+class MCDropoutOptions:
+    """The options of `MCDropout`."""
+
+    mc_dropout_passes: int | None = option(None, "MC dropout: mean predictions of so many passes.", low=1)
+
+
+class MCDropout(TrainingMethod):
+    """Predicts the mean of several passes with dropout.
+
+    Gal & Ghahramani 2016, "Dropout as a Bayesian Approximation", eq. 6. The masks are drawn by the seed of the run, and
+    leave the random numbers of others as they are.
+    """
+
+    label = "MC dropout"
+    summary = "the mean prediction of so many passes with dropout (Gal & Ghahramani 2016)"
+    switch = "mc_dropout_passes"
+    options = MCDropoutOptions
+    predicts = True
+
+    def __init__(self, args: Any, model: nn.Module) -> None:
+        self.passes: int = args.mc_dropout_passes
+
+    @classmethod
+    def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
+        """Return why predictions of a task have no mean, as of `TrainingMethod`."""
+        if task is None or processor_for(task).averages(task):
+            return ""
+        return f": predictions of task {task.name!r} are neither classes nor scores of a row, and have no mean"
+
+    def before_prediction(self, trainer: Any, rows: Any) -> str:
+        """Return a remark if two passes over a batch of rows are the same."""
+        import torch
+
+        batch = trainer.first_batch(rows)
+        with torch.no_grad(), mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
+            first, second = (trainer.model(**batch).to_tuple() for _ in range(2))
+        if not all(map(torch.equal, first, second)):
+            return ""
+        return f"--mc_dropout_passes {self.passes}: the model drops nothing, and all passes are one"
+
+    def predict(self, trainer: Any, rows: Any) -> Any:
+        """Return the mean prediction."""
+        with mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
+            outputs = [trainer.predict(rows) for _ in range(self.passes)]
+        mean = processor_for(trainer.task).mean_outputs(trainer.task, [one.predictions for one in outputs])
+        return outputs[0]._replace(predictions=mean)
+
+
+def can_drop(model: Any) -> bool:
+    """Return whether a model drops something where its config says so; one without a config of transformers may."""
+    from transformers import PreTrainedConfig
+
+    config = getattr(model, "config", None)
+    return not isinstance(config, PreTrainedConfig) or any("dropout" in name for name in vars(config))
+
+
+@contextmanager
+def mc_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
+    """Let a model drop in each forward as in training, whatever mode a loop puts it into before, and by a seed.
+
+    The random numbers of others stay as they are; the model is in evaluation mode afterwards.
+
+    Args:
+        model: that is called.
+        seed: of the masks of all forwards in the context.
+        device: where it computes.
+    """
+    import torch
+
+    hook = model.register_forward_pre_hook(lambda module, args: module.train() and None)
+    devices = [] if device.type == "cpu" else [device]
+    try:
+        with torch.random.fork_rng(devices, device_type="cuda" if not devices else device.type):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        hook.remove()
+        model.eval()

@@ -1,0 +1,134 @@
+"""Weight averaging, EMA and SWA: the trained model has a mean over the steps in place of its last weights."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignattn.training.methods.base import Exclusion, TrainingMethod
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.option import option
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+EMA, SWA = "ema", "swa"
+
+AVERAGE_FILE = "weight_average.safetensors"
+"""In a checkpoint: the average so far."""
+
+NAME_PREFIX = "average/"
+"""Of its tensors: nothing that loads a model's weights takes them for such."""
+
+COUNT = "steps"
+"""In its metadata: how many steps are averaged."""
+
+EMA_WARMUP = 10
+"""While n steps are averaged, at most (1 + n) / (10 + n) of the average is left, as in TensorFlow."""
+
+
+@dataclass(kw_only=True)
+class WeightAveragingOptions:
+    """The options of `WeightAveraging`."""
+
+    weight_averaging: str | None = option(
+        None, "Of the model: ema or swa, over its steps, not its last weights.", choices=(EMA, SWA)
+    )
+    ema_decay: float = option(0.999, "Most that a step leaves of it.", low=0, below=1)
+    swa_start: float = option(0.75, "Share of the steps before it.", low=0, below=1)
+
+
+class WeightAveraging(TrainingMethod):
+    """Averages the trained weights after every step, by `torch.optim.swa_utils`; the model ends with the average.
+
+    `ema` is the exponential moving average (Polyak & Juditsky 1992; Tarvainen & Valpola 2017, eq. 2),
+    θ' ← d θ' + (1 - d) θ with d = min(decay, (1 + n) / (10 + n)) after n steps, so that a short training is not an
+    average with its start. `swa` is the plain mean (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and
+    Better Generalization", algorithm 1, with a cycle of one step) over the steps after a share of all.
+
+    Evaluations during the training, and checkpoints, have the weights of their step; a checkpoint also holds the
+    average so far.
+    """
+
+    label = "average"
+    summary = "the model is the mean of its weights over the steps"
+    switch = "weight_averaging"
+    options = WeightAveragingOptions
+    needs_whole_weights = True
+    excludes = (
+        Exclusion(
+            "load_best_model_at_end",
+            "the best checkpoint, as early stopping chooses it, is of weights that train, and not of their average",
+        ),
+        Exclusion("balance", "after each epoch the weights are of another basis, and their average of none", "epoch"),
+    )
+
+    def __init__(self, args: Any, model: nn.Module) -> None:
+        self.kind: str = args.weight_averaging
+        self.decay: float = args.ema_decay
+        self.start: float = args.swa_start
+        self.averages: dict[str, Tensor] = {}
+        self.count = 0
+
+    def before_training(self) -> None:
+        """Start anew; a training that goes on from a checkpoint loads its average afterwards."""
+        self.averages, self.count = {}, 0
+
+    def after_step(self, model: nn.Module, step: int, max_steps: int) -> None:
+        """Average in the weights after a step."""
+        import torch
+        from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
+
+        if self.kind == SWA and step <= self.start * max_steps:
+            return
+        weights = _trained(model)
+        with torch.no_grad():
+            if not self.count:
+                self.averages = {name: weight.detach().clone() for name, weight in weights.items()}
+            else:
+                left = min(self.decay, (1 + self.count) / (EMA_WARMUP + self.count))
+                average = get_ema_multi_avg_fn(left) if self.kind == EMA else get_swa_multi_avg_fn()
+                average(list(self.averages.values()), list(weights.values()), self.count)
+        self.count += 1
+
+    def after_training(self, model: nn.Module) -> None:
+        """Give the model the average in place of its weights; without a step it warns, and leaves them as they are."""
+        if not self.count:
+            unmet = f"weight_averaging {self.kind}: the training ended before the first step that counts"
+            warnings.warn(f"{unmet}, and the weights are those of its last one", stacklevel=2)
+            return
+        for name, weight in _trained(model).items():
+            weight.detach().copy_(self.averages[name])
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the average to the folder of a checkpoint."""
+        from safetensors.torch import save_file
+
+        tensors = {NAME_PREFIX + name: average.contiguous() for name, average in self.averages.items()}
+        save_file(tensors, checkpoint / AVERAGE_FILE, metadata={COUNT: str(self.count)})
+
+    def load(self, checkpoint: Path, model: nn.Module) -> None:
+        """Read the average of a checkpoint.
+
+        Raises:
+            AlignAttnError: if it has none, or one of another model.
+        """
+        from safetensors import safe_open
+
+        path, weights = checkpoint / AVERAGE_FILE, _trained(model)
+        if not path.is_file():
+            raise AlignAttnError(f"{checkpoint} holds no average of weights: it is of a run without weight_averaging")
+        with safe_open(path, "pt") as saved:
+            found = {name.removeprefix(NAME_PREFIX): saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118
+            count = (saved.metadata() or {}).get(COUNT, "")
+        shapes = {name: weight.shape for name, weight in weights.items()}
+        if not count.isdecimal() or (found and {name: one.shape for name, one in found.items()} != shapes):
+            raise AlignAttnError(f"{path} holds the average of another model: give another checkpoint")
+        self.averages = {name: found[name].to(weight) for name, weight in weights.items()} if found else {}
+        self.count = int(count) if found else 0
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
