@@ -1,27 +1,119 @@
-"""What one head of a run's model makes of rows: queries, keys and weights, token by token, without padding."""
+"""What the heads of a trained model make of rows: queries, keys and weights, token by token, and in the plane."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignattn.attention.basis import Moments, balancing_basis
+from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
 from alignattn.finetuning.data_options import DataOptions
-from alignattn.finetuning.recorded_model import RecordedModel, load_recorded_model
 from alignattn.finetuning.rows import input_batches
+from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
+from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens
-from alignattn.models.vqa import WORDS, Sides
-from alignattn.patching import patch_of
+from alignattn.models.vqa import REGIONS, WORDS, Sides
+from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
+from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import balance_obstacle
-from alignattn.reports.plots import TokenMapPanel
+from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
+from alignattn.reports.plots import PointPanel, TokenMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.processors import processor_for
 from alignattn.utils.errors import AlignAttnError
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """A patched model in evaluation mode and its tokenizer.
+
+    Attributes:
+        name: as the user gave it.
+        model: records its attention under `collect`.
+        tokenizer: its own.
+        reads_texts_alone: whether all that it attends to are tokens of texts, and no regions of images.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    reads_texts_alone: bool = True
+
+    def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return `query` `[B, H, n, d]`, `key` `[B, H, m, d]` and `weights` `[B, H, n, m]` of each attention call."""
+        with torch.no_grad(), collect(self.model) as seen:
+            self.model(**batch)
+        return [{name: getattr(layer, name) for name in ("query", "key", "weights")} for layer in seen.layers]
+
+    def num_layers_and_heads(self) -> tuple[int, int]:
+        """Return how many attention calls of a forward are recorded, and the heads of each."""
+        if not self.reads_texts_alone:
+            # A forward takes an image, too, of which there is none yet.
+            calls = patch_of(self.model).config.layers or self._declared_sides
+            return len(calls), self.model.config.num_attention_heads
+        layers = self.record({"input_ids": torch.tensor([self.tokenizer.all_special_ids[:1]])})
+        return len(layers), layers[0]["weights"].shape[1]
+
+    def sides(self, layers: Sequence[int]) -> list[Sides]:
+        """Return what attends what in attention calls, given by their numbers from 0."""
+        return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
+
+    def check_reads(self, kind: TaskProcessor[Any], of: str) -> None:
+        """Refuse rows that the model does not read; `of` says which they are."""
+        if kind.reads_texts_alone and not self.reads_texts_alone:
+            raise AlignAttnError(f"{self.name!r} reads images beside texts, which {of} lacks: give rows of its task")
+        if self.reads_texts_alone and not kind.reads_texts_alone:
+            raise AlignAttnError(f"{self.name!r} reads texts alone, and {of} has more than texts: give other rows")
+
+    @property
+    def _declared_sides(self) -> tuple[Sides, ...]:
+        model: Any = self.model
+        sides: tuple[Sides, ...] = model.attention_sides
+        return sides
+
+
+def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> RecordedModel:
+    """Load a model, an encoder with or without a head, in float32, with the attention it was trained with.
+
+    Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
+
+    Args:
+        name: a folder, a Hub id or a packaged model.
+        tokenizer_options: as `TaskProcessor.tokenizer_options`.
+    """
+    with loading(name):
+        fields = read_config_fields(name)
+        own_class = saved_class(fields)
+    traits = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
+    if traits.attends_edges:
+        raise AlignAttnError(
+            f"{name!r} attends along the edges of a graph: its heads have no tokens to study: name the graph by --task"
+        )
+    if not traits.reads_texts_alone and not hasattr(own_class, "attention_sides"):
+        raise AlignAttnError(f"{name!r} attends to what it wrote beside texts, and tokens of texts are studied")
+    if not traits.has_attention:
+        raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
+    if not traits.has_heads:
+        raise AlignAttnError(
+            f"{name!r} pools words by a learned query, and has no heads whose queries could be studied"
+        )
+    model, tokenizer = load_pretrained(
+        name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32, reads_pooler=False
+    )
+    model = merge_adapters(model)
+    if is_patched(model) and not patch_of(model).config.changes_function:
+        unpatch(model)
+    model = (model if is_patched(model) else patch(model, "soft")).eval()
+    return RecordedModel(name, model, tokenizer, traits.reads_texts_alone)
 
 
 @dataclass(frozen=True)
@@ -163,3 +255,57 @@ def _see(loaded: RecordedModel, example: Mapping[str, Tensor], place: int, head:
     layer = loaded.record(example)[place]
     tokens = loaded.tokenizer.convert_ids_to_tokens(example["input_ids"][0].tolist())
     return SeenText(tokens, layer["query"][0, head], layer["key"][0, head], layer["weights"][0, head])
+
+
+PERPLEXITY = 30.0
+"""Of t-SNE, as van der Maaten and Hinton (2008) have it: 5 to 50; less where there are few points."""
+POINTS_A_NEIGHBOUR = 3
+"""t-SNE looks for three times as many neighbours as the perplexity says."""
+
+
+def in_plane(points: NDArray[Any], seed: int) -> list[tuple[float, float]]:
+    """Return points `[N, d]` placed in the plane by t-SNE (van der Maaten & Hinton 2008), x and y each."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(points) - 1) / POINTS_A_NEIGHBOUR)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return [(float(x), float(y)) for x, y in placed]
+
+
+def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = False) -> PointPanel:
+    """Return one run's queries and keys in the plane; the title has their distances, which no projection distorts.
+
+    Args:
+        view: what a head made of texts.
+        max_tokens: that are shown.
+        seed: of the draw of more, and of t-SNE.
+        balanced: show them in the basis in which their moments agree, which attention does not see.
+    """
+    query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
+    spread = measure_distances(*as_many(query[None], key[None]))
+    over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
+    if view.obstacle is not None:
+        del over_spread["balanced"]
+    if balanced:
+        basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))
+        query, key = basis.of_queries(query[None])[0].float(), basis.of_keys(key[None])[0].float()
+    distance = float(sliced_wasserstein(*(points[None] for points in as_many(query[None], key[None]))))
+    # Of a text each token is both: those that are drawn are the same.
+    shown = [points[_drawn(len(points), max_tokens, seed)] for points in (query, key)]
+    placed = in_plane(torch.cat(shown).numpy(), seed)
+    count = len(shown[0])
+    names = view.sides if REGIONS in view.sides else ("tokens", "tokens")
+    told = [_told(len(some), len(points), name) for some, points, name in zip(shown, (query, key), names, strict=True)]
+    # Of two kinds of tokens there are more words than one line holds.
+    separator = "\n" if REGIONS in view.sides else ", "
+    title = f"{view.title}{separator}{', '.join(dict.fromkeys(told))}\nquery-key distance {distance:.3f}\nover spread: "
+    title += ", ".join(f"{name} {float(value):.3f}" for name, value in over_spread.items())
+    return PointPanel(title, {"queries": placed[:count], "keys": placed[count:]})
+
+
+def _drawn(count: int, most: int, seed: int) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
+
+
+def _told(shown: int, count: int, name: str) -> str:
+    return f"{count} {name}" if shown == count else f"{shown} of {count} {name}"

@@ -1,9 +1,12 @@
-"""What a run logged, read back from its folder without torch."""
+"""What a run logged, read back from its folder without torch, and its curves over the steps."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alignattn.reports.plots import CurvePanel, draw_curves, svg_text
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_record
 
@@ -29,3 +32,82 @@ def read_log_history(folder: Path) -> list[dict[str, Any]]:
     if state is None:
         raise AlignAttnError(f"{folder} holds no {STATE_FILE}: its run has not finished, or logged nothing")
     return state.log_history
+
+
+X_LABEL = "training step"
+LOSS, TASK_LOSS = "loss", "task_loss"
+EVALUATION = "eval_"
+
+Y_LABELS: Mapping[str, str] = {
+    LOSS: "task loss + λ · alignment loss",
+    TASK_LOSS: "task loss",
+    "align_loss": "alignment loss, mean over layers",
+    "eval_loss": "task loss, evaluation rows",
+    "discriminator_accuracy": "share told apart (0.5: chance)",
+    "critic_gap": "critic gap (0 to 2)",
+    "marginal_error": "marginal error (L1)",
+    DISTANCE_NAME: "distance (in units of their size)",
+    AS_IS_NAME: "distance (in units of their spread)",
+    BALANCED_NAME: "distance (in units of their spread)",
+    FLOOR_NAME: "distance (in units of their spread)",
+}
+"""Quantity and unit of what is logged, in the order of the panels; scores of the evaluation follow."""
+OVER_SPREAD = (AS_IS_NAME, BALANCED_NAME, FLOOR_NAME)
+"""Of `alignattn figure distance`, where they stand side by side."""
+SCORE_LABEL = "score (1: perfect)"
+NOT_MEASURED = ("_runtime", "_per_second", "_model_preparation_time")
+"""Ends of the names of what an evaluation logs about itself."""
+
+LogHistory = Sequence[Mapping[str, Any]]
+"""The entries of `log_history` in `trainer_state.json`."""
+
+Curves = dict[str, list[tuple[float, float]]]
+"""Points, step and value, by the logged name."""
+
+
+def curve_panels(histories: Mapping[str, LogHistory]) -> list[CurvePanel]:
+    """Return a panel for each quantity that a run logged: losses, diagnostics, scores of the evaluation.
+
+    The loss of a run without alignment is its task loss, and stands beside the task loss of others.
+
+    Args:
+        histories: by the run's name.
+    """
+    curves = {name: curves_of(history) for name, history in histories.items()}
+    if any(TASK_LOSS in of_run for of_run in curves.values()):
+        for of_run in curves.values():
+            if LOSS in of_run:
+                of_run.setdefault(TASK_LOSS, of_run[LOSS])
+    logged = dict.fromkeys(quantity for of_run in curves.values() for quantity in of_run if quantity not in OVER_SPREAD)
+    shown = [quantity for quantity in Y_LABELS if quantity in logged]
+    shown += [quantity for quantity in logged if quantity not in Y_LABELS]
+    return [
+        CurvePanel(
+            quantity,
+            Y_LABELS.get(quantity, SCORE_LABEL),
+            {name: of_run[quantity] for name, of_run in curves.items() if quantity in of_run},
+        )
+        for quantity in shown
+    ]
+
+
+def curves_of(history: LogHistory) -> Curves:
+    """Return the finite numbers of each quantity that is shown, in the order they were logged."""
+    curves: Curves = {}
+    for entry in history:
+        for name, value in entry.items():
+            if _is_shown(name) and isinstance(value, int | float) and math.isfinite(value):
+                curves.setdefault(name, []).append((float(entry["step"]), float(value)))
+    return curves
+
+
+def training_curves_svg(log_history: LogHistory) -> str | None:
+    """Return the curves of one run as an `<svg>` element, or None if it logged nothing that has one."""
+    panels = curve_panels({"run": log_history})
+    if not panels:
+        return None
+    return svg_text(draw_curves(panels, names=["run"], x_label=X_LABEL, title=""))
+
+
+def _is_shown(name: str) -> bool:
+    return name in Y_LABELS or (name.startswith(EVALUATION) and not name.endswith(NOT_MEASURED))

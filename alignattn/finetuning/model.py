@@ -1,26 +1,28 @@
 """The model of a run with a head for its task: pretrained or built for the run's words, and its attention's slots."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoModel
+from torch import nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
-from alignattn.finetuning.head_classes import keep_classes, named_classes
 from alignattn.finetuning.lora import check_targets
 from alignattn.finetuning.model_options import ModelOptions, check_fits, misfit
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.precision import check_memory, check_precision, loading_type, type_of_weights
-from alignattn.finetuning.start import check_attention, check_start
+from alignattn.finetuning.resources import check_memory, check_precision, loading_type, type_of_weights
+from alignattn.finetuning.results import StartResult, read_result
+from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.finetuning.run_folder import check_finished, is_run_folder, model_digest
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
 from alignattn.models.lengths import most_positions, most_tokens
 from alignattn.models.packaged import model_source
-from alignattn.models.taggers.crf import CRF_FIELD
+from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf
 from alignattn.patching import CHILD_NAME, patch
 from alignattn.patching.adapter_files import adapter_fields
 from alignattn.patching.checkpoints import (
@@ -34,10 +36,12 @@ from alignattn.patching.checkpoints import (
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
 from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
-from alignattn.utils.errors import AlignAttnError, did_you_mean, one_line
+from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
+from alignattn.utils.publishing import publishable
 from alignattn.utils.saved_config import LOADING_HINT
 
 
@@ -165,3 +169,110 @@ def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
             setattr(config, name, value)
         except (StrictDataclassError, ValueError, TypeError) as error:
             raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {one_line(error)}") from error
+
+
+UNNAMED = "LABEL_"
+"""How the names of classes begin that transformers makes up."""
+
+
+def named_classes(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Return the names of a saved model's classes in the order of its outputs; nothing where it has none."""
+    names = tuple(name for _, name in sorted((config.id2label or {}).items()))
+    return () if len(names) < 2 or all(name.startswith(UNNAMED) for name in names) else names
+
+
+def keep_classes(model: PreTrainedModel, name: str, saved: Sequence[str]) -> str | None:
+    """Put the outputs of a loaded head in the order of its new classes, where these have the same names.
+
+    Args:
+        model: with its new classes in its config.
+        name: of the model, for messages.
+        saved: the classes that its head was trained for.
+
+    Returns:
+        What became of the classes; None where they are the same, or the head is new because it has another size.
+    """
+    classes = named_classes(model.config)
+    mine, theirs = list(map(spelling_key, classes)), list(map(spelling_key, saved))
+    if not theirs or len(mine) != len(theirs) or mine == theirs:
+        return None
+    if len(set(mine)) < len(mine) or set(mine) != set(theirs):
+        return f"{name}: its head was trained for the classes {listing(saved)}, which now are {listing(classes)}"
+    _reorder(model, name, [theirs.index(key) for key in mine])
+    return f"{name}: the outputs of its head stood as {listing(saved)}, and now stand as {listing(classes)}"
+
+
+def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
+    """Let output i be what output `order[i]` was."""
+    within = set(model.base_model.modules())
+    beside = [module for module in model.modules() if module not in within]
+    heads = [module for module in beside if isinstance(module, nn.Linear) and module.out_features == len(order)]
+    if not heads:
+        raise AlignAttnError(
+            f"{name}: its classes stand in another order than the task's, and it has no linear head whose outputs "
+            "could be put in order: give a model without a head"
+        )
+    index = torch.tensor(order, device=heads[-1].weight.device)
+    chains = [module.chain for module in beside if isinstance(module, LinearChainCrf)]
+    with torch.no_grad():
+        for scores in (scores for module in (heads[-1], *chains) for scores in module.parameters()):
+            scores.copy_(scores[index])
+        for chain in chains:
+            chain.transitions.copy_(chain.transitions[:, index])
+
+
+SLOT_NAMES = ("score", "normalizer", "value")
+"""Of what a model computes attention by."""
+
+
+def check_start(arguments: ModelOptions) -> None:
+    """Refuse a run as a model that has not finished, that holds other weights than it is to, and several seeds."""
+    folder, asked = Path(arguments.model), arguments.model_sha256
+    if is_run_folder(folder) or any(folder.glob(f"seed-*/{CONFIG_FILE}")):
+        check_finished(folder, "--model")
+    if asked is not None and (not is_run_folder(folder) or model_digest(folder) != asked):
+        raise AlignAttnError(
+            f"--model {folder} is no run that --model_sha256 {asked} is of: give the one that is meant"
+        )
+
+
+def check_attention(arguments: ModelOptions, theirs: AttentionConfig) -> None:
+    """Refuse another attention function than that which the weights of a model were trained with.
+
+    Args:
+        arguments: the options of the run.
+        theirs: of the model that it starts from.
+    """
+    mine = arguments.attention_config
+    if mine.function_fields() == theirs.function_fields():
+        return
+    wanted = [f"--{slot} {getattr(theirs, slot)}" for slot in theirs.filled_slots if slot in SLOT_NAMES]
+    for slot in SLOT_NAMES:
+        options = getattr(theirs, f"{slot}_options")
+        if options:
+            wanted.append(f"--{slot}_options " + " ".join(f"{option}={value}" for option, value in options.items()))
+    if theirs.layers is not None:
+        wanted.append(f"--layers {' '.join(map(str, theirs.layers))}")
+    raise AlignAttnError(
+        f"{arguments.model!r} was saved with an attention of its own ({theirs.describe_slots()}), and this run has "
+        f"another: give {' '.join(wanted)}, with whatever alignment"
+    )
+
+
+def start_of(name: str) -> StartResult | None:
+    """Return what the run was that a run starts from; None where its model is no run.
+
+    Args:
+        name: of the model, as it was given.
+    """
+    folder = Path(name)
+    result = read_result(folder) if is_run_folder(folder) else None
+    if result is None:
+        return None
+    return StartResult(
+        run=publishable(name),
+        task=result.task,
+        attention=result.attention,
+        seed=result.seed,
+        sha256=model_digest(folder),
+    )

@@ -1,17 +1,26 @@
-"""The rows of a run, and the tensors that a model reads of them."""
+"""The rows of a run, the order in which a training takes them, and the tensors that a model reads of them."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
 from torch import Tensor
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from alignattn.finetuning.data_options import FROM_BOTH, FROM_CONLL, FROM_TAGS, FROM_TASK, DataOptions
 from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
-from alignattn.tasks import Task
+from alignattn.finetuning.results import read_result
+from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
+from alignattn.tasks import Task, TextClassification
 from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.processors import processor_for
@@ -26,11 +35,13 @@ from alignattn.tasks.rows import (
     with_validation_share,
 )
 from alignattn.tasks.sampling import SAMPLING_SEED
+from alignattn.tasks.sources import read_file
 from alignattn.tasks.tags.conll import TAGS, TOKENS
-from alignattn.tasks.task import BY_SEED, TRAIN
+from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN
 from alignattn.tasks.truncated_rows import TruncatedRows
-from alignattn.tasks.truncation import truncated_rows
+from alignattn.tasks.truncation import INPUT, lengths_of, truncated_rows
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_text
 
 T = TypeVar("T", bound=Task)
 
@@ -156,3 +167,128 @@ def count_cut_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, T
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items()
     }
     return {split: cut for split, cut in found.items() if cut is not None}
+
+
+def load_run_evaluation(options: RunOptions, data_dir: str | None = None) -> Rows[Any]:
+    """Return all rows that a run is evaluated on, however many of them it used.
+
+    Args:
+        options: of the run.
+        data_dir: folder of Parquet files in place of the run's own source of its task.
+    """
+    data = replace(options.data, max_eval_samples=None)
+    if options.task is None or data.train_file is not None:
+        # The training file says what the classes of the others are.
+        rows = load_run_rows(replace(options, data=data))
+        made = read_result(options.output_dir)
+        # The name that the task of a file had when the run was made.
+        return rows if made is None else replace(rows, task=replace(rows.task, name=made.task))
+    origin = data.data_dir if data_dir is None else data_dir
+    return load_evaluation_rows(options.task, options.model, replace(data, data_dir=origin))
+
+
+UNREAD_LABEL = "_label"
+"""Label column of texts without labels: a task has labels, and nothing here reads them."""
+
+
+def file_texts(path: Path, columns: Sequence[str]) -> tuple[Task, datasets.Dataset]:
+    """Return the texts of a file as rows, and a task that names their columns.
+
+    Args:
+        path: of a file of a text a line, or of a table.
+        columns: of the table that hold the texts, one or two.
+    """
+    rows: dict[str, list[Any]]
+    if path.suffix.lower() == TEXT_FILE:
+        rows = {"text": _lines(path)}
+    else:
+        dataset = read_file(path)
+        chosen = _checked_columns(columns, dataset.column_names, path)
+        rows = {column: _checked_texts(dataset[column][:], column, path) for column in chosen}
+    task = TextClassification(
+        name=path.name, text_columns=tuple(rows), label_column=UNREAD_LABEL, labels=("",), metrics=("accuracy",)
+    )
+    num_rows = len(rows[task.text_columns[0]])
+    return task, datasets.Dataset.from_dict({**rows, UNREAD_LABEL: [0] * num_rows})
+
+
+def _lines(path: Path) -> list[str]:
+    texts = [line.strip() for line in read_text(path).split("\n") if line.strip()]
+    if not texts:
+        raise AlignAttnError(f"{path} is empty: give a file that holds texts, one a line")
+    return texts
+
+
+def _checked_columns(columns: Sequence[str], present: Sequence[str], path: Path) -> Sequence[str]:
+    if not 1 <= len(columns) <= MAX_TEXTS or len(set(columns)) < len(columns):
+        raise AlignAttnError(f"--text_columns: name one or two different columns of {path}: {', '.join(present)}")
+    for column in columns:
+        if column not in present:
+            raise AlignAttnError(f"{path} has no column {column!r}: choose among {', '.join(present)}")
+    return columns
+
+
+def _checked_texts(values: Sequence[Any], column: str, path: Path) -> list[str]:
+    for row, value in enumerate(values, start=1):
+        if not isinstance(value, str) or not value.strip():
+            raise AlignAttnError(f"column {column!r} of {path} holds no text in row {row} ({value!r}): correct the row")
+    return list(values)
+
+
+ORDERS_IN_WORDS: Mapping[str, str] = {
+    AT_RANDOM: "drawn at random",
+    BY_LENGTH: "of like length",
+    REBALANCED: "drawn at random, shared out by length within a step",
+    IN_FILE_ORDER: "as they come",
+}
+
+
+class LengthGroupedSteps(Sampler[int]):
+    """Rows of like length together, a step's at a time, in an order that a seed and the number of the epoch say.
+
+    They are grouped as `LengthGroupedSampler` does. That one leaves the order to the global generator, so that a run
+    which goes on within an epoch reads some rows of it twice and others never; and its batches come from long to short,
+    so that those of a kind, as of a label, follow each other: here the steps between the longest and the last, which
+    may be short, are shuffled.
+
+    Args:
+        lengths: of the rows, in tokens.
+        rows_a_step: of all its batches, on all devices.
+        seed: of the first epoch, to which the number of another is added.
+    """
+
+    def __init__(self, lengths: Sequence[int], rows_a_step: int, seed: int) -> None:
+        self.lengths = lengths
+        self.rows_a_step = rows_a_step
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        rows = get_length_grouped_indices(self.lengths, self.rows_a_step, generator=generator)
+        steps = [rows[start : start + self.rows_a_step] for start in range(0, len(rows), self.rows_a_step)]
+        between = range(1, len(steps) - 1)
+        shuffled = [between[index] for index in torch.randperm(len(between), generator=generator).tolist()]
+        for step in dict.fromkeys((0, *shuffled, len(steps) - 1)):
+            yield from steps[step]
+
+
+def scattered(seed: int) -> int:
+    """Return a seed far from those of its neighbours, whose epochs would else be its own, one later."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0])
+
+
+def padded_lengths(rows: datasets.Dataset) -> list[int]:
+    """Return how many tokens each row has; of several sequences, as of choices, with all padded to the longest."""
+    column = rows.select_columns([INPUT]).with_format("arrow")[:][INPUT]
+    lengths = lengths_of(column)
+    if pa.types.is_nested(column.type.value_type):
+        lengths = lengths * np.array(pc.list_value_length(column), dtype=np.int64)
+    return lengths.tolist()

@@ -12,19 +12,14 @@ import pyarrow.parquet as pq
 from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
-from alignattn.finetuning.balancing import balance_at
 from alignattn.finetuning.best_model import best_model, choose_metric, stopped_at, stopping
+from alignattn.finetuning.callbacks import Progress, balance_at, log_distance
 from alignattn.finetuning.card import model_card, write_model_card
-from alignattn.finetuning.data_files import MODEL_OPTION, check_same_data, data_digests, is_same_start
-from alignattn.finetuning.disk_room import check_disk_room
-from alignattn.finetuning.distance import log_distance
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import adapt, keep_merged
-from alignattn.finetuning.model import check_before_rows, load_run_model
+from alignattn.finetuning.model import check_before_rows, load_run_model, start_of
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.order_of_rows import ORDERS_IN_WORDS
-from alignattn.finetuning.precision import describe_precision
-from alignattn.finetuning.progress import Progress
+from alignattn.finetuning.resources import check_disk_room, describe_precision
 from alignattn.finetuning.results import (
     PREDICTIONS_FILE,
     RESULTS_FILE,
@@ -35,9 +30,9 @@ from alignattn.finetuning.results import (
     render_metrics,
 )
 from alignattn.finetuning.resuming import check_checkpoint, resume_hint
-from alignattn.finetuning.rows import EncodedData, count_cut_rows, encode_splits, load_run_rows
+from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, count_cut_rows, encode_splits, load_run_rows
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE, is_begun
-from alignattn.finetuning.start import start_of
+from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, data_digests, is_same_start
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import (
     RunArguments,

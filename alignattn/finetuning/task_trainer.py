@@ -14,7 +14,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
 from alignattn.finetuning.hub import NOT_OPENED, RESUMED, STAGING_FOLDER, clear_staged, hub_errors, stage
-from alignattn.finetuning.order_of_rows import LengthGroupedSteps, padded_lengths, scattered
+from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor

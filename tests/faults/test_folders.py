@@ -181,7 +181,7 @@ def limit_files() -> None:
 
 class TestFullDisk:
     def test_a_disk_that_cannot_take_the_run_is_said_before_the_training(self, words, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr("alignattn.finetuning.disk_room.free_space", lambda folder: 1000)
+        monkeypatch.setattr("alignattn.finetuning.resources.free_space", lambda folder: 1000)
         assert main(words) == 2
         assert "2 checkpoint(s) of" in (said := last_line(capsys))
         assert "make room" in said

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from documentation import ROOT
 
-from alignattn.finetuning.data_files import check_same_data, data_digests
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.run_files import DATA_FILE
+from alignattn.finetuning.run_folder import check_same_data, data_digests
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json
 from alignattn.utils.options import resolve

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from alignattn.cli import main
-from alignattn.finetuning.head_classes import keep_classes, named_classes
+from alignattn.finetuning.model import keep_classes, named_classes
 
 TRUE = ["neg", "pos", "other"] * 4
 

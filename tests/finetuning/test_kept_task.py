@@ -10,7 +10,7 @@ from task_rows import make_rows, write_rows
 from alignattn.cli import main
 from alignattn.commands.robustness.options import RobustnessOptions
 from alignattn.commands.robustness.targets import target_loaders
-from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_run_options
 from alignattn.tasks import get_task
 

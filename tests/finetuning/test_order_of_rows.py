@@ -14,7 +14,7 @@ from conftest import WORDS
 from processes import TWO_PROCESSES, launched
 from safetensors.torch import load_file
 
-from alignattn.finetuning.order_of_rows import LengthGroupedSteps, padded_lengths, scattered
+from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scattered
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments
 from alignattn.tasks import TASKS

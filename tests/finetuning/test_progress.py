@@ -9,7 +9,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from alignattn.cli import main
-from alignattn.finetuning.progress import Progress
+from alignattn.finetuning.callbacks import Progress
 
 LOGGED = {"loss": 0.61249, "task_loss": 0.6, "align_loss": 1.25, "grad_norm": 3.0, "learning_rate": 1e-3, "epoch": 0.5}
 EVALUATED = {"eval_accuracy": 0.8125, "eval_loss": 0.5, "eval_runtime": 1.0, "eval_samples_per_second": 3.0}

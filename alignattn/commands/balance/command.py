@@ -10,11 +10,9 @@ from transformers import AutoModel
 
 import alignattn
 from alignattn.commands.balance import BalanceOptions
-from alignattn.finetuning.balancing import split_rows
-from alignattn.finetuning.data_files import is_run_folder
-from alignattn.finetuning.rows import input_batches
-from alignattn.finetuning.run_folder import read_finished_run
-from alignattn.finetuning.texts import file_texts
+from alignattn.finetuning.callbacks import split_rows
+from alignattn.finetuning.rows import file_texts, input_batches
+from alignattn.finetuning.run_folder import is_run_folder, read_finished_run
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of
 from alignattn.models.build import saved_class
 from alignattn.models.lengths import most_tokens

@@ -17,14 +17,13 @@ from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.demo import DemoOptions
 from alignattn.commands.demo.sentences import Sentences, sentences_of
 from alignattn.evaluation.calibration import expected_calibration_error
-from alignattn.finetuning.distance import distance_batch, query_key_distances
-from alignattn.finetuning.heads import row_examples, view_head
+from alignattn.finetuning.callbacks import distance_batch, query_key_distances
+from alignattn.finetuning.heads import row_examples, tsne_panel, view_head
 from alignattn.finetuning.logs import AS_IS_NAME, FLOOR_NAME
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import PREDICTIONS_FILE, RunResult
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows
 from alignattn.finetuning.run import check_output_dir, finetune_one
-from alignattn.finetuning.tsne import tsne_panel
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.finetuning.data_options import DataOptions
-from alignattn.finetuning.folders import load_run_evaluation
 from alignattn.finetuning.heads import Examples, row_examples
+from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_finished_run, read_run_options
 from alignattn.tasks import MultipleChoice, TextClassification
 from alignattn.tasks.processors import processor_for

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from alignattn.commands.figure import MIN_TOKENS, FigureOptions
 from alignattn.commands.figure.pictures import RunFolders
-from alignattn.finetuning.folders import load_run_evaluation
+from alignattn.finetuning.heads import in_plane
 from alignattn.finetuning.predictor import load_predictor
+from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_finished_run
-from alignattn.finetuning.tsne import in_plane
 from alignattn.reports.plots import PointPanel, draw_points
 from alignattn.tasks import NodeClassification
 from alignattn.tasks.nodes.graph import Graph, graph_of

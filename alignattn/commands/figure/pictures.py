@@ -12,11 +12,19 @@ from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
 from alignattn.evaluation.calibration.diagrams import reliability_panel
 from alignattn.evaluation.calibration.predictions import Predictions, read_predictions
-from alignattn.finetuning.curves import X_LABEL, Y_LABELS, curve_panels, curves_of
-from alignattn.finetuning.heads import view_head
-from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME, read_log_history
+from alignattn.finetuning.heads import tsne_panel, view_head
+from alignattn.finetuning.logs import (
+    AS_IS_NAME,
+    BALANCED_NAME,
+    DISTANCE_NAME,
+    FLOOR_NAME,
+    X_LABEL,
+    Y_LABELS,
+    curve_panels,
+    curves_of,
+    read_log_history,
+)
 from alignattn.finetuning.results import PREDICTIONS_FILE
-from alignattn.finetuning.tsne import tsne_panel
 from alignattn.reports.plots import (
     CurvePanel,
     draw_curves,

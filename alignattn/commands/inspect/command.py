@@ -23,9 +23,8 @@ from alignattn.commands.inspect.report import (
     write_studies,
 )
 from alignattn.finetuning.data_options import DataOptions
-from alignattn.finetuning.recorded_model import RecordedModel, load_recorded_model
-from alignattn.finetuning.rows import input_batches
-from alignattn.finetuning.texts import file_texts
+from alignattn.finetuning.heads import RecordedModel, load_recorded_model
+from alignattn.finetuning.rows import file_texts, input_batches
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import patch_of

@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.commands.robustness.options import AttackOptions
-from alignattn.finetuning.folders import load_run_evaluation
-from alignattn.finetuning.head_classes import keep_classes, named_classes
+from alignattn.finetuning.model import keep_classes, named_classes
+from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_files import is_seed_folder
 from alignattn.finetuning.run_folder import check_run_folder, read_run_options, short_names, warn_plain
 from alignattn.models import MODEL_TYPE_PREFIX, capabilities_of

@@ -18,9 +18,8 @@ from alignattn.evaluation.calibration import FIGURES, Estimate
 from alignattn.evaluation.calibration.diagrams import reliability_panel
 from alignattn.evaluation.calibration.passes import PASS_FIGURES, PassScores, summarise_passes
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
-from alignattn.finetuning.folders import load_run_evaluation
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
-from alignattn.finetuning.rows import encode_split
+from alignattn.finetuning.rows import encode_split, load_run_evaluation
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
 from alignattn.reports.plots import draw_reliability, write_figure
 from alignattn.tasks import LabelledTask

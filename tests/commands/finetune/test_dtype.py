@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from test_finetune import options, read, rows_file, run, weights  # noqa: F401
 
 import alignattn
-from alignattn.finetuning import precision
+from alignattn.finetuning import resources
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -171,9 +171,9 @@ def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, 
 
 def test_a_container_s_limit_counts(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(precision, "CONTAINER_LIMIT", limit)
-    free = precision._free_memory(use_cpu=True)
+    monkeypatch.setattr(resources, "CONTAINER_LIMIT", limit)
+    free = resources._free_memory(use_cpu=True)
     limit.write_text("max\n")
-    assert precision._free_memory(use_cpu=True) > 1e6
+    assert resources._free_memory(use_cpu=True) > 1e6
     limit.write_text("4096\n")
-    assert precision._free_memory(use_cpu=True) == 4096 < free
+    assert resources._free_memory(use_cpu=True) == 4096 < free

@@ -1,5 +1,6 @@
-"""The types of a run's weights: in which they are loaded, trained and kept, and whether the memory holds them."""
+"""What a run needs of the machine: the types of its weights, and whether memory and disk hold what it makes."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from transformers.trainer_utils import SaveStrategy
 
 from alignattn.finetuning.model_options import AS_STORED, ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.models.packaged import model_source
 from alignattn.patching.sizes import stored_types
 from alignattn.training.saving import ADAM_MOMENTS, ADAMS
-from alignattn.utils.errors import AlignAttnError, in_megabytes, listing
+from alignattn.training.trainer import AlignmentTrainer
+from alignattn.utils.errors import AlignAttnError, free_space, in_megabytes, listing
 
 ORIGINAL = ".original_module."
 
@@ -135,3 +138,48 @@ def _types(weights: Iterable[Tensor]) -> list[str]:
 
 def _bytes_of(weights: Iterable[Tensor]) -> int:
     return sum(one.numel() * one.element_size() for one in weights)
+
+
+def check_disk_room(trainer: AlignmentTrainer) -> None:
+    """Refuse a training from its start whose checkpoints and weights the disk cannot take.
+
+    What is asked for is less than is written: a disk that passes may still become full.
+
+    Args:
+        trainer: of the training.
+
+    Raises:
+        AlignAttnError: if so.
+    """
+    folder = Path(str(trainer.args.output_dir))
+    count, free = _checkpoints_at_once(trainer), free_space(folder)
+    needed = count * trainer.checkpoint_bytes() + trainer.model_bytes()
+    if needed > free:
+        raise AlignAttnError(
+            f"{folder}: the run writes at least {in_megabytes(needed)} ({count} checkpoint(s) of "
+            f"{in_megabytes(trainer.checkpoint_bytes())} at once, and the model), and {in_megabytes(free)} are free: "
+            "make room, give --save_strategy no or --save_only_model true, or another --output_dir"
+        )
+
+
+def _checkpoints_at_once(trainer: AlignmentTrainer) -> int:
+    """How many checkpoints lie in the folder at once, at least: the next is written before the oldest is removed."""
+    args = trainer.args
+    if args.save_strategy == SaveStrategy.NO:
+        return 0
+    saves = 1
+    if args.save_strategy == SaveStrategy.EPOCH and args.max_steps <= 0:
+        saves = math.ceil(args.num_train_epochs)
+    if args.save_strategy == SaveStrategy.STEPS:
+        saves = math.floor(_steps(trainer) / args.save_steps) if args.save_steps >= 1 else 1
+    limit = args.save_total_limit
+    return min(saves, limit + 1) if limit else saves
+
+
+def _steps(trainer: AlignmentTrainer) -> int:
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    rows_a_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
+    rows: Any = trainer.train_dataset
+    return math.floor(len(rows) / rows_a_step * args.num_train_epochs)

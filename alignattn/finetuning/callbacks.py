@@ -1,0 +1,344 @@
+"""What a run does while it trains: shows how far it is, measures the distance of queries and keys, balances them."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm  # type: ignore[import-untyped]
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from alignattn.attention.basis import cloud
+from alignattn.attention.distance import as_many, measure_distances, sliced_wasserstein
+from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, FLOOR_NAME
+from alignattn.finetuning.results import score_text
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.task_trainer import TaskTrainer
+from alignattn.finetuning.training_options import RANDOM_BASIS, TrainingOptions
+from alignattn.patching import collect, is_patched
+from alignattn.patching.balance import BalanceReport, balance, balance_obstacle, balanced_parameters
+from alignattn.patching.recording import LayerRecord
+from alignattn.tasks import Task
+from alignattn.tasks.processor import EncodedSplit
+from alignattn.tasks.processors import processor_for
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.progress import in_terminal, terminal_bar
+
+LOSSES = ("loss", "task_loss", "align_loss")
+"""What of a log is shown."""
+
+EVALUATION = "eval_"
+NOT_SCORES = ("_runtime", "_per_second", "_preparation_time")
+"""How transformers' names of metrics begin, and how those end that tell of the evaluation itself."""
+
+
+class Progress(TrainerCallback):
+    """Shows how far a training is, its present losses and its evaluations, from the main process.
+
+    Args:
+        in_a_bar: one bar on standard error, and a line above it for each evaluation; otherwise a line on standard
+            output for each log and each evaluation.
+    """
+
+    def __init__(self, *, in_a_bar: bool) -> None:
+        self.in_a_bar = in_a_bar
+        self.bar: tqdm | None = None
+        self.evaluated = 0
+
+    @classmethod
+    def suiting(cls, disable_tqdm: bool | None) -> "Progress":
+        """Return the one that suits where standard error goes, unless the option of a run says otherwise."""
+        return cls(in_a_bar=in_terminal() if disable_tqdm is None else not disable_tqdm)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Draw the bar, of a resumed run from where it is."""
+        if self.in_a_bar and state.is_world_process_zero:
+            self.bar = terminal_bar("train", state.max_steps, "step", initial=state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the step."""
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count the batch in the bar's name."""
+        if self.bar is not None:
+            self.evaluated += 1
+            self.bar.set_description(f"evaluate, batch {self.evaluated}")
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Go back to training."""
+        self.evaluated = 0
+        if self.bar is not None:
+            self.bar.set_description("train")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Show the losses, or what an evaluation found."""
+        logs = logs or {}
+        losses = ", ".join(f"{name} {logs[name]:.4g}" for name in LOSSES if name in logs)
+        scores = ", ".join(
+            f"{name.removeprefix(EVALUATION)} {score_text(name, value)}"
+            for name, value in logs.items()
+            if name.startswith(EVALUATION) and not name.endswith(NOT_SCORES)
+        )
+        if not state.is_world_process_zero or not (losses or scores):
+            return
+        if self.bar is not None and losses:
+            self.bar.set_postfix_str(losses)
+            return
+        line = f"step {state.global_step} of {state.max_steps}: {losses or f'evaluation {scores}'}"
+        if self.bar is None:
+            print(line, flush=True)
+        else:
+            self.bar.write(line, file=sys.stderr)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the bar as it is at last."""
+        if self.bar is not None:
+            self.bar.close()
+        self.bar = None
+
+
+DISTANCE_ROWS = 64
+"""Rows whose queries and keys are compared: the first of the evaluation rows."""
+
+
+class DistanceCallback(TrainerCallback):
+    """Adds what `query_key_distances` measures to what is logged: before the first step, and wherever the loss is.
+
+    Training is what it would be without: gradients are off, nothing is drawn at random, and the mode of the model is
+    restored.
+
+    Args:
+        batch: what `query_key_distances` takes.
+        balances: likewise.
+    """
+
+    def __init__(self, batch: dict[str, Tensor], *, balances: bool) -> None:
+        self.batch = batch
+        self.balances = balances
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log the distance that training starts from; a resumed run has it from before."""
+        if state.global_step == 0:
+            state.log_history.append(self._measure(kwargs["model"]) | {"epoch": 0.0, "step": 0})
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Log the distance beside the loss, for reporters and in the state."""
+        if logs is not None and "loss" in logs:
+            measured = self._measure(kwargs["model"])
+            logs.update(measured)
+            state.log_history[-1].update(measured)
+
+    def _measure(self, model: PreTrainedModel) -> dict[str, float]:
+        was_training = model.training
+        try:
+            return query_key_distances(model, self.batch, balances=self.balances)
+        finally:
+            model.train(was_training)
+
+
+def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedSplit], processor: Any) -> None:
+    """Let a trainer log the distance of queries and keys on the first rows of its first evaluation split."""
+    if not evaluation:
+        raise AlignAttnError("--log_query_key_distance: there are no evaluation rows: give --validation_file")
+    if trainer.model is None or not is_patched(trainer.model):
+        raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
+    batch = distance_batch(task, next(iter(evaluation.values())), processor)
+    callback = DistanceCallback(batch, balances=balance_obstacle(trainer.model) is None)
+    # First of all: what reports the logs must see what this one adds to them.
+    trainer.callback_handler.callbacks.insert(0, callback)
+
+
+def query_key_distance(model: PreTrainedModel, batch: dict[str, Tensor]) -> float:
+    """Return the sliced Wasserstein distance of queries and keys, mean over heads and layers.
+
+    Args:
+        model: a patched model; it is left in evaluation mode.
+        batch: `input_ids`, `attention_mask` and so on, `[B, n]`.
+    """
+    return _distance_by_size(_recorded(model, batch))
+
+
+def query_key_distances(model: PreTrainedModel, batch: dict[str, Tensor], *, balances: bool = True) -> dict[str, float]:
+    """Return the distances of queries and keys, means over heads and layers, by the name that they have in logs.
+
+    Beside `query_key_distance` those in units of the spread, of the batch's tokens as one cloud: the moments of the
+    balanced basis are of one half of them, the distances of the other (`measure_distances`).
+
+    Args:
+        model: as for `query_key_distance`.
+        batch: likewise.
+        balances: whether the attention of the model leaves the basis open; otherwise there is no balanced distance.
+    """
+    layers = _recorded(model, batch)
+    measured = [measure_distances(*clouds) for clouds in _clouds(layers)]
+    named = {AS_IS_NAME: "as_is", BALANCED_NAME: "balanced", FLOOR_NAME: "floor"}
+    means = {
+        name: float(torch.stack([getattr(distances, field).mean() for distances in measured]).mean())
+        for name, field in named.items()
+        if balances or field != "balanced"
+    }
+    return {DISTANCE_NAME: _distance_by_size(layers)} | means
+
+
+def _recorded(model: PreTrainedModel, batch: dict[str, Tensor]) -> list[LayerRecord]:
+    with torch.no_grad(), collect(model.eval()) as seen:
+        model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+    return seen.layers
+
+
+def _distance_by_size(layers: Sequence[LayerRecord]) -> float:
+    distances = [sliced_wasserstein(query[None], key[None]).mean() for query, key in _clouds(layers)]
+    return float(torch.stack(distances).mean())
+
+
+def _clouds(layers: Sequence[LayerRecord]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the real tokens' queries and keys of each layer, `[H, N, d]`."""
+    for layer in layers:
+        if layer.query is not None and layer.key is not None:
+            yield as_many(cloud(layer.query, layer.mask), cloud(layer.key, layer.key_mask))
+
+
+def distance_batch(task: Task, split: EncodedSplit, processor: Any) -> dict[str, Tensor]:
+    """Return the first `DISTANCE_ROWS` sequences of a split as one batch, padded, without their labels."""
+    return next(input_batches(task, split, processor, range(min(DISTANCE_ROWS, len(split.encoded))), DISTANCE_ROWS))
+
+
+MOMENT_ROWS, HELD_BACK_ROWS = 256, 64
+"""Of the training rows: the first give the moments, on the next the distances and the change are measured."""
+HELD_BACK_SHARE = 5
+"""Of few rows one in so many is held back."""
+BATCH_ROWS = 16
+
+
+class Balancing(TrainerCallback):
+    """Balances a model in training, before the first step and, if asked to, after each epoch.
+
+    Training is what it would be otherwise: nothing is drawn at random, and the mode of the model is restored. What the
+    optimizer knows of the parameters is dropped with the basis that it was of.
+
+    Args:
+        run: balances a model, and tells.
+        every_epoch: whether to do it after each epoch.
+    """
+
+    def __init__(self, run: Callable[[nn.Module, TrainerState], None], *, every_epoch: bool) -> None:
+        self.run = run
+        self.every_epoch = every_epoch
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Balance what training starts from; a resumed run did so before."""
+        if state.global_step == 0:
+            self.run(kwargs["model"], state)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Balance what an epoch has made."""
+        if self.every_epoch:
+            self.run(kwargs["model"], state)
+            for parameter in balanced_parameters(kwargs["model"]):
+                kwargs["optimizer"].state.pop(parameter, None)
+
+
+def balance_at(
+    options: TrainingOptions, trainer: TaskTrainer, task: Task, train: EncodedSplit, processor: Any
+) -> Callable[[], None]:
+    """Let a trainer balance its model when the options say; return what is to be called when it has trained.
+
+    Args:
+        options: of the training, which name the time and the form.
+        trainer: of the run.
+        task: of the rows.
+        train: rows to take moments of.
+        processor: of the model.
+    """
+    time = options.balance
+    if time is None:
+        return lambda: None
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise AlignAttnError(
+            f"--balance {time} changes weights in place, which DeepSpeed and FSDP keep elsewhere: leave it out, and "
+            "balance the finished model with `alignattn balance`"
+        )
+    moments, measured = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
+
+    is_told = processor_for(task).is_generative
+
+    def run(model: nn.Module, state: TrainerState) -> None:
+        report = balance(
+            model,
+            input_batches(task, train, processor, moments, BATCH_ROWS, is_told=is_told),
+            held_back=input_batches(task, train, processor, measured, BATCH_ROWS, is_told=is_told),
+            centre=options.balance_centre,
+            random_seed=trainer.args.seed if options.balance_basis == RANDOM_BASIS else None,
+        )
+        state.log_history.append(_logged(report) | {"epoch": state.epoch or 0.0, "step": state.global_step})
+        if trainer.is_world_process_zero():
+            means = report.means()
+            print(
+                f"balanced after step {state.global_step} by {len(moments)} training rows: query-key distance "
+                f"{means['before']:.3f} to {means['after']:.3f} (floor {means['floor']:.3f}), largest change of an "
+                f"output {report.largest_change:.2g}"
+            )
+
+    def finish() -> None:
+        assert trainer.model is not None
+        run(trainer.model, trainer.state)
+
+    if time == "end":
+        return finish
+    # Before all others: what they measure is what training starts from.
+    trainer.callback_handler.callbacks.insert(0, Balancing(run, every_epoch=time == "epoch"))
+    return lambda: None
+
+
+def _logged(report: BalanceReport) -> dict[str, float]:
+    changed = {"largest_change": report.largest_change, "spread": report.spread}
+    return {f"balance_{name}": value for name, value in (report.means() | changed).items()}
+
+
+def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:
+    """Return the numbers of the rows that give moments, the first, and of those after them that are held back.
+
+    Args:
+        count: rows that there are; a single one is in both.
+        moments: most that give moments.
+        held_back: most that are held back, and most of a fifth of all.
+    """
+    held_back = min(held_back, max(1, count // HELD_BACK_SHARE))
+    first = range(min(moments, max(1, count - held_back)))
+    return first, range(len(first), len(first) + held_back) if count > 1 else first
