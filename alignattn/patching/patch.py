@@ -22,9 +22,6 @@ from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, one_line
 
-READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
-"""Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""
-
 
 def patch(model: PreTrainedModel, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> PreTrainedModel:
     """Give the self-attention of a pretrained encoder the slots that `attention` names, in place.
@@ -216,12 +213,6 @@ def _check_function_slots(model: PreTrainedModel, config: AttentionConfig, layer
         raise AlignAttnError(
             f"{slots} does not fit the attention implementation {base!r} of {name}: load it with attn_implementation="
             f"{' or '.join(map(repr, IMPLEMENTATIONS))}, or choose an alignment alone"
-        )
-    reads_queries = [slot for slot in ("score", "value") if getattr(config, slot) in READ_SCALE]
-    if reads_queries and any(getattr(layer.module, "scaling", None) == 1 != layer.head_dim for layer in layers):
-        raise AlignAttnError(
-            f"{name} scales its queries before it attends, and {slots} would scale them once more: choose another "
-            "score or value"
         )
     is_windowed = any(getattr(layer.module, "sliding_window", None) is not None for layer in layers)
     if config.score == "additive" and is_windowed:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import BASIS
 from alignattn.patching.families import is_slotted
 from alignattn.patching.probe_inputs import COMPARED, IDS, padding_of, probe_inputs
-from alignattn.patching.projections import features_of
+from alignattn.patching.projections import FUSED, features_of
 from alignattn.patching.recording import RecordedCall, is_one_way, real_tokens
 from alignattn.patching.routing import IMPLEMENTATIONS, configs_of, is_ours, routed, unrouted
 from alignattn.patching.slots import LayerSlots, patch_of
@@ -30,6 +31,12 @@ SEED = 0
 TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
 """How far an output may differ by rounding, over its largest value; by the size of a number in bytes. Uncompiled eager
 attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
+
+READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
+"""Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""
+
+SCALE_TOLERANCE = 0.01
+"""How far the size of a query may be from one that is scaled by 1/sqrt(d), over that."""
 
 Inputs = Mapping[str, Tensor]
 
@@ -200,13 +207,44 @@ def _off(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
-    collector = patch_of(model).collector
-    collector.proof = calls
+    state = patch_of(model)
+    reads_queries = any(getattr(state.config, slot) in READ_SCALE for slot in ("score", "value"))
+    hooks = _scale_hooks(model) if reads_queries else []
+    state.collector.proof = calls
     try:
         yield
     finally:
-        collector.proof = None
-        collector.begin_attention()
+        state.collector.proof = None
+        state.collector.begin_attention()
+        for hook in hooks:
+            hook.remove()
+
+
+def _scale_hooks(model: nn.Module) -> list[RemovableHandle]:
+    """Have slots that read queries unscaled refuse those that arrive scaled by 1/sqrt(d), as ESM scales its own."""
+    given: dict[nn.Module, float] = {}
+    hooks = []
+
+    def note(slots: LayerSlots, output: Tensor) -> None:
+        # DeBERTa projects embeddings of positions after its tokens.
+        given.setdefault(slots, float(output.chunk(slots.names.parts, dim=-1)[0].float().norm()))
+
+    def check(slots: Any, args: tuple[Any, ...]) -> None:
+        ratio = float(args[0].float().norm()) / max(given.pop(slots), torch.finfo(torch.float32).tiny)
+        if slots.head_dim > 1 and abs(ratio * slots.head_dim**0.5 - 1) < SCALE_TOLERANCE:
+            raise AlignAttnError(
+                f"{type(model).__name__} scales its queries before it attends, and {slots.config.describe_slots()} "
+                "would scale them once more: choose another score or value"
+            )
+
+    for module in model.modules():
+        slots = module._modules.get(CHILD_NAME)
+        if isinstance(slots, LayerSlots):
+            projections = slots.names.of(module) or {}
+            projection = projections[FUSED if FUSED in projections else "query"]
+            hooks.append(projection.register_forward_hook(lambda _m, _a, output, slots=slots: note(slots, output)))
+            hooks.append(slots.register_forward_pre_hook(check))
+    return hooks
 
 
 def _check_equal(model: nn.Module, expected: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

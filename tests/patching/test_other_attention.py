@@ -6,6 +6,8 @@ import transformers
 from conftest import tiny_batch, tiny_model
 from transformers.models.blt.configuration_blt import BltGlobalTransformerConfig
 from transformers.models.blt.modeling_blt import BltGlobalTransformer
+from transformers.models.dia.configuration_dia import DiaEncoderConfig
+from transformers.models.dia.modeling_dia import DiaEncoder
 
 import alignattn
 from alignattn.patching import is_patched
@@ -49,6 +51,12 @@ def esm():
     )
 
 
+def whisper_encoder():
+    fields = {"d_model": 24, "encoder_layers": 1, "encoder_attention_heads": 3, "encoder_ffn_dim": 32}
+    config = transformers.WhisperConfig(**fields, num_mel_bins=8, max_source_positions=20)
+    return transformers.WhisperModel(config).get_encoder()
+
+
 @pytest.mark.parametrize("attention", ["aa-ct", "bilinear", "qvi"])
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -80,9 +88,16 @@ def test_a_mark_of_causal_attention_is_told_as_such_where_no_input_can_be_made()
 
 
 @pytest.mark.parametrize("attention", ["dot", "qvi", "sum", "interaction"])
-def test_queries_that_arrive_scaled_are_not_scaled_again(attention):
+@pytest.mark.parametrize("make", [esm, whisper_encoder])
+def test_queries_that_arrive_scaled_are_not_scaled_again(make, attention):
     with pytest.raises(AlignAttnError, match="scales its queries before"):
-        alignattn.patch(esm(), attention)
+        alignattn.patch(make(), attention)
+
+
+def test_queries_that_are_never_scaled_are_served():
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3}
+    model = DiaEncoder(DiaEncoderConfig(vocab_size=50, **sizes, head_dim=8, intermediate_size=32))
+    assert alignattn.patch(model, "qvi")(input_ids=torch.arange(5)[None]).last_hidden_state.isfinite().all()
 
 
 @pytest.mark.parametrize("attention", ["aa-ct", "bilinear"])
