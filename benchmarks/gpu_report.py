@@ -22,10 +22,10 @@ BEGIN = "<!-- Written by benchmarks/gpu.py from here on. -->"
 END = "<!-- Written by benchmarks/gpu.py up to here. -->"
 
 COMMANDS = """```bash
-make gpu                           # goes on where it was ended; a stage takes at most nine minutes
-make gpu GPU_ARGS="--only 32x128"  # some stages alone
-make gpu GPU_ARGS="--minutes 9"    # as much as fits
-make gpu GPU_ARGS="--again"        # anew what failed, was left out or is of earlier code
+make gpu                           # resumes where it stopped; a stage takes at most nine minutes
+make gpu GPU_ARGS="--only 32x128"  # only some stages
+make gpu GPU_ARGS="--minutes 9"    # as much as fits into nine minutes
+make gpu GPU_ARGS="--again"        # repeats what failed, was left out or is of earlier code
 ```"""
 
 WANTED: Mapping[str, float] = {"aa-gan": 1.05, "aa-ct": 1.10, "aa-ot": 1.25, "qvi": 1.15, "entmax15": 1.3}

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Tutorial: from a patch to a picture
 #
-# We give a pretrained model alignment attention, fine-tune it in a loop of our own, and look at what one of its heads
-# does. It takes half a minute on a laptop. The data are a stand-in: generated messages to a shop, of three classes.
+# We patch a pretrained model with alignment attention, fine-tune it in our own loop, and look at one of its heads.
+# This takes half a minute on a laptop. The data are generated messages to a shop in three classes.
 
 # %%
 import csv
@@ -31,14 +31,14 @@ model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=3)
 # %% [markdown]
 # ## Patch
 #
-# One call. `aa-ct` is alignment by conditional transport; `alignattn list slots` has the others.
+# One call patches the model. `aa-ct` is alignment by conditional transport; `alignattn list slots` lists the others.
 
 # %%
 alignattn.patch(model, "aa-ct", alignment_weight=0.1)
 print(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
 
 # %% [markdown]
-# In evaluation mode the patched model computes, bit for bit, what the plain one does. What `collect` sees on the way:
+# In evaluation mode the patched model computes bitwise what the plain one does. `collect` records what each layer sees:
 
 # %%
 sentence = tokenizer("where is the parcel that i ordered yesterday ?", return_tensors="pt")
@@ -50,7 +50,7 @@ print(len(before.layers), "layers; queries", list(before.layers[0].query.shape),
 # %% [markdown]
 # ## Train
 #
-# The task's loss and the alignment's, λ · A(Q, K), are minimised together. `parameter_groups` gives the alignment's own
+# The loop minimises the task loss plus the alignment loss, λ · A(Q, K). `parameter_groups` gives the alignment's own
 # small networks the higher learning rate that they need.
 
 # %%
@@ -76,7 +76,7 @@ print(f"task loss {history[0][0]:.1f} to {history[-1][0]:.1f} in {len(history)} 
 # %% [markdown]
 # ## Look
 #
-# The same sentence, before and after: where the head attends, and how far apart its queries and keys lie.
+# The same sentence before and after training: where the head attends, and the distance of its queries and keys.
 
 # %%
 model.eval()
@@ -98,12 +98,12 @@ panels[0].set_ylabel("query")
 plt.show()
 
 # %% [markdown]
-# One sentence and one head are an anecdote: `alignattn inspect` measures all heads on many rows.
+# One sentence and one head prove nothing: `alignattn inspect` measures all heads on many rows.
 #
 # ## Keep
 #
-# The checkpoint is an ordinary one: plain transformers loads it, and computes the same. `alignattn.from_pretrained`
-# brings the patch and its networks back as well, to train on.
+# Plain transformers loads this checkpoint and computes the same. `alignattn.from_pretrained` also restores the patch
+# and its networks, for further training.
 
 # %%
 model.save_pretrained("tutorial-model")
@@ -115,5 +115,5 @@ with torch.no_grad():
         print({kind: round(value.item(), 1) for kind, value in zip(kinds, probabilities, strict=True)})
 
 # %% [markdown]
-# From here: [from Python](python.md) has the trainer, other loops and adapters; [the slots](slots.md) what else there
-# is to patch with.
+# Next: [from Python](python.md) has the trainer, custom loops and adapters; [the slots](slots.md) have the other
+# choices.
