@@ -77,7 +77,7 @@ def own_epoch(graph: Graph, attention: str) -> Epoch:
     model = GatForNodeClassification(config)
     if attention != PLAIN_ATTENTION:
         config_of_slots = AttentionConfig.resolve(attention)
-        drawn = capabilities_of("gat").slot_options["alignment"].get(str(config_of_slots.alignment), {})
+        drawn = capabilities_of("gat").default_slot_options["alignment"].get(str(config_of_slots.alignment), {})
         alignattn.attach(model, config_of_slots, alignment_options=dict(drawn))
     nodes, labels = torch.from_numpy(graph.splits["train"]), torch.from_numpy(graph.labels)
     batch: dict[str, Any] = {"features": graph.features, "edges": graph.edges}

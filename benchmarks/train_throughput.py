@@ -78,13 +78,13 @@ def compare(name: str, rows: Any, repeats: int) -> None:
 
 def batch_size_of(name: str) -> int:
     """Return the batch size that a model is trained with."""
-    size: int = capabilities_of(name).training["per_device_train_batch_size"]
+    size: int = capabilities_of(name).training_defaults["per_device_train_batch_size"]
     return size
 
 
 def train_by_trainer(model: Any, encoded: Any, collator: Any, name: str) -> None:
     """Train an epoch as `finetune` does."""
-    training = dict(capabilities_of(name).training) | {"num_train_epochs": 1}
+    training = dict(capabilities_of(name).training_defaults) | {"num_train_epochs": 1}
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder, **training, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, logging_steps=1000
@@ -95,7 +95,7 @@ def train_by_trainer(model: Any, encoded: Any, collator: Any, name: str) -> None
 
 def train_by_loop(model: Any, encoded: Any, collator: Any, name: str) -> None:
     """Train an epoch by what a loop needs and nothing else."""
-    training = capabilities_of(name).training
+    training = capabilities_of(name).training_defaults
     optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"])
     model.train()
     for batch in DataLoader(encoded, batch_size_of(name), shuffle=True, collate_fn=collator):

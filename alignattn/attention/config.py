@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from alignattn.attention.choices import CSOFTMAX, FERTILITY, LOCAL, PREDICTIVE, SLOTS, HeadReduction
+from alignattn.attention.choices import SLOTS, Choice, HeadReduction
 from alignattn.utils.errors import AlignAttnError, unknown
 from alignattn.utils.option import Option
 from alignattn.utils.references import Reference
 
 PLAIN_ATTENTION = "soft"
 """The preset that leaves a model's attention as it is."""
-
-BALANCED_SCORES = ("scaled_dot", "dot")
-"""Scores that see of queries and keys no more than their products."""
 
 GradientScope = Literal["projections", "all", "basis"]
 BASIS: GradientScope = "basis"
@@ -71,8 +68,8 @@ class AttentionConfig:
         if not (_is_number(self.alignment_weight) and 0 <= self.alignment_weight < float("inf")):
             raise AlignAttnError(f"alignment_weight={self.alignment_weight!r} must be a finite number of 0 or more")
         object.__setattr__(self, "alignment_weight", _plain(self.alignment_weight))
-        if self.gradient_scope == BASIS and (obstacle := self.unbalanced_by()) is not None:
-            raise AlignAttnError(f"gradient_scope 'basis': {obstacle}, and no basis of both is open: choose another")
+        if self.gradient_scope == BASIS and (reason := self.reason_unbalanced):
+            raise AlignAttnError(f"gradient_scope 'basis': {reason}, and no basis of both is open: choose another")
         if self.layers is not None:
             object.__setattr__(self, "layers", _checked_layers(self.layers))
         for slot in SLOTS:
@@ -137,27 +134,20 @@ class AttentionConfig:
         return any(slot != "alignment" for slot in self.filled_slots)
 
     @property
-    def counts_from_queries(self) -> bool:
-        """Whether a query's own place says which keys it reads, as local attention has it that predicts none."""
-        return self.normalizer == LOCAL and self.normalizer_options.get("kind") != PREDICTIVE
+    def choices(self) -> Mapping[str, Choice]:
+        """The registry's entries of the choices by slot, as they are with the options; without an alignment of None."""
+        chosen = {slot: getattr(self, slot) for slot in SLOTS if getattr(self, slot) is not None}
+        return {slot: SLOTS[slot][name].given(getattr(self, f"{slot}_options")) for slot, name in chosen.items()}
 
     @property
-    def has_budget(self) -> bool:
-        """Whether a key has a budget of weight over queries that attend one after the other."""
-        return self.normalizer == CSOFTMAX and self.normalizer_options.get(FERTILITY) is not None
-
-    def unbalanced_by(self) -> str | None:
-        """Return the choice by which attention reads more of queries and keys than their products, or None.
-
-        Of that, `alignattn.balance` would change the function.
-        """
-        if self.score not in BALANCED_SCORES:
-            return f"score {self.score!r} is no dot product of queries and keys"
-        if self.value != PLAIN.value:
-            return f"value {self.value!r} reads the queries"
-        if self.normalizer == LOCAL and not self.counts_from_queries:
-            return "normalizer 'local' predicts its window from the query"
-        return None
+    def reason_unbalanced(self) -> str:
+        """Why `alignattn.balance` would change the function; empty if attention reads only products of q and k."""
+        reasons = (
+            f"{slot} {getattr(self, slot)!r} {choice.reads_beyond_products}"
+            for slot, choice in self.choices.items()
+            if choice.reads_beyond_products
+        )
+        return next(reasons, "")
 
     def function_fields(self) -> dict[str, Any]:
         """Return the fields that say what a patched model computes: all but those of the alignment."""

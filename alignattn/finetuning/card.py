@@ -134,9 +134,9 @@ class _Card:
         own_rows = of_texts if self.data.source == FROM_TEXTS else TokenClassification
         self.kind = type(self.task) if self.task else own_rows
         self.model = publishable(result.model)
-        self.traits = capabilities_of(self.model)
-        self.attention_name = result.attention if self.traits.has_attention else ""
-        self.base_on_hub = _hub_id(options.values["model"]) if self.traits.is_pretrained else None
+        self.capabilities = capabilities_of(self.model)
+        self.attention_name = result.attention if self.capabilities.has_attention else ""
+        self.base_on_hub = _hub_id(options.values["model"]) if self.capabilities.is_pretrained else None
 
     def text(self, path: str) -> str:
         """Return the card of a model that is loaded from `path`."""
@@ -147,7 +147,7 @@ class _Card:
             name=self.name,
             data_name=self.data_name,
             model=self.model,
-            traits=self.traits,
+            capabilities=self.capabilities,
             models=MODELS,
             attention=self.attention,
             description=self._description().items(),
@@ -227,17 +227,17 @@ class _Card:
 
     def _description(self) -> dict[str, Any]:
         rows: dict[str, Any] = {"task": f"{self.data_name} ({self.kind.kind})", "data": self._data_source()}
-        if self.traits.is_pretrained:
+        if self.capabilities.is_pretrained:
             rows["base model"] = _code(self.model, f", {self._origin()}")
         if self.result.start is not None:
             rows["start"] = str(self.result.start)
-        if self.traits.reads_embeddings:
+        if self.capabilities.reads_embeddings:
             rows["word vectors"] = publishable((self.result.embeddings or {}).get("file")) or "random"
         model = self.options.model
         if model.lora_r is not None:
             where = ", ".join(model.lora_target_modules or ("every linear layer",))
             rows["LoRA"] = f"rank {model.lora_r}, α {model.lora_scale:g}, in {where}; merged into the weights"
-        if not self.traits.has_attention:
+        if not self.capabilities.has_attention:
             return rows
         rows["attention"] = _code(self.result.attention)
         loss = "" if self.attention.alignment is None else "; loss = task + λ · A(Q, K)"
@@ -245,7 +245,7 @@ class _Card:
         for slot, symbol in zip(SLOTS, "SNgA", strict=True):
             options = ", ".join(f"{name}={value}" for name, value in getattr(self.attention, f"{slot}_options").items())
             choice = getattr(self.attention, slot) or "none"
-            choice = self.traits.score if slot == "score" and choice == PLAIN.score else choice
+            choice = self.capabilities.own_score if slot == "score" and choice == PLAIN.score else choice
             rows[f"{slot} {symbol}"] = _code(choice, f" ({options})" if options else "")
         if self.attention.alignment is not None:
             scope = self.attention.gradient_scope

@@ -93,16 +93,16 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     with loading(name):
         fields = read_config_fields(name)
         own_class = saved_class(fields)
-    traits = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
-    if traits.attends_edges:
+    capabilities = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX))
+    if capabilities.attends_edges:
         raise AlignAttnError(
             f"{name!r} attends along the edges of a graph: its heads have no tokens to study: name the graph by --task"
         )
-    if not traits.reads_texts_alone and not hasattr(own_class, "attention_sides"):
+    if not capabilities.reads_texts_alone and not hasattr(own_class, "attention_sides"):
         raise AlignAttnError(f"{name!r} attends to what it wrote beside texts, and tokens of texts are studied")
-    if not traits.has_attention:
+    if not capabilities.has_attention:
         raise AlignAttnError(f"{name!r} has no attention heads: it is a trained model of {fields['model_type']}")
-    if not traits.has_heads:
+    if not capabilities.has_heads:
         raise AlignAttnError(
             f"{name!r} pools words by a learned query, and has no heads whose queries could be studied"
         )
@@ -113,7 +113,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
     model = (model if is_patched(model) else patch(model, "soft")).eval()
-    return RecordedModel(name, model, tokenizer, traits.reads_texts_alone)
+    return RecordedModel(name, model, tokenizer, capabilities.reads_texts_alone)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.attention.choices import LEARNED
 from alignattn.attention.config import BASIS
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import MODELS
@@ -66,9 +65,13 @@ class Rule:
 
 
 def _has_learned_slots(options: "RunOptions") -> bool:
-    attention = options.attention
-    slots = {attention.score, attention.normalizer, attention.value}
-    return bool(slots & LEARNED) or bool(attention.normalizer_options.get("learned"))
+    choices = options.attention.choices
+    return any(choices[slot].is_learned for slot in choices.keys() - {"alignment"})
+
+
+def _has_learned_alignment(options: "RunOptions") -> bool:
+    alignment = options.attention.choices.get("alignment")
+    return alignment is not None and (alignment.is_learned or options.attention.gradient_scope == BASIS)
 
 
 def _is_local(options: "RunOptions") -> bool:
@@ -114,7 +117,7 @@ RULES = (
     ),
     Rule(
         ("alignment_learning_rate",),
-        lambda options: options.attention.alignment not in LEARNED and options.attention.gradient_scope != BASIS,
+        lambda options: not _has_learned_alignment(options),
         "beside an alignment that has no parameters of its own",
     ),
     Rule(

@@ -56,9 +56,9 @@ def load_run_model(
         seed: of the random weights of such a model.
         skip_bad_rows: leave out bad lines of the embeddings' file.
     """
-    traits, task, attention = capabilities_of(arguments.model), rows.task, arguments.attention_config
+    capabilities, task, attention = capabilities_of(arguments.model), rows.task, arguments.attention_config
     check_fits(arguments, task)
-    if traits.is_pretrained:
+    if capabilities.is_pretrained:
         built = _load_pretrained(arguments, task, rows)
     else:
         assert rows.train is not None
@@ -68,9 +68,9 @@ def load_run_model(
             BuildContext(task, rows.train, seed, embeddings, skip_bad_rows, config_fields=fields)
         )
         processor_for(task).configure(task, built.model.config)
-    if traits.has_attention:
+    if capabilities.has_attention:
         patch(built.model, attention)
-        if traits.is_pretrained:
+        if capabilities.is_pretrained:
             load_function_slots(arguments.model, built.model, **_hub_options(arguments))
     return built
 

@@ -12,13 +12,12 @@ import yaml
 from alignattn.attention.choices import (
     ALIGNMENTS,
     FERTILITY,
-    LOCAL,
     NORMALIZERS,
-    OF_EDGES,
     PREDICTIVE,
     SCORES,
     SLOTS,
     VALUES,
+    choices_with,
 )
 from alignattn.attention.config import PLAIN, PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.finetuning.training_options import ALIGNMENT_GROUP
@@ -122,7 +121,7 @@ class ModelOptions(Options):
         if self.alignment == NO_ALIGNMENT:
             given["alignment"] = None
         config = AttentionConfig.resolve(attention, **given)
-        for slot, choices in capabilities_of(self.model).slot_options.items():
+        for slot, choices in capabilities_of(self.model).default_slot_options.items():
             of_model, name = choices.get(getattr(config, slot) or "", {}), f"{slot}_options"
             config = AttentionConfig.resolve(config, **{name: {**of_model, **getattr(config, name)}})
         return config
@@ -163,22 +162,22 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
 
 def misfit(arguments: ModelOptions, task: Task | None) -> str:
     """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
-    name, traits = arguments.model, capabilities_of(arguments.model)
+    name, capabilities = arguments.model, capabilities_of(arguments.model)
     texts = len(getattr(task, "text_columns", ()))
-    if task is not None and traits.texts == (MAX_TEXTS,) and texts != MAX_TEXTS:
+    if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
         return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
-    if task is not None and texts and traits.texts and texts not in traits.texts:
+    if task is not None and texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
         others = (
             other
             for other in MODELS
-            if texts in capabilities_of(other).texts and isinstance(task, capabilities_of(other).tasks)
+            if texts in capabilities_of(other).texts_per_row and isinstance(task, capabilities_of(other).tasks)
         )
         return (
             f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
             f"{', '.join(others)} or an encoder"
         )
-    if task is not None and not isinstance(task, traits.tasks):
-        kinds = " and ".join(kind.kind for kind in traits.tasks)
+    if task is not None and not isinstance(task, capabilities.tasks):
+        kinds = " and ".join(kind.kind for kind in capabilities.tasks)
         return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
     if task is not None and arguments.crf and not isinstance(task, TokenClassification):
         return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
@@ -187,24 +186,24 @@ def misfit(arguments: ModelOptions, task: Task | None) -> str:
 
 def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
-    name, traits = arguments.model, capabilities_of(arguments.model)
+    name, capabilities = arguments.model, capabilities_of(arguments.model)
     fields = arguments.model_config_fields
     if problem := misfit(arguments, task):
         raise AlignAttnError(problem)
-    _check_attention(name, traits, arguments.attention_config)
-    if arguments.embeddings is not None and not traits.reads_embeddings:
+    _check_attention(name, capabilities, arguments.attention_config)
+    if arguments.embeddings is not None and not capabilities.reads_embeddings:
         readers = ", ".join(model for model in MODELS if capabilities_of(model).reads_embeddings)
         raise AlignAttnError(f"--embeddings is for {readers}: {name} takes none, drop it")
-    if arguments.crf and not traits.is_pretrained:
+    if arguments.crf and not capabilities.is_pretrained:
         taggers = ", ".join(model for model in MODELS if capabilities_of(model).has_crf)
         raise AlignAttnError(f"--crf is for pretrained encoders, and of the others {taggers} have one: leave it out")
     if arguments.has_crf and arguments.lora_r is not None:
         raise AlignAttnError("--lora_r keeps adapters of an encoder, and a CRF is none: leave --lora_r or --crf out")
     if arguments.lora_r is None and (arguments.lora_alpha or arguments.lora_target_modules):
         raise AlignAttnError("--lora_alpha and --lora_target_modules are of adapters: give --lora_r as well, as 8")
-    if arguments.lora_r is not None and not traits.is_pretrained:
+    if arguments.lora_r is not None and not capabilities.is_pretrained:
         raise AlignAttnError(f"--lora_r is for pretrained models, and {name} starts from nothing: leave it out")
-    if arguments.dtype is not None and not traits.is_pretrained:
+    if arguments.dtype is not None and not capabilities.is_pretrained:
         raise AlignAttnError(
             f"--dtype is of the weights of a checkpoint, and {name} starts from nothing, in float32: leave it out"
         )
@@ -219,31 +218,33 @@ def check_fits(arguments: ModelOptions, task: Task | None) -> None:
         )
 
 
-def _check_attention(name: str, traits: ModelCapabilities, attention: AttentionConfig) -> None:
+def _check_attention(name: str, capabilities: ModelCapabilities, attention: AttentionConfig) -> None:
     """Refuse what a model's attention has no place for."""
-    if not traits.has_attention and attention != PLAIN:
+    if not capabilities.has_attention and attention != PLAIN:
         raise AlignAttnError(
             f"--model {name} has no self-attention for {attention.name!r} or layers of it: leave out --attention, "
             "--layers and what fills its slots"
         )
     for slot in attention.filled_slots:
-        if slot not in traits.slots:
+        if slot not in capabilities.slots:
             raise AlignAttnError(
-                f"--model {name} {traits.refused[slot]}: leave out the {slot} {getattr(attention, slot)!r}, or fill "
-                f"its {', '.join(traits.slots)}"
+                f"--model {name} {capabilities.reasons_unsupported[slot]}: leave out the {slot} "
+                f"{getattr(attention, slot)!r}, or fill its {', '.join(capabilities.slots)}"
             )
-    if traits.attends_edges and attention.normalizer not in OF_EDGES:
+    normalizer = attention.choices["normalizer"]
+    if capabilities.attends_edges and not normalizer.has_edge_form:
         raise AlignAttnError(
             f"--normalizer {attention.normalizer} is not for the edges of a graph: --model {name} takes "
-            f"{', '.join(OF_EDGES)}"
+            f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
-    if attention.counts_from_queries and not traits.has_places:
+    if normalizer.counts_positions and not capabilities.has_positions:
         raise AlignAttnError(
-            f"--normalizer {LOCAL} opens a window around a query's own place, and those of --model {name} have none "
-            f"among what they attend to: take --normalizer_options kind={PREDICTIVE}, or another normalizer"
+            f"--normalizer {attention.normalizer} opens a window around a query's own position, and the queries of "
+            f"--model {name} have none among their keys: take --normalizer_options kind={PREDICTIVE}, or another "
+            "normalizer"
         )
-    if attention.has_budget and not traits.counts_weights:
-        takers = ", ".join(model for model in MODELS if capabilities_of(model).counts_weights)
+    if normalizer.has_budget and not capabilities.attends_step_by_step:
+        takers = ", ".join(model for model in MODELS if capabilities_of(model).attends_step_by_step)
         raise AlignAttnError(
             f"--normalizer_options {FERTILITY}={attention.normalizer_options[FERTILITY]} is a budget over the steps of "
             f"{takers}, and --model {name} attends in one: give bound, as --normalizer_options bound=0.5"

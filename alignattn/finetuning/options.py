@@ -54,7 +54,7 @@ class RunOptions(Options):
             raise AlignAttnError(f"{reason}: leave it out")
         if not capabilities_of(self.model.model).is_pretrained:
             self._check_from_nothing()
-        if self.attention.gradient_scope == BASIS and self._own_score is not None:
+        if self.attention.gradient_scope == BASIS and self._own_score:
             raise AlignAttnError(
                 f"--gradient_scope basis: {self._own_score}, and no basis of both is open: leave it out"
             )
@@ -64,24 +64,22 @@ class RunOptions(Options):
             )
 
     @property
-    def _own_score(self) -> str | None:
-        """The obstacle to a change of basis that the model's own score is, as `AttentionConfig.unbalanced_by`."""
+    def _own_score(self) -> str:
+        """Why the model's own score allows no change of basis, as `AttentionConfig.reason_unbalanced`."""
         if self.attention.score != PLAIN.score:
-            return None
-        return replace(PLAIN, score=capabilities_of(self.model.model).score).unbalanced_by()
+            return ""
+        return replace(PLAIN, score=capabilities_of(self.model.model).own_score).reason_unbalanced
 
     def _check_balance(self) -> None:
-        given, obstacle = f"--balance {self.training.balance}", self._own_score or self.attention.unbalanced_by()
+        given, reason = f"--balance {self.training.balance}", self._own_score or self.attention.reason_unbalanced
         if self.training.balance_basis == RANDOM_BASIS:
             self._check_control(given)
         if not capabilities_of(self.model.model).has_heads:
             raise AlignAttnError(
                 f"{given}: {self.model.model} has no heads whose queries are many, nothing to balance: leave it out"
             )
-        if obstacle is not None:
-            raise AlignAttnError(
-                f"{given}: {obstacle}, and the function would not stay as it is: leave one of them out"
-            )
+        if reason:
+            raise AlignAttnError(f"{given}: {reason}, and the function would not stay as it is: leave one of them out")
         if self.attention.gradient_scope == BASIS and self.training.balance != START:
             raise AlignAttnError(
                 f"{given}: --gradient_scope basis chooses the basis that the model ends in: leave one of them out, or "
@@ -114,7 +112,7 @@ class RunOptions(Options):
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a model trains by, how fewer rows are taken, a folder's column, what is evaluated."""
-        implied = dict(capabilities_of(str(values.get("model"))).training)
+        implied = dict(capabilities_of(str(values.get("model"))).training_defaults)
         if any(values.get(name) is not None for name in LIMITS_OF_ROWS):
             implied["take"] = DRAWN
         if is_folder(values.get("train_file")) and values.get("task") is None and values.get("tokens_column") is None:

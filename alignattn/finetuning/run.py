@@ -239,7 +239,7 @@ def _remarks(
         yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
     elif options.task is None:
         yield f"{task.name}: the labels are scores"
-    if SAMPLING_OPTION in capabilities_of(options.model.model).training:
+    if SAMPLING_OPTION in capabilities_of(options.model.model).training_defaults:
         yield f"batches of rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}"
     if options.attention.filled_slots:
         weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"

@@ -15,7 +15,7 @@ from transformers.utils.import_utils import is_peft_available
 from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
 from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
-from alignattn.models import traits_of_config
+from alignattn.models import capabilities_of_config
 from alignattn.patching.folding import check_foldable
 from alignattn.patching.heads import check_plain
 from alignattn.patching.owned_configs import own_configs, return_configs
@@ -68,12 +68,12 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
     check_model(model)
     if any(getattr(module, "is_causal", False) for module in model.modules()):
         raise AlignAttnError(f"{type(model).__name__} attends causally: slots are for bidirectional attention")
-    traits = traits_of_config(getattr(model, "config", None))
-    for slot, reason in traits.refused.items():
+    capabilities = capabilities_of_config(getattr(model, "config", None))
+    for slot, reason in capabilities.reasons_unsupported.items():
         if slot in config.filled_slots:
             raise AlignAttnError(f"{slot} {getattr(config, slot)!r}: this {type(model).__name__} {reason}")
     # A model of one's own says only by its mask whether it counts weights.
-    if not traits.is_pretrained and not traits.counts_weights:
+    if not capabilities.is_pretrained and not capabilities.attends_step_by_step:
         check_budget(config, type(model).__name__)
     layers = declared_layers(model)
     _check_declared(model, layers)
@@ -88,7 +88,7 @@ def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: An
 
 def check_budget(config: AttentionConfig, name: str) -> None:
     """Refuse a budget over steps for a model, by its name, that attends in one."""
-    if config.has_budget:
+    if config.choices["normalizer"].has_budget:
         raise AlignAttnError(
             f"normalizer {config.normalizer!r}: fertility is a budget over the steps of a decoder that attends a query "
             f"at a time, and {name} attends in one: give bound"
@@ -102,7 +102,7 @@ def _check_pooling(config: AttentionConfig, name: str) -> None:
             f"alignment {config.alignment!r} matches distributions, and {name} pools by a learned query, which has "
             "none: choose a score, normalizer or value"
         )
-    if config.counts_from_queries:
+    if config.choices["normalizer"].counts_positions:
         raise AlignAttnError(
             f"normalizer {config.normalizer!r} opens a window around a query's own place, and {name} pools by a "
             f"learned query, which has none: give kind={PREDICTIVE!r}"

@@ -80,8 +80,8 @@ def balanced_heads(model: nn.Module) -> list[BalancedHeads]:
                 f"{name} attends by a score of its own ({type(own_score).__name__}), which is no dot product of "
                 "queries and keys: balancing would change what it computes"
             )
-        if isinstance(module, Patch) and (obstacle := module.config.unbalanced_by()) is not None:
-            raise AlignAttnError(f"{obstacle}, so balancing would change what {name} computes: it is for dot products")
+        if isinstance(module, Patch) and (reason := module.config.reason_unbalanced):
+            raise AlignAttnError(f"{reason}, so balancing would change what {name} computes: it is for dot products")
     found = [
         _heads_of(path, module)
         for path, module in model.named_modules()

@@ -32,9 +32,6 @@ TOLERANCE = {8: 1e-6, 4: 1e-3, 2: 5e-2}
 """How far an output may differ by rounding, over its largest value; by the size of a number in bytes. Uncompiled eager
 attention and SDPA are compared bitwise; other implementations, and forwards of ours (`families`), within it."""
 
-READ_SCALE = frozenset({"dot", "interaction", "sum", "qvi"})
-"""Scores and values that take queries as the projections give them, not scaled by 1/sqrt(d)."""
-
 SCALE_TOLERANCE = 0.01
 """How far the size of a query may be from one that is scaled by 1/sqrt(d), over that."""
 
@@ -208,7 +205,7 @@ def _off(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _proving(model: nn.Module, calls: list[RecordedCall]) -> Iterator[None]:
     state = patch_of(model)
-    reads_queries = any(getattr(state.config, slot) in READ_SCALE for slot in ("score", "value"))
+    reads_queries = any(choice.reads_raw_queries for choice in state.config.choices.values())
     hooks = _scale_hooks(model) if reads_queries else []
     state.collector.proof = calls
     try:

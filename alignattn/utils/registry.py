@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from alignattn.utils.errors import unknown
 from alignattn.utils.option import Option
@@ -39,7 +39,10 @@ class Entry:
         return ", ".join(str(part) for part in (self.reference, self.place) if part)
 
 
-class Registry(Mapping[str, Entry]):
+E = TypeVar("E", bound=Entry)
+
+
+class Registry(Mapping[str, E], Generic[E]):
     """Entries by name.
 
     Args:
@@ -48,12 +51,12 @@ class Registry(Mapping[str, Entry]):
         package: what targets that start with a dot are relative to.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, Entry], package: str | None = None) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, E], package: str | None = None) -> None:
         self.kind = kind
         self._entries = dict(entries)
         self._package = package
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> E:
         return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from alignattn.attention.choices import NORMALIZERS, OF_EDGES, SCORES, VALUES
+from alignattn.attention.choices import NORMALIZERS, SCORES, VALUES, choices_with
 from alignattn.attention.config import AttentionConfig
 from alignattn.attention.edges import Edges, Segments
 from alignattn.attention.variant import AttentionVariant
 from alignattn.utils.errors import AlignAttnError
 
 NODES, HEADS, SIZE = 9, 2, 4
+
+EDGE_NORMALIZERS = choices_with("normalizer", "has_edge_form")
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def normalizer_of(name):
 
 
 @pytest.mark.parametrize("scale", [1, 30])
-@pytest.mark.parametrize("name", OF_EDGES)
+@pytest.mark.parametrize("name", EDGE_NORMALIZERS)
 def test_weights_of_edges_are_the_dense_ones(name, scale, pairs):
     mask, edges = pairs
     scores = scale * torch.randn(1, HEADS, NODES, NODES, dtype=torch.float64)
@@ -36,7 +38,7 @@ def test_weights_of_edges_are_the_dense_ones(name, scale, pairs):
     torch.testing.assert_close(found, dense[0, :, edges.query, edges.key].T)
 
 
-@pytest.mark.parametrize("name", OF_EDGES)
+@pytest.mark.parametrize("name", EDGE_NORMALIZERS)
 def test_gradients_of_edges(name, pairs):
     _, edges = pairs
     scores = torch.randn(len(edges.query), HEADS, dtype=torch.float64, requires_grad=True)
@@ -53,7 +55,7 @@ def test_second_derivatives_of_edges_are_refused(name, pairs):
         torch.autograd.grad((first * scores).sum(), scores)
 
 
-@pytest.mark.parametrize("name", OF_EDGES)
+@pytest.mark.parametrize("name", EDGE_NORMALIZERS)
 def test_many_equal_scores_and_a_node_without_edges(name):
     segments = Segments(torch.tensor([0] * 5000 + [2]), 3)
     weights = normalizer_of(name).of_edges(torch.full((5001, HEADS), -1e4), segments)
@@ -62,7 +64,7 @@ def test_many_equal_scores_and_a_node_without_edges(name):
     assert normalizer_of(name).of_edges(torch.zeros(0, HEADS), Segments(segments.index[:0], 3)).shape == (0, HEADS)
 
 
-@pytest.mark.parametrize("name", sorted(NORMALIZERS.keys() - set(OF_EDGES)))
+@pytest.mark.parametrize("name", sorted(NORMALIZERS.keys() - set(EDGE_NORMALIZERS)))
 def test_other_normalizers_say_which_are_for_edges(name):
     with pytest.raises(AlignAttnError, match="choose one of softmax, sparsemax, entmax15"):
         normalizer_of(name).of_edges(torch.zeros(2, HEADS), Segments(torch.tensor([0, 0]), 1))

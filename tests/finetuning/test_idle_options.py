@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import alignattn
-from alignattn.attention.choices import ALIGNMENTS, LEARNED, NORMALIZERS, SCORES, VALUES
+from alignattn.attention.choices import ALIGNMENTS, NORMALIZERS, SCORES, VALUES
 from alignattn.cli import main
 from alignattn.commands import get_command
 from alignattn.finetuning.idle_options import ALWAYS_DONE, RULES
@@ -158,4 +158,4 @@ def test_choices_that_learn_are_those_with_parameters() -> None:
             slot = alignattn.AttentionConfig(**{slots.kind: name, **options.get(name, {})})
             model = alignattn.patch(BertForSequenceClassification(config), slot)
             own = [*alignment_parameters(model), *function_parameters(model)]
-            assert bool(own) == (name in LEARNED), name
+            assert bool(own) == slot.choices[slots.kind].is_learned, name

@@ -21,13 +21,22 @@ from alignattn.tasks.processors import TASK_PROCESSORS
 from alignattn.utils.registry import Entry
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
-TOY = ModelCapabilities(
-    tasks=(TextClassification,), slots=tuple(SLOTS), training={"learning_rate": 0.003, "num_train_epochs": 2}
+TOY = ModelEntry(
+    "toy_model:ToyClassifier",
+    "a toy of the tests",
+    tasks=(TextClassification,),
+    slots=tuple(SLOTS),
+    training_defaults={"learning_rate": 0.003, "num_train_epochs": 2},
 )
-VECTORS = ModelCapabilities(tasks=(VectorClassification,), training={"learning_rate": 0.5})
+VECTORS = ModelEntry(
+    "toy_processor:VectorModel",
+    "a line between vectors",
+    tasks=(VectorClassification,),
+    training_defaults={"learning_rate": 0.5},
+)
 LINES = (
-    (MODELS, "toy", ModelEntry("toy_model:ToyClassifier", "a toy of the tests", traits=TOY)),
-    (MODELS, "vectors", ModelEntry("toy_processor:VectorModel", "a line between vectors", traits=VECTORS)),
+    (MODELS, "toy", TOY),
+    (MODELS, "vectors", VECTORS),
     (TASK_PROCESSORS, "vector-classification", Entry("toy_processor:VectorClassification", "a class of a vector")),
 )
 
@@ -82,7 +91,7 @@ def test_finetune_and_the_card(attention, finetune, tmp_path, monkeypatch):
 @pytest.mark.parametrize("has_attention", [True, False])
 def test_inspect(has_attention, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--max_steps", "1", "--attention", "aa-ct") == 0
-    toy = replace(MODELS["toy"], traits=replace(TOY, slots=tuple(SLOTS) if has_attention else ()))
+    toy = replace(TOY, slots=tuple(SLOTS) if has_attention else ())
     monkeypatch.setitem(MODELS._entries, "toy", toy)
     words = [
         "inspect",
@@ -169,9 +178,9 @@ def test_a_task_that_a_model_does_not_take_is_refused(model, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"alignattn: --model {model} ")
 
 
-def test_traits_that_leave_a_slot_open_say_why():
-    with pytest.raises(ValueError, match="of the slots other than"):
-        ModelCapabilities(slots=("score", "normalizer"), refused={"alignment": "has one query"})
+def test_capabilities_that_leave_a_slot_open_say_why():
+    with pytest.raises(ValueError, match="needs a reason"):
+        ModelCapabilities(slots=("score", "normalizer"), reasons_unsupported={"alignment": "has one query"})
     assert ModelCapabilities(
-        slots=("score", "normalizer", "value"), refused={"alignment": "has one query"}
+        slots=("score", "normalizer", "value"), reasons_unsupported={"alignment": "has one query"}
     ).has_attention

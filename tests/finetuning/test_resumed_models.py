@@ -86,11 +86,11 @@ def test_no_model_from_nothing_is_left_out():
 
 @pytest.mark.parametrize(("model", "field"), CASES)
 def test_a_stopped_run_goes_on_to_the_same_weights(model, field, tmp_path, capsys):
-    traits = capabilities_of(model)
-    kind = traits.tasks[0].kind
+    capabilities = capabilities_of(model)
+    kind = capabilities.tasks[0].kind
     fields = [*FIELDS.get(model, SIZES).split(), *([field] if field else [])]
     words = ["--model", model, *WRITERS[kind](tmp_path), "--num_train_epochs", "2", "--model_config", *fields]
     if kind == "text-classification":
-        words += ["--text_columns", *"ab"[: traits.texts[0]]]
+        words += ["--text_columns", *"ab"[: capabilities.texts_per_row[0]]]
     finetune(words, tmp_path / "run")
     assert_goes_on(words, tmp_path / "run", capsys)

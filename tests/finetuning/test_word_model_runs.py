@@ -54,7 +54,7 @@ def vectors(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("model", WORD_MODELS)
 def test_finetune(model: str, run, pairs: Path, vectors: Path, tmp_path: Path) -> None:
-    reads_pairs = capabilities_of(model).texts == (2,)
+    reads_pairs = capabilities_of(model).texts_per_row == (2,)
     words = ["--model", model, "--embeddings", str(vectors), "--skip_bad_rows"]
     words += ["--model_config", "hidden_dim=8", "dropout=0"]
     assert run(*words, columns="a b" if reads_pairs else "a") == 0

@@ -10,7 +10,6 @@ from torch_geometric import nn as layers
 
 import alignattn
 from alignattn.attention.alignment import OTAlignment
-from alignattn.attention.choices import OF_EDGES
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.models.graphs import GATLayer
@@ -18,7 +17,7 @@ from alignattn.patching import patch_of
 from alignattn.tasks.nodes.graph import read_graph
 from alignattn.utils.errors import AlignAttnError
 
-ATTENTIONS = ("soft", *OF_EDGES[1:], "aa-gan", "aa-ot", "aa-ct", "qvi")
+ATTENTIONS = ("soft", "sparsemax", "entmax15", "aa-gan", "aa-ot", "aa-ct", "qvi")
 
 
 @pytest.fixture

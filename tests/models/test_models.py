@@ -31,7 +31,7 @@ FURTHER = 3
 
 
 WORD_MODELS = [
-    name for name in MODELS if capabilities_of(name).texts == (2,) and capabilities_of(name).reads_embeddings
+    name for name in MODELS if capabilities_of(name).texts_per_row == (2,) and capabilities_of(name).reads_embeddings
 ]
 
 
@@ -321,7 +321,7 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     built = built_of(name, texts, config_fields=sizes)
     model, tokenizer = built.model, built.processor
     data = [{**tokenizer(*pair), "label": number % 3} for number, pair in enumerate(rows)]
-    options = {**capabilities_of(name).training, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
+    options = {**capabilities_of(name).training_defaults, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
     options["per_device_train_batch_size"] = 21
     args = transformers.TrainingArguments(
         str(tmp_path), **options, save_strategy="no", report_to=[], disable_tqdm=True, seed=0, use_cpu=True
@@ -335,8 +335,8 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
 
 
 def test_published_training_options_are_options_of_transformers(name, tmp_path):
-    args = transformers.TrainingArguments(str(tmp_path), **capabilities_of(name).training, use_cpu=True)
-    assert args.learning_rate == capabilities_of(name).training["learning_rate"]
+    args = transformers.TrainingArguments(str(tmp_path), **capabilities_of(name).training_defaults, use_cpu=True)
+    assert args.learning_rate == capabilities_of(name).training_defaults["learning_rate"]
 
 
 # Saving and loading

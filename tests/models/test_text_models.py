@@ -18,7 +18,9 @@ from alignattn.models.text_classifiers import sentence_of_words
 from alignattn.tasks import TextClassification, get_task
 
 TEXT_MODELS = [
-    name for name in MODELS if capabilities_of(name).texts == (1,) and TextClassification in capabilities_of(name).tasks
+    name
+    for name in MODELS
+    if capabilities_of(name).texts_per_row == (1,) and TextClassification in capabilities_of(name).tasks
 ]
 POOLING = [name for name in TEXT_MODELS if capabilities_of(name).has_attention and not capabilities_of(name).has_heads]
 TEXTS = ["a man sees the red bird . it sings !", "the dog sleeps", "no . no . no", "bird"]

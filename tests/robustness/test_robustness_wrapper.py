@@ -138,7 +138,7 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
     torch.testing.assert_close(wrapped(random_texts(8)).float(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts == (2,)])
+@pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts_per_row == (2,)])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
     built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
     model, tokenizer = built.model, built.processor

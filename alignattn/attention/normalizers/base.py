@@ -8,7 +8,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from alignattn.attention.choices import OF_EDGES
+from alignattn.attention.choices import choices_with
 from alignattn.attention.cross_mask import Earlier
 from alignattn.attention.edges import Segments
 from alignattn.attention.slot import Slot
@@ -115,7 +115,8 @@ class Normalizer(Slot, ABC):
     def _weights_of_edges(self, scores: Tensor, segments: Segments) -> Tensor:
         """Return the weights of scores `[E, H]`, the largest of each segment 0."""
         raise AlignAttnError(
-            f"normalizer {type(self).__name__} is not for edges of a graph: choose one of {', '.join(OF_EDGES)}"
+            f"normalizer {type(self).__name__} is not for edges of a graph: choose one of "
+            f"{', '.join(choices_with('normalizer', 'has_edge_form'))}"
         )
 
     def _weights_after(

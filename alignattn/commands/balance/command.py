@@ -92,8 +92,8 @@ def _class_of(name: str) -> type:
     with loading(name):
         fields = read_config_fields(name)
     if saved_class(fields) is not None:
-        traits = capabilities_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
-        instead = ", or train it with `alignattn finetune --balance end`" if traits.has_heads else ""
+        capabilities = capabilities_of(str(fields["model_type"]).removeprefix(MODEL_TYPE_PREFIX))
+        instead = ", or train it with `alignattn finetune --balance end`" if capabilities.has_heads else ""
         raise AlignAttnError(
             f"{name!r} is a trained model of {fields['model_type']}, and only pretrained encoders can be balanced "
             f"here: give such a one{instead}"

@@ -95,14 +95,16 @@ class FigureOptions(Options):
             # Of a folder without it the loading of the model says what is wrong.
             path = Path(run) / MODEL_FILE
             fields = restored_fields(read_json(path)) if path.is_file() else {}
-            calls_a_layer = capabilities_of(str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)).calls_a_layer
+            calls_per_layer = capabilities_of(
+                str(fields.get("model_type")).removeprefix(MODEL_TYPE_PREFIX)
+            ).calls_per_layer
             for name, index in (
                 ("layer", self.layer),
                 ("head", self.head if "head" in PICTURES[self.kind][1] else None),
             ):
                 number = next((fields[count] for count in COUNTS[name] if isinstance(fields.get(count), int)), None)
                 if name == "layer" and number is not None:
-                    number *= calls_a_layer
+                    number *= calls_per_layer
                 if index is not None and number is not None and index >= number:
                     folder = path.resolve().parent.name
                     raise AlignAttnError(f"--{name} {index}: {folder} has {name}s 0 to {number - 1}")

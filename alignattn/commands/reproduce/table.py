@@ -183,7 +183,7 @@ class Table(Definition):
         displaced = {name for giver in given for name in DISPLACED.get(giver, ())}
         rows: dict[str, Row] = {}
         for row in self.rows:
-            takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.traits(row).is_pretrained
+            takes_given = MODEL_OPTION in given and MODEL_OPTION in row.options and self.capabilities(row).is_pretrained
             model = {MODEL_OPTION: given[MODEL_OPTION]} if takes_given else {}
             options = _without(row.options, displaced) | model
             rows.setdefault(str((sorted(options.items()), row.ensemble)), row.model_copy(update={"options": options}))
@@ -206,11 +206,11 @@ class Table(Definition):
             baseline = None if plain is None else self.label(plain)
             for index, column in enumerate(self.columns):
                 options = {**self.options, **column.options, **row.options, **self.given}
-                if not self.traits(row).is_pretrained:
+                if not self.capabilities(row).is_pretrained:
                     options[MODEL_OPTION] = self._own_model(row)
                 elif MODEL_OPTION in options and is_run_folder(start := Path(options[MODEL_OPTION])):
                     options[MODEL_DIGEST_OPTION] = model_digest(start)
-                if not self.traits(row).reads_embeddings:
+                if not self.capabilities(row).reads_embeddings:
                     options = _without(options, {EMBEDDINGS})
                 most = _fewest(row.seeds, column.seeds)
                 experiments = experiments_of(self.command_of(column), options, seeds[:most])
@@ -236,7 +236,7 @@ class Table(Definition):
         """
         if row.against:
             return next((other for other in self.rows if other.label == row.against), None)
-        if not self.traits(row).has_attention:
+        if not self.capabilities(row).has_attention:
             return None
         is_plain = attention_of(row) == PLAIN_ATTENTION
         candidates = [
@@ -254,7 +254,7 @@ class Table(Definition):
         """Return the model of the runs of a row."""
         return str(row.options.get(MODEL_OPTION, self.given.get(MODEL_OPTION, self.options.get(MODEL_OPTION))))
 
-    def traits(self, row: Row) -> ModelCapabilities:
+    def capabilities(self, row: Row) -> ModelCapabilities:
         """Return what the model of a row says of itself, as the table has it: a user's own replaces pretrained ones."""
         return capabilities_of(self._own_model(row))
 
