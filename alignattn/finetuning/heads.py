@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
@@ -25,11 +26,15 @@ from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
 from alignattn.patching.balance import balance_obstacle
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
+from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots import PointPanel, TokenMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
 from alignattn.tasks.processors import processor_for
 from alignattn.utils.errors import AlignAttnError
+
+HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""How the names of classes of transformers end that predict classes of a text, of its words, or of its places."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,16 @@ class RecordedModel:
     tokenizer: PreTrainedTokenizerBase
     reads_texts_alone: bool = True
 
+    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Any, list[LayerRecord]]:
+        """Return the model's outputs and the record of each attention call."""
+        with torch.no_grad(), collect(self.model) as seen:
+            outputs = self.model(**batch)
+        return outputs, seen.layers
+
     def record(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Return `query` `[B, H, n, d]`, `key` `[B, H, m, d]` and `weights` `[B, H, n, m]` of each attention call."""
-        with torch.no_grad(), collect(self.model) as seen:
-            self.model(**batch)
-        return [{name: getattr(layer, name) for name in ("query", "key", "weights")} for layer in seen.layers]
+        _, layers = self.forward(batch)
+        return [{name: getattr(layer, name) for name in ("query", "key", "weights")} for layer in layers]
 
     def num_layers_and_heads(self) -> tuple[int, int]:
         """Return how many attention calls of a forward are recorded, and the heads of each."""
@@ -81,7 +91,9 @@ class RecordedModel:
         return sides
 
 
-def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({})) -> RecordedModel:
+def load_recorded_model(
+    name: str, tokenizer_options: Mapping[str, Any] = MappingProxyType({}), *, with_head: bool = False
+) -> RecordedModel:
     """Load a model, an encoder with or without a head, in float32, with the attention it was trained with.
 
     Where a patch leaves the function as it is, all layers are recorded, whichever it was trained on.
@@ -89,6 +101,7 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
     Args:
         name: a folder, a Hub id or a packaged model.
         tokenizer_options: as `TaskProcessor.tokenizer_options`.
+        with_head: whether the head of a checkpoint that predicts classes is loaded, too.
     """
     with loading(name):
         fields = read_config_fields(name)
@@ -107,13 +120,25 @@ def load_recorded_model(name: str, tokenizer_options: Mapping[str, Any] = Mappin
             f"{name!r} pools words by a learned query, and has no heads whose queries could be studied"
         )
     model, tokenizer = load_pretrained(
-        name, own_class or AutoModel, tokenizer_options=tokenizer_options, dtype=torch.float32, reads_pooler=False
+        name,
+        own_class or (_class_with_head(fields) if with_head else AutoModel),
+        tokenizer_options=tokenizer_options,
+        dtype=torch.float32,
+        reads_pooler=False,
     )
     model = merge_adapters(model)
     if is_patched(model) and not patch_of(model).config.changes_function:
         unpatch(model)
     model = (model if is_patched(model) else patch(model, "soft")).eval()
     return RecordedModel(name, model, tokenizer, capabilities.reads_texts_alone)
+
+
+def _class_with_head(fields: Mapping[str, Any]) -> Any:
+    """Return the class of transformers that a checkpoint names, if it predicts classes; else that without a head."""
+    for name in fields.get("architectures") or ():
+        if name.endswith(HEADS) and hasattr(transformers, name):
+            return getattr(transformers, name)
+    return AutoModel
 
 
 @dataclass(frozen=True)

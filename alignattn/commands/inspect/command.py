@@ -23,6 +23,7 @@ from alignattn.commands.inspect.report import (
     write_studies,
 )
 from alignattn.finetuning.data_options import DataOptions
+from alignattn.finetuning.function_change import FunctionChange, measure_change
 from alignattn.finetuning.heads import RecordedModel, load_recorded_model
 from alignattn.finetuning.rows import file_texts, input_batches
 from alignattn.models.lengths import most_tokens, row_length
@@ -64,7 +65,8 @@ def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTe
     """Return what the heads of one model or two do, and with which texts."""
     task, rows = load_texts(arguments)
     kind = processor_for(task)
-    models = [load_recorded_model(name, kind.tokenizer_options) for name in arguments.models()]
+    compares = arguments.compare is not None
+    models = [load_recorded_model(name, kind.tokenizer_options, with_head=compares) for name in arguments.models()]
     for loaded in models:
         loaded.check_reads(kind, task.name)
     _check_same_shape(models)
@@ -75,6 +77,9 @@ def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTe
         study_model(loaded, name, rows, task, max_length, arguments.batch_size)
         for loaded, name in zip(models, names, strict=True)
     ]
+    if compares:
+        splits = [_encoded(loaded, rows, task, max_length) for loaded in models]
+        studies[1] = replace(studies[1], change=_change(models, splits, task, arguments.batch_size))
     read = publishable(arguments.task or arguments.validation_file)
     return studies, StudiedTexts(read, len(rows), max_length, arguments.seed)
 
@@ -98,9 +103,7 @@ def study_model(
     loaded: RecordedModel, name: str, rows: datasets.Dataset, task: Task, max_length: int, batch_size: int
 ) -> ModelStudy:
     """Return the measures of a model's heads on the texts of `rows`, cut at `max_length` tokens, under a name."""
-    # A token is studied once: windows of a long context share none.
-    options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
-    split = EncodedSplit(rows, processor_for(task).encode(task, rows, loaded.tokenizer, options), options)
+    split = _encoded(loaded, rows, task, max_length)
     ids = split.encoded["input_ids"][:]
     most = most_tokens(loaded.model, loaded.tokenizer)
     if max(map(len, ids)) > most:
@@ -117,7 +120,26 @@ def study_model(
             bar.update(len(batch["input_ids"]))
     study = joined([one.study(balances=balances) for one in studying.values()])
     places = [(numbers[place], sides) for sides, of_group in groups.items() for place in of_group]
-    return ModelStudy(name, [number for number, _ in places], [sides for _, sides in places], study, rare)
+    order = [place for of_group in groups.values() for place in of_group]
+    return ModelStudy(name, [number for number, _ in places], [sides for _, sides in places], study, rare, order)
+
+
+def _encoded(loaded: RecordedModel, rows: datasets.Dataset, task: Task, max_length: int) -> EncodedSplit:
+    # A token is studied once: windows of a long context share none.
+    options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
+    return EncodedSplit(rows, processor_for(task).encode(task, rows, loaded.tokenizer, options), options)
+
+
+def _change(
+    models: Sequence[RecordedModel], splits: Sequence[EncodedSplit], task: Task, batch_size: int
+) -> FunctionChange | None:
+    """Return how far the second model is from the first; None if their tokens are not the same."""
+    ids, others = (split.encoded["input_ids"][:] for split in splits)
+    if ids != others:
+        return None
+    reference, model = models
+    batches = input_batches(task, splits[0], reference.tokenizer, range(len(ids)), batch_size)
+    return measure_change(model, reference, batches)
 
 
 def _by_sides(sides: Sequence[Sides]) -> dict[Sides, list[int]]:

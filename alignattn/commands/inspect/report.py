@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from alignattn.commands.inspect.head_study import MEASURES, POOLED_TOKENS, ROLE_FACTOR, HeadStudy, RareTokens
+from alignattn.finetuning.function_change import FunctionChange
 from alignattn.models.vqa import WORDS, Sides
 from alignattn.reports.plots import HeatMapPanel, draw_heat_maps, write_figure
 from alignattn.utils.files import write_csv
@@ -52,6 +53,8 @@ PANEL_TITLES = {
 GUIDED = "guided"
 """What attention is called whose queries and keys are of two modalities, where there is little room."""
 
+NO_PRODUCTS = "scores are no products of plain projections"
+
 MAX_NAME = 70
 """Characters of a model's name that fit above the picture."""
 
@@ -83,6 +86,8 @@ class ModelStudy:
         sides: what attends what in each of them.
         heads: the measures of its heads.
         rare: which of its tokens count as rare.
+        order: the place of each studied layer among the attention calls.
+        change: how far its function is from that of the model it is compared with; None of that model itself.
     """
 
     name: str
@@ -90,6 +95,8 @@ class ModelStudy:
     sides: Sequence[Sides]
     heads: HeadStudy
     rare: RareTokens
+    order: Sequence[int]
+    change: FunctionChange | None = None
 
     @property
     def reads_texts_alone(self) -> bool:
@@ -124,9 +131,36 @@ def render_studies(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
             *folded_tables(["layer", "head", *measures, "role"], by_head, READABLE_WIDTH, keys=2),
             "mean over heads",
             *folded_tables(["layer", *measures], by_layer, READABLE_WIDTH),
+            *_change_of_function(studies),
             *_caption(studies, studied),
         ]
     )
+
+
+def _change_of_function(studies: Sequence[ModelStudy]) -> list[str]:
+    """Return a line a layer on how far the second model's function is from the first's, and what that means."""
+    if len(studies) == 1:
+        return []
+    change = studies[1].change
+    if change is None:
+        return ["the two models tokenize otherwise: how far their functions are apart was not measured."]
+    lines = [
+        [name, f"{change.attention[place].mean():.3f}", f"{change.products[place].mean():.3f}"]
+        for name, place in zip(studies[1].layer_names, studies[1].order, strict=True)
+    ]
+    lines.append(["all", f"{change.attention.mean():.3f}", f"{change.products.mean():.3f}"])
+    predicted = (
+        "predictions: no common head that predicts classes."
+        if change.predictions is None or change.differing is None
+        else f"predictions: {change.predictions:.3f} in total variation, another class for {change.differing:.1%}."
+    )
+    return [
+        "from A to B, mean over heads",
+        *folded_tables(["layer", "attention", "W_Q'W_K"], lines, READABLE_WIDTH),
+        "attention: total variation of the weights, mean over queries, 0 to 1. W_Q'W_K: relative change of the product",
+        f"that scores are of, whatever the basis; nan: {NO_PRODUCTS}.",
+        predicted,
+    ]
 
 
 def shown_measures(studies: Sequence[ModelStudy]) -> list[str]:
@@ -145,7 +179,8 @@ def _is_drawn(studies: Sequence[ModelStudy], name: str) -> bool:
 
 def write_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
     """Write `heads.csv`: a line a model, layer and head."""
-    write_csv(path, (line for study in studies for line in _lines(study, studied)))
+    is_compared = studies[-1].change is not None
+    write_csv(path, (line for study in studies for line in _lines(study, studied, is_compared=is_compared)))
 
 
 def draw_studies(path: Path, studies: Sequence[ModelStudy], studied: StudiedTexts) -> None:
@@ -258,7 +293,7 @@ def _title(studies: Sequence[ModelStudy], studied: StudiedTexts) -> str:
     return "\n".join([*names, what])
 
 
-def _lines(study: ModelStudy, studied: StudiedTexts) -> Iterator[dict[str, Any]]:
+def _lines(study: ModelStudy, studied: StudiedTexts, *, is_compared: bool) -> Iterator[dict[str, Any]]:
     roles = study.heads.roles()
     for row, layer in enumerate(study.layers):
         uniform = {f"{name}_uniform": share for name, share in _uniform(study, row).items()}
@@ -271,5 +306,18 @@ def _lines(study: ModelStudy, studied: StudiedTexts) -> Iterator[dict[str, Any]]
                 **_of_head(study, row, head),
                 "role": role,
                 **uniform,
+                **(_changes_of_head(study.change, study.order[row], head) if is_compared else {}),
                 **asdict(studied),
             }
+
+
+def _changes_of_head(change: FunctionChange | None, place: int, head: int) -> dict[str, float | None]:
+    """Return how far a head is from that of the model it is compared with; of that model itself 0."""
+    if change is None:
+        return dict.fromkeys(("attention_change", "product_change", "prediction_change", "differing_predictions"), 0.0)
+    return {
+        "attention_change": float(change.attention[place, head]),
+        "product_change": float(change.products[place, head]),
+        "prediction_change": change.predictions,
+        "differing_predictions": change.differing,
+    }

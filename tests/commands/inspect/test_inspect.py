@@ -221,6 +221,20 @@ def test_two_models_stand_side_by_side(
     assert counted == [Path(models[name]).name for name in ("bert", "other") for _ in range(NUM_LAYERS * NUM_HEADS)]
 
 
+def test_the_second_model_tells_how_far_its_function_is_from_the_first(
+    models: dict[str, str], texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, other = inspect_heads(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
+    printed = capsys.readouterr().out
+    lines = lines_of(tmp_path)
+    half = len(lines) // 2
+    assert {line[name] for line in lines[:half] for name in ("attention_change", "product_change")} == {"0.0"}
+    for index, line in enumerate(lines[half:]):
+        assert float(line["attention_change"]) == float(other.change.attention.flatten()[index]) > 0
+        assert float(line["product_change"]) == float(other.change.products.flatten()[index]) > 0
+    assert f"{float(other.change.attention.mean()):.3f}" in printed.partition("from A to B")[2]
+
+
 def test_a_panel_for_each_measure_and_model(models: dict[str, str], texts: str, tmp_path: Path) -> None:
     studies = studied(arguments(models["bert"], texts, tmp_path, compare=models["other"]))
     for some in (studies[:1], studies):
