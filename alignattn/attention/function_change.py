@@ -1,7 +1,7 @@
 """How far apart two models compute: their attention weights, what they predict, and the products that scores are of.
 
-Distances of queries and keys depend on the basis that they are in, which attention does not see, and are nearly blind to
-what changes the function (an affine change of the queries alone). These measures are of the function itself.
+Distances of queries and keys depend on their basis, which attention does not see, and are nearly blind to what changes
+the function (an affine change of the queries alone). These measures are of the function itself.
 """
 
 import torch

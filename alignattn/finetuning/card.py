@@ -154,6 +154,7 @@ class _Card:
             result=self.result,
             metrics=metrics,
             scores=[self._scores(split, metrics) for split in self.result.metrics],
+            twin=self._twin().items(),
             settings=self._settings().items(),
             auto_class=processor_for(self.kind).auto_class.__name__,
             reads_texts=processor_for(self.kind).reads_texts,
@@ -271,6 +272,18 @@ class _Card:
         scores = self.result.metrics[split]
         values = [score_text(name, scores[name]) if name in scores else "" for name in metrics]
         return [split, self.result.evaluation_rows[split], *values]
+
+    def _twin(self) -> dict[str, str]:
+        """Return how far the run is from its plain twin; empty where none was named."""
+        twin = self.result.twin
+        if twin is None:
+            return {}
+        rows = {"attention weights": f"{twin.attention:.3f}; {twin.most_attention:.3f} in the head that differs most"}
+        if twin.products is not None:
+            rows["W_Qᵀ W_K, relative"] = f"{twin.products:.3f}"
+        if twin.predictions is not None and twin.differing is not None:
+            rows["predictions"] = f"{twin.predictions:.3f}; another class for {twin.differing:.1%} of them"
+        return rows
 
     def _settings(self) -> dict[str, Any]:
         values = self.options.values | {"max_length": self.data.max_length or (self.task or Task).max_length}

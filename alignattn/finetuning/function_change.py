@@ -1,20 +1,34 @@
-"""How far the function of a model is from another's, such as that of the same seed's plain training, on the same texts."""
+"""How far the function of a model is from another's, such as that of plain training with the same seed."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from alignattn.attention.config import PLAIN, AttentionConfig
 from alignattn.attention.function_change import attention_change, product_change, total_variation
-from alignattn.finetuning.heads import RecordedModel
+from alignattn.finetuning.heads import RecordedModel, load_recorded_model
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import TwinResult, read_result
+from alignattn.finetuning.rows import input_batches
+from alignattn.finetuning.run_files import SEED_FOLDER_PREFIX
 from alignattn.patching.heads import BalancedHeads, balanced_heads
+from alignattn.patching.recording import LayerRecord
+from alignattn.tasks import Task
+from alignattn.tasks.processor import EncodedSplit
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.publishing import publishable
 
 MULTI_LABEL = "multi_label_classification"
 """A `problem_type` of a model's config."""
+
+TWIN_ROWS, TWIN_BATCH = 64, 8
+"""Of the first evaluation split: those that a run is compared on with its plain twin, and of a batch."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class FunctionChange:
     """How far a model is from a reference.
 
     Attributes:
-        attention: `[L, H]`, total variation of the attention weights, mean over the real queries of a text and over texts.
+        attention: `[L, H]`, total variation of the attention weights, mean over a text's real queries and over texts.
         products: `[L, H]`, relative change of W_Qᵀ W_K; NaN where scores are no products of plain projections.
         predictions: total variation of what is predicted, mean over texts (words, of tags); None without a common head
             that predicts classes.
@@ -53,7 +67,7 @@ def measure_change(
         moved.append(
             torch.stack(
                 [
-                    attention_change(layer.weights, other.weights, layer.mask)
+                    attention_change(_weights_of(layer), _weights_of(other), layer.mask)
                     for layer, other in zip(layers, reference_layers, strict=True)
                 ],
                 dim=1,
@@ -72,6 +86,11 @@ def measure_change(
         differing=float(torch.cat(differing).double().mean()) if differing else None,
         num_texts=len(by_text),
     )
+
+
+def _weights_of(record: LayerRecord) -> Tensor:
+    assert record.weights is not None
+    return record.weights
 
 
 def _distributions(outputs: Mapping[str, Any], batch: Mapping[str, Tensor], config: Any) -> list[Tensor]:
@@ -107,3 +126,55 @@ def _product_changes(model: RecordedModel, reference: RecordedModel, shape: torc
 
 def _in_order(heads: list[BalancedHeads]) -> list[BalancedHeads]:
     return sorted(heads, key=lambda part: part.slots.layer)
+
+
+def check_twin(options: RunOptions) -> None:
+    """Refuse a plain twin that the run could not be compared with; nothing where none is named.
+
+    Raises:
+        AlignAttnError: if it is unfinished, of another task, model or seed, not plain, or has no heads to record.
+    """
+    if options.training.plain_twin is None:
+        return
+    folder = _twin_folder(options)
+    twin = read_result(folder)
+    if twin is None:
+        raise AlignAttnError(f"--plain_twin {folder} is no finished run: finish it, or give another")
+    own = {"seed": options.training.seed, "model": publishable(options.model.model)}
+    own |= {} if options.task is None else {"task": options.task.name}
+    for name, value in own.items():
+        if getattr(twin, name) != value:
+            raise AlignAttnError(
+                f"--plain_twin {folder} has the {name} {getattr(twin, name)} and this run {value}: give its plain twin"
+            )
+    if AttentionConfig.from_dict(twin.attention_config) != PLAIN:
+        raise AlignAttnError(f"--plain_twin {folder} is a run of {twin.attention}: give one of plain attention (soft)")
+    load_recorded_model(str(folder))
+
+
+def compare_with_twin(options: RunOptions, task: Task, evaluation: Mapping[str, EncodedSplit]) -> TwinResult | None:
+    """Return how far the model in a run's folder is from its plain twin; None where none is named, or no rows are."""
+    if options.training.plain_twin is None or not evaluation:
+        return None
+    folder = _twin_folder(options)
+    model, reference = (load_recorded_model(str(one), with_head=True) for one in (options.output_dir, folder))
+    split = next(iter(evaluation.values()))
+    rows = range(min(len(split.encoded), TWIN_ROWS))
+    change = measure_change(model, reference, input_batches(task, split, model.tokenizer, rows, TWIN_BATCH))
+    products = float(change.products.mean())
+    return TwinResult(
+        run=publishable(str(folder)),
+        rows=len(rows),
+        attention=float(change.attention.mean()),
+        most_attention=float(change.attention.max()),
+        products=None if math.isnan(products) else products,
+        predictions=change.predictions,
+        differing=change.differing,
+    )
+
+
+def _twin_folder(options: RunOptions) -> Path:
+    """Return the folder of the twin; of one run a seed that of this run's seed."""
+    folder = Path(str(options.training.plain_twin))
+    has_seeds = any(folder.glob(f"{SEED_FOLDER_PREFIX}*"))
+    return folder / f"{SEED_FOLDER_PREFIX}{options.training.seed}" if has_seeds else folder

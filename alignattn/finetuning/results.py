@@ -66,6 +66,29 @@ class StartResult:
 
 
 @dataclass(frozen=True)
+class TwinResult:
+    """How far a run's function is from that of the plain run of its seed (`alignattn.finetuning.function_change`).
+
+    Attributes:
+        run: the plain run's folder, as it may be published.
+        rows: of the first evaluation split that both were compared on.
+        attention: total variation of the attention weights, mean over heads.
+        most_attention: of the head that moved most.
+        products: relative change of W_Qᵀ W_K, mean over heads; None where scores are no products of plain projections.
+        predictions: total variation of the predictions; None of a task that predicts no classes.
+        differing: share of the predictions whose class differs; None likewise.
+    """
+
+    run: str
+    rows: int
+    attention: float
+    most_attention: float
+    products: float | None
+    predictions: float | None
+    differing: float | None
+
+
+@dataclass(frozen=True)
 class RunResult:
     """One finished run.
 
@@ -97,6 +120,7 @@ class RunResult:
         stopped_at: the step after which early stopping ended the training, if it did.
         truncated_rows: the rows that are longer than --max_length, by split.
         start: the run that it started from, if its model is one.
+        twin: how far its function is from that of the plain run that `--plain_twin` names.
     """
 
     task: str
@@ -124,6 +148,7 @@ class RunResult:
     stopped_at: int | None
     truncated_rows: dict[str, TruncatedRows] = field(default_factory=dict)
     start: StartResult | None = None
+    twin: TwinResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, set_seed
 from alignattn.finetuning.best_model import best_model, choose_metric, stopped_at, stopping
 from alignattn.finetuning.callbacks import Progress, balance_at, log_distance
 from alignattn.finetuning.card import model_card, write_model_card
+from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
 from alignattn.finetuning.lora import adapt, keep_merged
 from alignattn.finetuning.model import check_before_rows, load_run_model, start_of
@@ -114,6 +115,7 @@ def _remove_left_checkpoints(options: RunOptions) -> None:
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     data_options = options.data
     check_before_rows(options)
+    check_twin(options)
     rows = load_run_rows(options)
     task = rows.task
     _check_suits(task, args)
@@ -159,6 +161,7 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
     result = replace(result, truncated_rows=cut, start=start)
     if trainer.is_world_process_zero():
+        result = replace(result, twin=compare_with_twin(options, task, data.evaluation))
         _finish(result, trainer, options)
     return result
 

@@ -13,7 +13,7 @@ from alignattn.training.methods import MethodOptions, chosen_methods, refuse_tog
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
-from alignattn.utils.places import output_folder
+from alignattn.utils.places import input_folder, output_folder
 
 TABLE_FILE = Path(__file__).with_name("training_options.json")
 """Written by `alignattn.finetuning.training_table`, and held to the installed transformers by a test."""
@@ -25,6 +25,7 @@ ASKED_BATCH: Mapping[str, str] = {"batch_size": "called --per_device_train_batch
 ASKED_WARMUP: Mapping[str, str] = {"warmup_ratio": "called --warmup_steps: below 1 it is a share of all steps"}
 """Names by which options are asked for."""
 
+TWIN_HELP = "Finished plain run of the same seed: the card says how far the function moved."
 SLOT_RATE = "Of parameters that slots add (default: the model's)."
 PATIENCE_HELP = "Evaluations without a better one that end it."
 LOGGING_STEPS = 0.05
@@ -128,6 +129,9 @@ class TrainingOptions(MethodOptions, TransformersOptions):
     bf16: bool = option(False, "Train in bfloat16.", group=TRAINING)
     logging_steps: float = option(LOGGING_STEPS, "Steps between logs; below 1 a share.", group=TRAINING, rare=True)
     logging_nan_inf_filter: bool = option(False, LOSS_FILTER, group=OTHERS, rare=True)
+    plain_twin: str | None = option(
+        None, TWIN_HELP, group=ALIGNMENT_GROUP, metavar="DIR", place=input_folder, rare=True
+    )
     log_query_key_distance: bool = option(False, "Log it for `alignattn figure distance`.", group=ALIGNMENT_GROUP)
     balance: str | None = option(None, BALANCE_HELP, group=ALIGNMENT_GROUP, choices=BALANCE_TIMES)
     balance_centre: bool = option(False, "Equal means alone: one bias changes.", group=ALIGNMENT_GROUP, rare=True)

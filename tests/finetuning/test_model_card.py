@@ -69,6 +69,33 @@ def pushing(words, folder, *more):
     return [*words, "--output_dir", str(folder), "--push_to_hub", "--hub_model_id", REPO, "--hub_token", TOKEN, *more]
 
 
+def test_a_run_that_names_its_plain_twin_says_how_far_its_function_is_from_it(words_of_run, tmp_path, capsys):
+    plain = [*words_of_run, "--attention", "soft", "--seeds", "1", "2", "--output_dir", str(tmp_path / "plain")]
+    assert main(plain) == 0
+    twin = ["--plain_twin", str(tmp_path / "plain"), "--learning_rate", "1e-3"]
+    aligned = [*words_of_run, "--attention", "aa-moments", "--alignment_weight", "1", *twin]
+    assert main([*aligned, "--seeds", "2", "--output_dir", str(tmp_path / "aligned")]) == 0
+    card, result = card_of(tmp_path / "aligned" / "seed-2"), result_of(tmp_path / "aligned" / "seed-2")["twin"]
+    assert result["run"].endswith("seed-2")
+    assert 0 < result["attention"] < result["most_attention"] < 1
+    assert result["products"] > 0
+    assert 0 < result["predictions"] < 1
+    assert f"| {result['attention']:.3f}; {result['most_attention']:.3f} in" in card.text
+    # A repetition of the plain run is where the plain run is.
+    again = [*words_of_run, "--attention", "soft", "--seed", "1", "--plain_twin", str(tmp_path / "plain")]
+    assert main([*again, "--output_dir", str(tmp_path / "again")]) == 0
+    assert result_of(tmp_path / "again")["twin"]["attention"] == pytest.approx(0, abs=1e-6)
+    capsys.readouterr()
+    for more, culprit in {
+        ("--seed", "3"): "seed-3 is no finished run",
+        ("--seed", "2", "--plain_twin", str(tmp_path / "plain/seed-1")): "the seed 1 and this run 2",
+        ("--seed", "2", "--plain_twin", str(tmp_path / "aligned")): "is a run of aa-moments",
+        ("--seed", "2", "--plain_twin", str(tmp_path)): "no finished run",
+    }.items():
+        assert main([*aligned, *more, "--output_dir", str(tmp_path / "refused")]) == 2
+        assert culprit in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("attention", ["soft", "aa-ct", "qvi", "aa-gan+qvi"])
 def test_the_card_says_what_the_run_measured_and_its_code_loads_the_model(
     words_of_run, tmp_path, attention, monkeypatch
