@@ -24,7 +24,7 @@ from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_options import RANDOM_BASIS, TrainingOptions
 from alignattn.patching import collect, is_patched
-from alignattn.patching.balance import BalanceReport, balance, balance_obstacle, balanced_parameters
+from alignattn.patching.balance import BalanceReport, balance, balanced_parameters, reason_unbalanced
 from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
@@ -175,7 +175,7 @@ def log_distance(trainer: Trainer, task: Task, evaluation: Mapping[str, EncodedS
     if trainer.model is None or not is_patched(trainer.model):
         raise AlignAttnError("--log_query_key_distance: this model has no attention heads: leave it out")
     batch = distance_batch(task, next(iter(evaluation.values())), processor)
-    callback = DistanceCallback(batch, balances=balance_obstacle(trainer.model) is None)
+    callback = DistanceCallback(batch, balances=reason_unbalanced(trainer.model) is None)
     # First of all: what reports the logs must see what this one adds to them.
     trainer.callback_handler.callbacks.insert(0, callback)
 

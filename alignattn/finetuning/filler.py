@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.model_options import misfit
 from alignattn.finetuning.options import RunOptions
-from alignattn.finetuning.training_options import unsuited
 
 if TYPE_CHECKING:
     from alignattn.evaluation.statistics.example_scores import ExampleScores
@@ -51,16 +49,15 @@ class ResultReader(ABC):
     def check_same(self, options: Any) -> None:  # noqa: B027  # most commands see to it by themselves
         """Check that the folder which the command's resolved options name holds a run of theirs, or none."""
 
-    def unfit(self, options: Any, needed: Any | None = None) -> str:
+    def reason_unsupported(self, options: Any, needed: Any | None = None) -> str:
         """Return why no run can have the command's resolved options, in one line; empty where one can.
 
         Args:
             options: of the run.
             needed: those of the run on whose result it works; None where it works on none.
         """
-        if not isinstance(options, RunOptions) or options.task is None:
-            return ""
-        return misfit(options.model, options.task) or unsuited(options.training, options.task)
+        is_run = isinstance(options, RunOptions) and options.task is not None
+        return options.reason_unsupported(options.task) if is_run else ""
 
     @abstractmethod
     def report(self, folder: Path) -> RunReport:

@@ -24,7 +24,7 @@ from alignattn.models.lengths import most_tokens
 from alignattn.models.vqa import REGIONS, WORDS, Sides
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.patching.adapter_files import merge_adapters
-from alignattn.patching.balance import balance_obstacle
+from alignattn.patching.balance import reason_unbalanced
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots import PointPanel, TokenMapPanel
@@ -209,7 +209,7 @@ class HeadView:
         head: likewise.
         sides: what its queries and what its keys are of.
         texts: in order.
-        obstacle: why queries and keys cannot be balanced, or None.
+        reason_unbalanced: why queries and keys cannot be balanced, or None.
     """
 
     name: str
@@ -217,7 +217,7 @@ class HeadView:
     head: int
     sides: Sides
     texts: Sequence[SeenText]
-    obstacle: str | None
+    reason_unbalanced: str | None
 
     @property
     def title(self) -> str:
@@ -252,7 +252,7 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
     _check_lengths(loaded, name, max(example["input_ids"].shape[1] for example in encoded))
     texts = [_see(loaded, example, place, head) for example in encoded]
     (sides,) = loaded.sides([number])
-    return HeadView(name, number, head, sides, texts, balance_obstacle(loaded.model))
+    return HeadView(name, number, head, sides, texts, reason_unbalanced(loaded.model))
 
 
 def _find_layer(loaded: RecordedModel, name: str, layer: int | None, head: int) -> tuple[int, int]:
@@ -309,7 +309,7 @@ def tsne_panel(view: HeadView, *, max_tokens: int, seed: int, balanced: bool = F
     query, key = (torch.cat([getattr(text, role) for text in view.texts]) for role in ("query", "key"))
     spread = measure_distances(*as_many(query[None], key[None]))
     over_spread = {"as is": spread.as_is, "balanced": spread.balanced, "floor": spread.floor}
-    if view.obstacle is not None:
+    if view.reason_unbalanced is not None:
         del over_spread["balanced"]
     if balanced:
         basis = balancing_basis(Moments.of(query[None]), Moments.of(key[None]))

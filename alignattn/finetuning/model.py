@@ -12,7 +12,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.finetuning.lora import check_targets
-from alignattn.finetuning.model_options import ModelOptions, check_fits, misfit
+from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.resources import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.finetuning.results import StartResult, read_result
@@ -84,8 +84,8 @@ def check_before_rows(options: RunOptions) -> None:
         options: of the run.
     """
     arguments, asked = options.model, options.data.max_length
-    if problem := misfit(arguments, options.task):
-        raise AlignAttnError(problem)
+    if reason := arguments.reason_unsupported(options.task):
+        raise AlignAttnError(reason)
     if not capabilities_of(arguments.model).is_pretrained:
         given = arguments.model_config_fields
         checked_fields(given, MODELS.load(arguments.model).config_class)

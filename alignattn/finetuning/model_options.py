@@ -141,6 +141,29 @@ class ModelOptions(Options):
         """The fields of the model's config to set, values read as YAML."""
         return _named_values("model_config", self.model_config or ())
 
+    def reason_unsupported(self, task: Task | None) -> str:
+        """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
+        name, capabilities = self.model, capabilities_of(self.model)
+        texts = len(getattr(task, "text_columns", ()))
+        if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
+            return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
+        if task is not None and texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
+            others = (
+                other
+                for other in MODELS
+                if texts in capabilities_of(other).texts_per_row and isinstance(task, capabilities_of(other).tasks)
+            )
+            return (
+                f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
+                f"{', '.join(others)} or an encoder"
+            )
+        if task is not None and not isinstance(task, capabilities.tasks):
+            kinds = " and ".join(kind.kind for kind in capabilities.tasks)
+            return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
+        if task is not None and self.crf and not isinstance(task, TokenClassification):
+            return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
+        return ""
+
 
 def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
     values = {}
@@ -160,36 +183,12 @@ def _named_values(name: str, entries: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def misfit(arguments: ModelOptions, task: Task | None) -> str:
-    """Return why a model is not for a task, in one line; empty where it is, or where the task is not known."""
-    name, capabilities = arguments.model, capabilities_of(arguments.model)
-    texts = len(getattr(task, "text_columns", ()))
-    if task is not None and capabilities.texts_per_row == (MAX_TEXTS,) and texts != MAX_TEXTS:
-        return f"--model {name} compares the two texts of a pair, and task {task.name!r} has none"
-    if task is not None and texts and capabilities.texts_per_row and texts not in capabilities.texts_per_row:
-        others = (
-            other
-            for other in MODELS
-            if texts in capabilities_of(other).texts_per_row and isinstance(task, capabilities_of(other).tasks)
-        )
-        return (
-            f"--model {name} reads one text, and a row of task {task.name!r} has {texts}: take "
-            f"{', '.join(others)} or an encoder"
-        )
-    if task is not None and not isinstance(task, capabilities.tasks):
-        kinds = " and ".join(kind.kind for kind in capabilities.tasks)
-        return f"--model {name} is for {kinds}, and task {task.name!r} is {task.kind}"
-    if task is not None and arguments.crf and not isinstance(task, TokenClassification):
-        return f"--crf tags words, and task {task.name!r} is {task.kind}: leave it out"
-    return ""
-
-
 def check_fits(arguments: ModelOptions, task: Task | None) -> None:
     """Check that a model can do what the options ask of it: its task, where it is known, its attention, its vectors."""
     name, capabilities = arguments.model, capabilities_of(arguments.model)
     fields = arguments.model_config_fields
-    if problem := misfit(arguments, task):
-        raise AlignAttnError(problem)
+    if reason := arguments.reason_unsupported(task):
+        raise AlignAttnError(reason)
     _check_attention(name, capabilities, arguments.attention_config)
     if arguments.embeddings is not None and not capabilities.reads_embeddings:
         readers = ", ".join(model for model in MODELS if capabilities_of(model).reads_embeddings)

@@ -15,7 +15,7 @@ from alignattn.finetuning.data_options import LIMITS_OF_ROWS, DataOptions, is_fo
 from alignattn.finetuning.idle_options import ALWAYS_DONE, check_use
 from alignattn.finetuning.model_options import NAMES_OF_ATTENTION, ModelOptions, check_fits
 from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK_FILE
-from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions, unsuited
+from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions
 from alignattn.models import capabilities_of
 from alignattn.tasks import Task, get_task, is_definition
 from alignattn.tasks.class_folders import TEXT
@@ -50,7 +50,7 @@ class RunOptions(Options):
         check_fits(self.model, None)
         if self.training.balance is not None:
             self._check_balance()
-        if reason := unsuited(self.training, None, has_crf=self.model.has_crf):
+        if reason := self.training.reason_unsupported(None, has_crf=self.model.has_crf):
             raise AlignAttnError(f"{reason}: leave it out")
         if not capabilities_of(self.model.model).is_pretrained:
             self._check_from_nothing()
@@ -132,6 +132,10 @@ class RunOptions(Options):
         super().check_places(reads=reads and not is_there)
         if self.model.has_crf and find_spec("torchcrf") is None:
             raise AlignAttnError(f"a CRF needs pytorch-crf: {install_extra('crf')}")
+
+    def reason_unsupported(self, task: Task) -> str:
+        """Return why no run of a task can have these options, in one line; empty if one can."""
+        return self.model.reason_unsupported(task) or self.training.reason_unsupported(task)
 
     @property
     def attention(self) -> AttentionConfig:

@@ -41,7 +41,7 @@ from alignattn.finetuning.training_arguments import (
     check_shared_graph,
     training_arguments,
 )
-from alignattn.finetuning.training_options import PUSH_OPTIONS, TrainingOptions, unsuited
+from alignattn.finetuning.training_options import PUSH_OPTIONS, TrainingOptions
 from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
@@ -118,7 +118,8 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     check_twin(options)
     rows = load_run_rows(options)
     task = rows.task
-    _check_suits(task, args)
+    if reason := options.training.reason_unsupported(task):
+        raise AlignAttnError(f"{reason}: leave it out")
     assert rows.train is not None
     check_shared_graph(task, args, len(rows.train), data_options.fan_out)
     set_seed(args.seed)
@@ -164,12 +165,6 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
         result = replace(result, twin=compare_with_twin(options, task, data.evaluation))
         _finish(result, trainer, options)
     return result
-
-
-def _check_suits(task: Task, args: RunArguments) -> None:
-    """Refuse what of the arguments the predictions of a task have no place for."""
-    if reason := unsuited(args, task):
-        raise AlignAttnError(f"{reason}: leave it out")
 
 
 def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:

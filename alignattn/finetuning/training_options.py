@@ -161,21 +161,19 @@ class TrainingOptions(MethodOptions, TransformersOptions):
                 "--hub_model_id NAME"
             )
 
+    def reason_unsupported(self, task: Task | None, *, has_crf: bool = False) -> str:
+        """Return which option a task does not support, and why; empty if it supports all.
 
-def unsuited(training: Any, task: Task | None, *, has_crf: bool = False) -> str:
-    """Return which option a task has no place for, and why; empty where it has one for all.
-
-    Args:
-        training: a `TrainingOptions`, or transformers' arguments made of one.
-        task: that is trained on; None where it is not known yet.
-        has_crf: whether a CRF scores whole sequences of tags.
-    """
-    order = training.train_sampling_strategy
-    if task is not None and order in BY_LENGTHS and not processor_for(task).has_lengths:
-        return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
-    reasons = (
-        f"--{method.switch}{reason}"
-        for method in chosen_methods(training)
-        if (reason := method.reason_unsupported(task, has_crf=has_crf))
-    )
-    return next(reasons, "")
+        Args:
+            task: that is trained on; None where it is not known yet.
+            has_crf: whether a CRF scores whole sequences of tags.
+        """
+        order = self.train_sampling_strategy
+        if task is not None and order in BY_LENGTHS and not processor_for(task).has_lengths:
+            return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
+        reasons = (
+            f"--{method.switch}{reason}"
+            for method in chosen_methods(self)
+            if (reason := method.reason_unsupported(task, has_crf=has_crf))
+        )
+        return next(reasons, "")

@@ -23,7 +23,7 @@ import alignattn
 from alignattn.cli import main
 from alignattn.commands.robustness.options import AttackOptions
 from alignattn.commands.robustness.targets import target_loaders
-from alignattn.finetuning.training_options import TrainingOptions, unsuited
+from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
@@ -323,15 +323,15 @@ def test_what_takes_one_class_a_row_for_right_is_not_for_questions_with_several_
 ) -> None:
     training = resolve(TrainingOptions, {"output_dir": "run", option: value})
     answered = replace(TASKS["vqav2"], labels=("yes", "no"))  # as it is once its rows are read
-    assert f"--{option}: task 'vqav2' has no class" in unsuited(training, answered)
-    assert not unsuited(training, TASKS["easyvqa"])
+    assert f"--{option}: task 'vqav2' has no class" in training.reason_unsupported(answered)
+    assert not training.reason_unsupported(TASKS["easyvqa"])
 
 
 @pytest.mark.parametrize("task", ["cora", "easyvqacaptions"])
 def test_rows_without_a_length_have_no_order_by_it(task: str) -> None:
     training = resolve(TrainingOptions, {"output_dir": "run", "train_sampling_strategy": "group_by_length"})
-    assert f"rows of task {task!r} are no sequences" in unsuited(training, TASKS[task])
-    assert not unsuited(training, TASKS["mrpc"])
+    assert f"rows of task {task!r} are no sequences" in training.reason_unsupported(TASKS[task])
+    assert not training.reason_unsupported(TASKS["mrpc"])
 
 
 def test_domain_shift_of_multiple_choice(tiny_checkpoint, tmp_path) -> None:

@@ -56,8 +56,8 @@ def draw_tsne(runs: RunFolders, options: FigureOptions) -> Any:
     examples = choose_examples(list(runs.values()), options, options.max_eval_samples)
     views = [view_head(folder, name, examples, options.layer, options.head) for name, folder in runs.items()]
     for view in views:
-        if options.balanced and view.obstacle is not None:
-            raise AlignAttnError(f"--balanced: {view.name}: {view.obstacle}")
+        if options.balanced and view.reason_unbalanced is not None:
+            raise AlignAttnError(f"--balanced: {view.name}: {view.reason_unbalanced}")
     panels = [
         tsne_panel(view, max_tokens=options.max_tokens, seed=options.seed, balanced=options.balanced) for view in views
     ]

@@ -29,7 +29,7 @@ from alignattn.finetuning.rows import file_texts, input_batches
 from alignattn.models.lengths import most_tokens, row_length
 from alignattn.models.vqa import WORDS, Sides
 from alignattn.patching import patch_of
-from alignattn.patching.balance import balance_obstacle
+from alignattn.patching.balance import reason_unbalanced
 from alignattn.tasks import NodeClassification, Task, get_task
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.processors import processor_for
@@ -109,7 +109,7 @@ def study_model(
     if max(map(len, ids)) > most:
         raise AlignAttnError(f"--max_length {max_length}: {loaded.name} takes at most {most} tokens")
     rare = RareTokens.of(ids, loaded.tokenizer.all_special_ids)
-    balances = balance_obstacle(loaded.model) is None
+    balances = reason_unbalanced(loaded.model) is None
     numbers = patch_of(loaded.model).config.layers or range(loaded.num_layers_and_heads()[0])
     groups = _by_sides(loaded.sides(numbers))
     studying = {sides: HeadStudying() for sides in groups}

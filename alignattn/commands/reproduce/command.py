@@ -109,7 +109,7 @@ def list_runs(waves: Sequence[Sequence[RunFolder]]) -> str:
         )
         lines.append([folder.experiment.title, folder.experiment.digest, state, time_])
     estimated = [seconds for seconds in missing if not math.isnan(seconds)]
-    unfit = {folder.unfit for folder in folders if states[folder.path].state == "unfit"}
+    unfit = {folder.reason_unsupported for folder in folders if states[folder.path].state == "unfit"}
     done = sum(status.state == "done" for status in states.values())
     summary = f"{done} of {len(folders)} runs are done"
     summary += f" ({len(folders) - done - len(missing)} cannot be: {'; '.join(sorted(unfit))})" if unfit else ""

@@ -114,11 +114,11 @@ class RunFolder:
         return self.command.resolve(self.values)
 
     @cached_property
-    def unfit(self) -> str:
+    def reason_unsupported(self) -> str:
         """Why there can be no such run, as of a model that is not for its task; empty where there can."""
         if self.needed is None:
-            return self.filler.unfit(self.options)
-        return self.needed.unfit or self.filler.unfit(self.options, self.needed.options)
+            return self.filler.reason_unsupported(self.options)
+        return self.needed.reason_unsupported or self.filler.reason_unsupported(self.options, self.needed.options)
 
     @property
     def command_line(self) -> str:
@@ -142,8 +142,8 @@ class RunFolder:
 
     def status(self) -> Status:
         """Return the state; a folder of another run or version, or with a damaged result, has failed."""
-        if self.unfit:
-            return Status("unfit", self.unfit)
+        if self.reason_unsupported:
+            return Status("unfit", self.reason_unsupported)
         if not self.path.exists():
             return Status("missing")
         try:
@@ -190,7 +190,7 @@ def folders_of(results: Path, cells: Iterable[Cell]) -> dict[str, RunFolder]:
     for run in runs:
         folder = folders.setdefault(run.digest, RunFolder(results, run))
         # What nothing can work on is made only where it is asked for by itself.
-        if folder.needed is not None and not folder.unfit:
+        if folder.needed is not None and not folder.reason_unsupported:
             folders.setdefault(folder.needed.experiment.digest, folder.needed)
     return folders
 

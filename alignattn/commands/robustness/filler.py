@@ -57,7 +57,7 @@ class RobustnessFiller(ResultReader):
             config=yaml.safe_dump({name: value for name, value in numbers["settings"].items() if name != "resources"}),
         )
 
-    def unfit(self, options: Any, needed: RunOptions | None = None) -> str:
+    def reason_unsupported(self, options: Any, needed: RunOptions | None = None) -> str:
         """Return why a run is not attacked: its saved model alone does not predict as the run did."""
         method = None if needed is None else prediction_method(needed.training)
         return "" if method is None else f"--{method.switch} is no part of a saved model, which is what attacks are on"

@@ -105,7 +105,7 @@ def balanced_parameters(model: nn.Module) -> list[nn.Parameter]:
         return [parameter for part in balanced_heads(model) for parameter in part.parameters()]
 
 
-def balance_obstacle(model: nn.Module) -> str | None:
+def reason_unbalanced(model: nn.Module) -> str | None:
     """Return why a model cannot be balanced, or None."""
     try:
         balanced_parameters(model)
