@@ -1,5 +1,6 @@
 """What is kept of the study's runs, with which a session goes on where another ended."""
 
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from conftest import ROOT
 
 from alignattn.commands.reproduce.folder import EXPERIMENT_FILE, OUTPUT_FOLDER, RUNS_FOLDER, folders_of
@@ -122,3 +124,23 @@ def test_the_exploratory_figures_of_the_documentation_are_those_of_the_runs_that
             assert f"| {difference:+.2f} {ends} |" in line
     exploratory = sum(len(own) for place, own in made.items() if place not in primary and place != ("soft", "MRPC"))
     assert f"{exploratory} of the 240 exploratory runs" in " ".join(text.split())
+
+
+def test_every_run_of_the_study_why_is_one_that_was_named_and_keeps_the_predictions_that_it_was_measured_by():
+    named = set()
+    for table in (yaml.safe_load((STUDY / f"{name}.yaml").read_text()) for name in ("why", "why-tasks", "why-rate")):
+        for row in table["rows"]:
+            for column in table["columns"]:
+                named.add(of_the_table({**table["options"], **column["options"], **row["options"]}))
+    with tarfile.open(STUDY / "why-runs.tar.gz") as archive:
+        files = {Path(one.name): archive.extractfile(one).read() for one in archive if one.isfile()}
+    runs = [path.parent for path in files if path.name == EXPERIMENT_FILE]
+    assert runs
+    for run in runs:
+        options = json.loads(files[run / EXPERIMENT_FILE])["options"]
+        assert of_the_table({name: value for name, value in options.items() if name != "seed"}) in named
+        predicted = pd.read_parquet(io.BytesIO(files[run / OUTPUT_FOLDER / PREDICTIONS_FILE]))
+        for split, scores in json.loads(files[run / OUTPUT_FOLDER / RESULTS_FILE])["metrics"].items():
+            rows = predicted[predicted["split"] == split]
+            if "accuracy" in scores:
+                assert (rows["label"] == rows["prediction"]).mean() == pytest.approx(scores["accuracy"])

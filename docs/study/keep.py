@@ -1,0 +1,52 @@
+"""Pack the small files of a study's finished runs: `python keep.py RESULTS ARCHIVE [KNOWN_ARCHIVE …]`.
+
+Every run keeps its predictions, so that seeds and rows can be resampled together. Runs of a known archive are left out.
+`results.json` gets the names that later versions read its fields by, beside its own.
+"""
+
+import gzip
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+SMALL = ("experiment.json", "seconds.txt", "run/config.yaml", "run/results.json", "run/predictions.parquet")
+RENAMED = {"one_answer": "constant_prediction", "cut_rows": "truncated_rows"}
+
+
+def small_files(results: Path, known: set[str]) -> dict[str, bytes]:
+    """Return the files of the runs that are finished and not known, by their path below the results."""
+    found = {}
+    for done in sorted(results.glob("runs/*/run/results.json")):
+        run = done.parents[1]
+        if run.name in known:
+            continue
+        for name in SMALL:
+            found[f"runs/{run.name}/{name}"] = (run / name).read_bytes()
+        fields = json.loads(done.read_bytes())
+        fields |= {later: fields[name] for name, later in RENAMED.items() if name in fields}
+        found[f"runs/{run.name}/run/results.json"] = json.dumps(fields, indent=2).encode() + b"\n"
+    return found
+
+
+def pack(files: dict[str, bytes], archive: Path) -> None:
+    """Write an archive that is the same for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    archive.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+
+
+def runs_of(archive: Path) -> set[str]:
+    """Return the digests of the runs in an archive."""
+    with tarfile.open(archive) as tar:
+        return {Path(name).parts[1] for name in tar.getnames()}
+
+
+if __name__ == "__main__":
+    results, archive, *others = map(Path, sys.argv[1:])
+    pack(small_files(results, set().union(*map(runs_of, others))), archive)
