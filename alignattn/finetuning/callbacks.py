@@ -1,11 +1,12 @@
 """What a run does while it trains: shows how far it is, measures the distance of queries and keys, balances them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import (
     PreTrainedModel,
@@ -22,9 +23,9 @@ from alignattn.finetuning.logs import AS_IS_NAME, BALANCED_NAME, DISTANCE_NAME, 
 from alignattn.finetuning.results import score_text
 from alignattn.finetuning.rows import input_batches
 from alignattn.finetuning.task_trainer import TaskTrainer
-from alignattn.finetuning.training_options import RANDOM_BASIS, TrainingOptions
+from alignattn.finetuning.training_options import BALANCE_TIMES, RANDOM_BASIS, TrainingOptions
 from alignattn.patching import collect, is_patched
-from alignattn.patching.balance import BalanceReport, balance, balanced_parameters, reason_unbalanced
+from alignattn.patching.balance import balance, balanced_parameters, reason_unbalanced
 from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
@@ -241,94 +242,76 @@ HELD_BACK_SHARE = 5
 """Of few rows one in so many is held back."""
 BATCH_ROWS = 16
 
+_, EPOCH, END = BALANCE_TIMES
+"""Of `--balance`."""
+
 
 class Balancing(TrainerCallback):
-    """Balances a model in training, before the first step and, if asked to, after each epoch.
+    """Balances a model in training: before the first step and, if asked to, after each epoch, or when it is called.
 
     Training is what it would be otherwise: nothing is drawn at random, and the mode of the model is restored. What the
     optimizer knows of the parameters is dropped with the basis that it was of.
 
     Args:
-        run: balances a model, and tells.
-        every_epoch: whether to do it after each epoch.
+        trainer: of the run, to which it is added.
+        options: of the training, which name the time and the form.
+        train: rows to take moments of.
+        processor: of the model.
     """
 
-    def __init__(self, run: Callable[[nn.Module, TrainerState], None], *, every_epoch: bool) -> None:
-        self.run = run
-        self.every_epoch = every_epoch
+    def __init__(self, trainer: TaskTrainer, options: TrainingOptions, train: EncodedSplit, processor: Any) -> None:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise AlignAttnError(
+                f"--balance {options.balance} changes weights in place, which DeepSpeed and FSDP keep elsewhere: leave "
+                "it out, and balance the finished model with `alignattn balance`"
+            )
+        self.trainer = trainer
+        self.options = options
+        moments, held_back = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
+        self.num_rows = len(moments)
+        self.batches = [
+            partial(input_batches, trainer.task, train, processor, rows, BATCH_ROWS) for rows in (moments, held_back)
+        ]
+        # Before all others: what they measure is what training starts from.
+        trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Balance what training starts from; a resumed run did so before."""
-        if state.global_step == 0:
-            self.run(kwargs["model"], state)
+        if state.global_step == 0 and self.options.balance != END:
+            self.balance(kwargs["model"], state)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Balance what an epoch has made."""
-        if self.every_epoch:
-            self.run(kwargs["model"], state)
+        if self.options.balance == EPOCH:
+            self.balance(kwargs["model"], state)
             for parameter in balanced_parameters(kwargs["model"]):
                 kwargs["optimizer"].state.pop(parameter, None)
 
-
-def balance_at(
-    options: TrainingOptions, trainer: TaskTrainer, task: Task, train: EncodedSplit, processor: Any
-) -> Callable[[], None]:
-    """Let a trainer balance its model when the options say; return what is to be called when it has trained.
-
-    Args:
-        options: of the training, which name the time and the form.
-        trainer: of the run.
-        task: of the rows.
-        train: rows to take moments of.
-        processor: of the model.
-    """
-    time = options.balance
-    if time is None:
-        return lambda: None
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise AlignAttnError(
-            f"--balance {time} changes weights in place, which DeepSpeed and FSDP keep elsewhere: leave it out, and "
-            "balance the finished model with `alignattn balance`"
-        )
-    moments, measured = split_rows(len(train.encoded), MOMENT_ROWS, HELD_BACK_ROWS)
-
-    is_told = processor_for(task).is_generative
-
-    def run(model: nn.Module, state: TrainerState) -> None:
+    def balance(self, model: Any, state: TrainerState) -> None:
+        """Balance a model, log what that changed, and print it."""
+        # A model that writes reads its labels in its forward.
+        with_labels = processor_for(self.trainer.task).is_generative
+        moments, held_back = (batches(with_labels=with_labels) for batches in self.batches)
         report = balance(
             model,
-            input_batches(task, train, processor, moments, BATCH_ROWS, is_told=is_told),
-            held_back=input_batches(task, train, processor, measured, BATCH_ROWS, is_told=is_told),
-            centre=options.balance_centre,
-            random_seed=trainer.args.seed if options.balance_basis == RANDOM_BASIS else None,
+            moments,
+            held_back=held_back,
+            centre=self.options.balance_centre,
+            random_seed=self.trainer.args.seed if self.options.balance_basis == RANDOM_BASIS else None,
         )
-        state.log_history.append(_logged(report) | {"epoch": state.epoch or 0.0, "step": state.global_step})
-        if trainer.is_world_process_zero():
-            means = report.means()
+        means, place = report.means(), {"epoch": state.epoch or 0.0, "step": state.global_step}
+        logged = means | {"largest_change": report.largest_change, "spread": report.spread}
+        state.log_history.append({f"balance_{name}": value for name, value in logged.items()} | place)
+        if self.trainer.is_world_process_zero():
             print(
-                f"balanced after step {state.global_step} by {len(moments)} training rows: query-key distance "
+                f"balanced after step {state.global_step} by {self.num_rows} training rows: query-key distance "
                 f"{means['before']:.3f} to {means['after']:.3f} (floor {means['floor']:.3f}), largest change of an "
                 f"output {report.largest_change:.2g}"
             )
-
-    def finish() -> None:
-        assert trainer.model is not None
-        run(trainer.model, trainer.state)
-
-    if time == "end":
-        return finish
-    # Before all others: what they measure is what training starts from.
-    trainer.callback_handler.callbacks.insert(0, Balancing(run, every_epoch=time == "epoch"))
-    return lambda: None
-
-
-def _logged(report: BalanceReport) -> dict[str, float]:
-    changed = {"largest_change": report.largest_change, "spread": report.spread}
-    return {f"balance_{name}": value for name, value in (report.means() | changed).items()}
 
 
 def split_rows(count: int, moments: int, held_back: int) -> tuple[range, range]:

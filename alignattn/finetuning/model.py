@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from torch import nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from alignattn.attention.config import AttentionConfig
-from alignattn.finetuning.lora import check_targets
-from alignattn.finetuning.model_options import ModelOptions, check_fits
+from alignattn.finetuning.lora import adapt, check_targets
+from alignattn.finetuning.model_options import ModelOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.resources import check_memory, check_precision, loading_type, type_of_weights
 from alignattn.finetuning.results import StartResult, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE
-from alignattn.finetuning.run_folder import check_finished, is_run_folder, model_digest
+from alignattn.finetuning.run_folder import check_finished, is_run_folder, own_task
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext, BuiltModel, checked_fields, saved_class
 from alignattn.models.lengths import most_positions, most_tokens
@@ -35,62 +36,42 @@ from alignattn.patching.checkpoints import (
 )
 from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
-from alignattn.tasks import Task, TokenClassification
+from alignattn.tasks import TokenClassification
 from alignattn.tasks.labels import spelling_key
 from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
+from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
 from alignattn.utils.publishing import publishable
 from alignattn.utils.saved_config import LOADING_HINT
 
+UNNAMED = "LABEL_"
+"""How the names of classes begin that transformers makes up."""
 
-def load_run_model(
-    arguments: ModelOptions, rows: Rows[Any], seed: int, *, skip_bad_rows: bool | None = None
-) -> BuiltModel:
-    """Return the model that the options name, with a head for the task of `rows`.
-
-    Args:
-        arguments: the options.
-        rows: of the run; the vocabulary of a model that is not pretrained is the words of its training rows.
-        seed: of the random weights of such a model.
-        skip_bad_rows: leave out bad lines of the embeddings' file.
-    """
-    capabilities, task, attention = capabilities_of(arguments.model), rows.task, arguments.attention_config
-    check_fits(arguments, task)
-    if capabilities.is_pretrained:
-        built = _load_pretrained(arguments, task, rows)
-    else:
-        assert rows.train is not None
-        embeddings = None if arguments.embeddings is None else Path(arguments.embeddings)
-        fields = arguments.model_config_fields
-        built = MODELS.load(arguments.model).build(
-            BuildContext(task, rows.train, seed, embeddings, skip_bad_rows, config_fields=fields)
-        )
-        processor_for(task).configure(task, built.model.config)
-    if capabilities.has_attention:
-        patch(built.model, attention)
-        if capabilities.is_pretrained:
-            load_function_slots(arguments.model, built.model, **_hub_options(arguments))
-    return built
+SLOT_NAMES = ("score", "normalizer", "value")
+"""Of what a model computes attention by."""
 
 
-def check_before_rows(options: RunOptions) -> None:
+def check_model(options: RunOptions) -> Any:
     """Refuse what a model cannot do by its config alone: neither rows nor weights are read for that.
 
     A pretrained model of this config without weights is patched and adapted as the run's will be.
 
     Args:
         options: of the run.
+
+    Returns:
+        The config of a pretrained model, as `build_model` takes it; None of one from scratch.
     """
-    arguments, asked = options.model, options.data.max_length
-    if reason := arguments.reason_unsupported(options.task):
+    arguments, task, asked = options.model, options.task or own_task(options.data), options.data.max_length
+    if reason := arguments.reason_unsupported(task):
         raise AlignAttnError(reason)
     if not capabilities_of(arguments.model).is_pretrained:
         given = arguments.model_config_fields
         checked_fields(given, MODELS.load(arguments.model).config_class)
         check_counts(arguments.model, given)
-        return
+        return None
     config = _pretrained_config(arguments)
     most = most_positions(config)
     if asked is not None and most is not None and asked > most:
@@ -100,13 +81,50 @@ def check_before_rows(options: RunOptions) -> None:
     auto_class = AutoModel if options.task is None else processor_for(options.task).auto_class
     try:
         with torch.device("meta"):
-            model = auto_class.from_config(config)
+            model = auto_class.from_config(deepcopy(config))
     except Exception:
         # What it says of a config is said of the checkpoint, which is loaded otherwise.
-        return
+        return config
     check_memory(options, model, weights)
     patch(model, arguments.attention_config)
     check_targets(model, arguments)
+    return config
+
+
+def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel:
+    """Return the model that the options name, with a head for the task of `rows`.
+
+    Args:
+        options: of the run.
+        rows: of the run; the vocabulary of a model from scratch is the words of its training rows.
+        config: what `check_model` returned.
+    """
+    arguments = options.model
+    if config is not None:
+        return _load_pretrained(arguments, rows, config)
+    assert rows.train is not None
+    built: BuiltModel = MODELS.load(arguments.model).build(
+        BuildContext(
+            rows.task,
+            rows.train,
+            options.training.seed,
+            None if arguments.embeddings is None else Path(arguments.embeddings),
+            options.data.skip_bad_rows,
+            config_fields=arguments.model_config_fields,
+        )
+    )
+    processor_for(rows.task).configure(rows.task, built.model.config)
+    return built
+
+
+def patch_model(model: PreTrainedModel, arguments: ModelOptions) -> Any:
+    """Fill the slots of a model's attention, and return it with the adapters that are asked for around its layers."""
+    capabilities = capabilities_of(arguments.model)
+    if capabilities.has_attention:
+        patch(model, arguments.attention_config)
+        if capabilities.is_pretrained:
+            load_function_slots(arguments.model, model, **_hub_options(arguments))
+    return adapt(model, arguments)
 
 
 def _pretrained_config(arguments: ModelOptions) -> Any:
@@ -138,10 +156,9 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
     return {"revision": arguments.model_revision, "cache_dir": arguments.cache_dir}
 
 
-def _load_pretrained(arguments: ModelOptions, task: Task, rows: Rows[Any]) -> BuiltModel:
-    kind, name, hub = processor_for(task), arguments.model, _hub_options(arguments)
-    config = _pretrained_config(arguments)
-    saved = named_classes(config)
+def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> BuiltModel:
+    task, name, hub = rows.task, arguments.model, _hub_options(arguments)
+    kind, saved = processor_for(task), named_classes(config)
     with loading(name):
         kind.configure(task, config)
     remark = None
@@ -169,10 +186,6 @@ def _set_config_fields(config: Any, fields: Mapping[str, Any]) -> None:
             setattr(config, name, value)
         except (StrictDataclassError, ValueError, TypeError) as error:
             raise AlignAttnError(f"--model_config: {name}={value!r} does not fit: {one_line(error)}") from error
-
-
-UNNAMED = "LABEL_"
-"""How the names of classes begin that transformers makes up."""
 
 
 def named_classes(config: PreTrainedConfig) -> tuple[str, ...]:
@@ -219,10 +232,6 @@ def _reorder(model: PreTrainedModel, name: str, order: Sequence[int]) -> None:
             scores.copy_(scores[index])
         for chain in chains:
             chain.transitions.copy_(chain.transitions[:, index])
-
-
-SLOT_NAMES = ("score", "normalizer", "value")
-"""Of what a model computes attention by."""
 
 
 def check_start(arguments: ModelOptions) -> None:

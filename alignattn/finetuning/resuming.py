@@ -1,6 +1,6 @@
-"""The one door of checkpoints that a training goes on from: what is damaged, or of another model, is refused."""
+"""What a run goes on from: a folder of the same run, and a checkpoint that is whole and of the same model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,17 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from alignattn.finetuning.logs import STATE_FILE
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.run_files import CONFIG_FILE, TASK_FILE, is_begun
+from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, is_same_start
+from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.patching import CHILD_NAME
 from alignattn.patching.adapter_files import CONFIG_FIELD, adapter_contents
+from alignattn.tasks import get_task
 from alignattn.training.checkpoints import damaged_file, last_whole_checkpoint, step_of
 from alignattn.training.saved_state import SavedAlignmentState, SavedState
 from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import read_yaml
 from alignattn.utils.json_records import parse_json, read_json, read_record
 from alignattn.utils.saved_config import restored_fields
 
@@ -24,6 +30,75 @@ OF_A_FILE = frozenset(
 
 OF_AN_ADAPTER_FILE = frozenset({"auto_mapping", "inference_mode", "peft_version", "revision", "runtime_config"})
 """The same of an adapter's."""
+
+OPTIONS_THAT_MAY_DIFFER = frozenset(
+    {
+        "output_dir",
+        "resume_from_checkpoint",
+        "disable_tqdm",
+        "report_to",
+        "log_query_key_distance",
+        "keep_checkpoints",
+        "model_sha256",
+        *PUSH_OPTIONS,
+    }
+)
+"""Options that do not make another run of the same folder."""
+
+NEWEST_CHECKPOINT = (None, "True", "true", "last")
+"""Values of `--resume_from_checkpoint` that name none."""
+
+
+def check_output_dir(options: RunOptions) -> None:
+    """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
+    folder = options.output_dir
+    given = options.values["resume_from_checkpoint"]
+    if given not in NEWEST_CHECKPOINT:
+        resumed = Path(given).absolute().parent / CONFIG_FILE
+        _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
+    if not folder.exists():
+        return
+    task = options.data.task
+    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
+        raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
+    # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
+    if folder.is_dir() and not is_begun(folder):
+        return
+    config = folder / CONFIG_FILE
+    if not config.is_file():
+        raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
+    may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
+    problem = f"{folder} already holds another run"
+    _check_differences(options, config, problem, "give another --output_dir", may_differ)
+    check_same_data(options, folder)
+
+
+def _check_differences(
+    options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
+) -> None:
+    """Refuse options that make another run than those of a file, which need not be there."""
+    written = read_yaml(config) if config.is_file() else {}
+    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
+    if differing:
+        raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
+
+
+def checkpoint_to_resume(options: RunOptions, model: Any) -> Path | None:
+    """Return the checkpoint that a training goes on from, checked; None where it begins.
+
+    Args:
+        options: of the run.
+        model: as of `check_checkpoint`.
+    """
+    given = options.values["resume_from_checkpoint"]
+    if given not in NEWEST_CHECKPOINT:
+        check_checkpoint(Path(given), model)
+        return Path(given)
+    newest = last_whole_checkpoint(options.output_dir)
+    if newest is not None:
+        print(f"resuming from {newest}")
+        check_checkpoint(newest)
+    return newest
 
 
 def check_checkpoint(folder: Path, model: Any = None, record: type[SavedState] = SavedAlignmentState) -> None:

@@ -137,7 +137,7 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
 
 
 def input_batches(
-    task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int, *, is_told: bool = False
+    task: Task, split: EncodedSplit, processor: Any, rows: Sequence[int], size: int, *, with_labels: bool = False
 ) -> Iterator[dict[str, Tensor]]:
     """Give rows of a split as padded batches of what a model reads.
 
@@ -147,7 +147,7 @@ def input_batches(
         processor: of the model.
         rows: numbers of encoded rows, in order.
         size: rows of a batch.
-        is_told: whether with their labels, which a model that writes reads in its forward; otherwise without.
+        with_labels: whether with their labels, which a model that writes reads in its forward; otherwise without.
     """
     columns = split.encoded.column_names
     of_texts = processor_for(task).reads_texts_alone
@@ -157,11 +157,11 @@ def input_batches(
     collate = processor_for(task).batches(processor, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
-        yield {name: values for name, values in batch.items() if is_told or name not in LABEL_COLUMNS}
+        yield {name: values for name, values in batch.items() if with_labels or name not in LABEL_COLUMNS}
 
 
-def count_cut_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, TruncatedRows]:
-    """Return the rows that are cut, by split; splits without any have no entry."""
+def count_truncated_rows(task: Task, data: EncodedData, processor: Any) -> dict[str, TruncatedRows]:
+    """Return the rows that are truncated, by split; splits without any have no entry."""
     found = {
         split: truncated_rows(task, encoded, processor)
         for split, encoded in {TRAIN: data.train, **data.evaluation}.items()

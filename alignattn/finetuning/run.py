@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, set_seed
 
 from alignattn.finetuning.best_model import best_model, choose_metric, stopped_at, stopping
-from alignattn.finetuning.callbacks import Progress, balance_at, log_distance
+from alignattn.finetuning.callbacks import END, Balancing, Progress, log_distance
 from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.function_change import check_twin, compare_with_twin
 from alignattn.finetuning.hub import push_run
-from alignattn.finetuning.lora import adapt, keep_merged
-from alignattn.finetuning.model import check_before_rows, load_run_model, start_of
+from alignattn.finetuning.lora import keep_merged
+from alignattn.finetuning.model import build_model, check_model, patch_model, start_of
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.resources import check_disk_room, describe_precision
 from alignattn.finetuning.results import (
@@ -30,10 +30,10 @@ from alignattn.finetuning.results import (
     read_result,
     render_metrics,
 )
-from alignattn.finetuning.resuming import check_checkpoint, resume_hint
-from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, count_cut_rows, encode_splits, load_run_rows
-from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE, is_begun
-from alignattn.finetuning.run_folder import MODEL_OPTION, check_same_data, data_digests, is_same_start
+from alignattn.finetuning.resuming import check_output_dir, checkpoint_to_resume, resume_hint
+from alignattn.finetuning.rows import ORDERS_IN_WORDS, EncodedData, count_truncated_rows, encode_splits, load_run_rows
+from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, TASK_FILE
+from alignattn.finetuning.run_folder import data_digests
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import (
     RunArguments,
@@ -41,19 +41,18 @@ from alignattn.finetuning.training_arguments import (
     check_shared_graph,
     training_arguments,
 )
-from alignattn.finetuning.training_options import PUSH_OPTIONS, TrainingOptions
 from alignattn.models import SAMPLING_OPTION, capabilities_of
 from alignattn.models.build import BuiltModel
 from alignattn.models.packaged import seen_before
 from alignattn.patching import alignment_parameters, function_parameters
-from alignattn.tasks import Task, get_task
+from alignattn.tasks import Task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.processor import Evaluation
 from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.truncated_rows import TruncatedRows
 from alignattn.tasks.unknown_words import MANY, unknown_share
-from alignattn.training.checkpoints import last_whole_checkpoint, remove_checkpoints
+from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.bad_rows import as_json
@@ -63,23 +62,6 @@ from alignattn.utils.folder_lock import folder_lock
 from alignattn.utils.network import say_reports
 from alignattn.utils.publishing import publishable
 
-OPTIONS_THAT_MAY_DIFFER = frozenset(
-    {
-        "output_dir",
-        "resume_from_checkpoint",
-        "disable_tqdm",
-        "report_to",
-        "log_query_key_distance",
-        "keep_checkpoints",
-        "model_sha256",
-        *PUSH_OPTIONS,
-    }
-)
-"""Options that do not make another run of the same folder."""
-
-NEWEST_CHECKPOINT = (None, "True", "true", "last")
-"""Values of `--resume_from_checkpoint` that name none."""
-
 
 def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunResult:
     """Fine-tune one seed, evaluate it, and write its folder; a finished run is read, not run again.
@@ -88,261 +70,223 @@ def finetune_one(options: RunOptions, args: RunArguments | None = None) -> RunRe
         options: of the run.
         args: what the Trainer takes, where it is made of the options already.
     """
-    finished = read_result(options.output_dir)
-    if finished is not None:
-        print(f"{options.output_dir} is finished already; its results:\n{render_metrics(finished)}")
-        _remove_left_checkpoints(options)
-        if options.training.push_to_hub and PartialState().is_main_process:
-            push_run(finished, options)
-        return finished
-    with folder_lock(options.output_dir), resume_hint(options.output_dir):
-        # Another process may have made it meanwhile, or another run.
+    folder = options.output_dir
+    with folder_lock(folder):
         check_output_dir(options)
-        if read_result(options.output_dir) is not None:
-            return finetune_one(options, args)
-        remove_torn_weights(options.output_dir)
-        return _finetune(options, args or training_arguments(options.training, RunArguments))
-
-
-def _remove_left_checkpoints(options: RunOptions) -> None:
-    """Remove what a run left that was killed when all was written; those of a run that never said so stay."""
-    config = options.output_dir / CONFIG_FILE
-    written = read_yaml(config) if config.is_file() else {}
-    if written.get("keep_checkpoints") is False and not options.training.keep_checkpoints:
-        remove_checkpoints(options.output_dir)
+        finished = read_result(folder)
+        if finished is not None:
+            print(f"{folder} is finished already; its results:\n{render_metrics(finished)}")
+            _finish_again(finished, options)
+            return finished
+        remove_torn_weights(folder)
+        with resume_hint(folder):
+            return _finetune(options, args or training_arguments(options.training, RunArguments))
 
 
 def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
-    data_options = options.data
-    check_before_rows(options)
+    config = check_model(options)
     check_twin(options)
     rows = load_run_rows(options)
-    task = rows.task
-    if reason := options.training.reason_unsupported(task):
-        raise AlignAttnError(f"{reason}: leave it out")
-    assert rows.train is not None
-    check_shared_graph(task, args, len(rows.train), data_options.fan_out)
+    _check_training(rows, args, options)
     set_seed(args.seed)
-    loaded = load_run_model(options.model, rows, args.seed, skip_bad_rows=data_options.skip_bad_rows)
-    data = encode_splits(rows, loaded.processor, data_options)
-    write_json(options.output_dir / DATA_FILE, data_digests(options))
-    write_text(options.output_dir / CONFIG_FILE, options.to_yaml())
-    if options.task is not None and options.keeps_task:
-        write_definition(options.output_dir / TASK_FILE, options.task)
+    built = build_model(options, rows, config)
+    data = encode_splits(rows, built.processor, options.data)
+    _write_inputs(options)
     start = start_of(options.model.model)
-    trained = adapt(loaded.model, options.model)
-    parameters = _count_parameters(trained)
-    precision = describe_precision(options, trained) if capabilities_of(options.model.model).is_pretrained else None
-    trainer = _build_trainer(replace(loaded, model=trained), task, data, args, options.training)
-    for method in trainer.methods:
-        if remark := method.before_prediction(trainer, data.train.encoded):
-            print(remark, file=sys.stderr)
-    cut = count_cut_rows(task, data, loaded.processor)
-    if trainer.is_world_process_zero():
-        for remark in (
-            *_remarks(task, options, cut, (precision, loaded.remark)),
-            *_of_unknown_words(options, data, loaded),
-        ):
-            print(remark)
-    if options.training.log_query_key_distance:
-        log_distance(trainer, task, data.evaluation, loaded.processor)
-    finish = balance_at(options.training, trainer, task, data.train, loaded.processor)
-    checkpoint = _checkpoint_to_resume(options, args, trained)
-    if checkpoint is None and trainer.is_world_process_zero():
-        check_disk_room(trainer)
-    # What an option has looked at before may have drawn random numbers: a seed trains as it does without it.
-    set_seed(args.seed)
-    output = trainer.train(resume_from_checkpoint=checkpoint)
-    finish()
-    keep_merged(trainer, options.model, options.output_dir)
-    # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
-    trainer.save_model(_internal_call=True)
-    trainer.save_state()
+    built = replace(built, model=patch_model(built.model, options.model))
+    parameters = _count_parameters(built.model)
+    trainer = _build_trainer(built, rows.task, data, args, options)
+    truncated = count_truncated_rows(rows.task, data, built.processor)
+    _print_remarks(trainer, options, data, built, truncated)
+    training = _train(trainer, options, data, built.processor)
     evaluations = _evaluate(trainer, data, options.output_dir)
-    result = _result(options, rows, loaded, trainer, parameters, output.metrics, evaluations)
-    result = replace(result, truncated_rows=cut, start=start)
-    if trainer.is_world_process_zero():
-        result = replace(result, twin=compare_with_twin(options, task, data.evaluation))
-        _finish(result, trainer, options)
-    return result
-
-
-def _finish(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
-    """Write what a run came to, its results last of all that is whole, and push it."""
-    write_model_card(options.output_dir, model_card(result, options))
-    write_json(options.output_dir / RESULTS_FILE, result.to_dict())
-    print(f"{options.output_dir}\n{render_metrics(result)}")
-    if trainer.args.push_to_hub:
-        trainer.wait_for_pushes()
-    # Only what is written whole makes them of no use.
-    if not options.training.keep_checkpoints:
-        remove_checkpoints(options.output_dir)
-    if trainer.args.push_to_hub:
-        push_run(result, options)
-
-
-def _result(
-    options: RunOptions,
-    rows: Rows[Any],
-    loaded: BuiltModel,
-    trainer: TaskTrainer,
-    parameters: dict[str, int],
-    training: Mapping[str, float],
-    evaluations: Mapping[str, Evaluation],
-) -> RunResult:
-    assert rows.train is not None
-    return RunResult(
+    result = RunResult(
         task=rows.task.name,
         model=publishable(options.model.model),
         attention=options.attention.name,
         attention_config=options.attention.to_dict(),
-        seed=trainer.args.seed,
-        metrics={
-            split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
-            for split, evaluation in evaluations.items()
-        },
-        thresholds={
-            split: dict(evaluation.thresholds) for split, evaluation in evaluations.items() if evaluation.thresholds
-        },
-        train_rows=len(rows.train),
-        evaluation_rows={split: len(dataset) for split, dataset in rows.evaluation.items()},
+        seed=args.seed,
+        train_rows=len(data.train.rows),
+        evaluation_rows={split: len(encoded.rows) for split, encoded in data.evaluation.items()},
         dropped_rows=rows.dropped,
         bad_rows=as_json(rows.bad_rows),
         derived_splits=rows.derived,
+        truncated_rows=truncated,
         train_runtime=training["train_runtime"],
         train_samples_per_second=training["train_samples_per_second"],
         training=_last_logged(trainer),
         parameters=parameters,
-        embeddings=None if loaded.embeddings is None else publishable(asdict(loaded.embeddings)),
+        embeddings=None if built.embeddings is None else publishable(asdict(built.embeddings)),
         versions=package_versions(),
-        device=device_name(trainer.args.device),
+        device=device_name(args.device),
         labels=list(getattr(rows.task, "labels", ())),
-        constant_prediction={
-            split: answer
-            for split, evaluation in evaluations.items()
-            if (answer := processor_for(rows.task).constant_prediction(rows.task, evaluation.predictions)) is not None
-        },
+        start=start,
         best=best_model(trainer),
         stopped_at=stopped_at(trainer),
+        **_scores(rows.task, evaluations),
     )
+    if trainer.is_world_process_zero():
+        result = replace(result, twin=compare_with_twin(options, rows.task, data.evaluation))
+        _save(result, trainer, options)
+    return result
 
 
-def _remarks(
-    task: Task, options: RunOptions, cut: Mapping[str, TruncatedRows], of_model: Sequence[str | None]
-) -> Iterator[str]:
-    """Yield what is to be known of the rows and the attention before a training begins."""
-    labels = getattr(task, "labels", ())
-    if options.task is None and labels:
-        numbered = [f"{number} = {name}" for number, name in enumerate(labels)]
-        yield f"{task.name}, {len(labels)} labels: {listing(numbered)}"
-    elif options.task is None:
-        yield f"{task.name}: the labels are scores"
-    if SAMPLING_OPTION in capabilities_of(options.model.model).training_defaults:
-        yield f"batches of rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}"
-    if options.attention.filled_slots:
-        weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
-        yield f"attention {options.attention.name}{weight}"
-    yield from filter(None, of_model)
-    yield from seen_before([options.model.model], [task.name])
-    yield from (f"{split}: {rows}" for split, rows in cut.items())
-
-
-def _of_unknown_words(options: RunOptions, data: EncodedData, loaded: BuiltModel) -> Iterator[str]:
-    """Yield of which splits a model from nothing knows too few words."""
-    if capabilities_of(options.model.model).is_pretrained:
-        return
-    for split, encoded in data.evaluation.items():
-        share = unknown_share(encoded, loaded.processor)
-        if share > MANY:
-            yield (
-                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than {100 * MANY:.0f} %: it "
-                "knows those of its training rows alone, and passes over others"
-            )
-
-
-def check_output_dir(options: RunOptions) -> None:
-    """Refuse a folder that holds another run or other files, and a checkpoint of another run."""
-    folder = options.output_dir
-    given = options.values["resume_from_checkpoint"]
-    if given not in NEWEST_CHECKPOINT:
-        resumed = Path(given).absolute().parent / CONFIG_FILE
-        _check_differences(options, resumed, f"--resume_from_checkpoint {given} is of another run", "give another")
-    if not folder.exists():
-        return
-    task = options.data.task
-    if (folder / TASK_FILE).is_file() and task is not None and Path(task).is_file() and options.task != get_task(task):
-        raise AlignAttnError(f"{folder} holds a run of {task} as it was before: give another --output_dir")
-    # A run that failed before its first checkpoint leaves its config alone: nothing would be lost.
-    if folder.is_dir() and not is_begun(folder):
-        return
-    config = folder / CONFIG_FILE
-    if not config.is_file():
-        raise AlignAttnError(f"{folder} exists and is no run of alignattn: give another --output_dir")
-    may_differ = {MODEL_OPTION} if is_same_start(options, folder) else frozenset()
-    problem = f"{folder} already holds another run"
-    _check_differences(options, config, problem, "give another --output_dir", may_differ)
-    check_same_data(options, folder)
-
-
-def _check_differences(
-    options: RunOptions, config: Path, problem: str, advice: str, may_differ: Set[str] = frozenset()
-) -> None:
-    """Refuse options that make another run than those of a file, which need not be there."""
+def _finish_again(finished: RunResult, options: RunOptions) -> None:
+    """Do what a run left undone that was killed when all was written: remove its checkpoints, push it."""
+    config = options.output_dir / CONFIG_FILE
     written = read_yaml(config) if config.is_file() else {}
-    differing = sorted(set(options.differences(written)) - OPTIONS_THAT_MAY_DIFFER - may_differ) if written else []
-    if differing:
-        raise AlignAttnError(f"{problem} (it differs in {', '.join(differing)}): {advice}")
+    # Those of a run that never said so stay.
+    if written.get("keep_checkpoints") is False and not options.training.keep_checkpoints:
+        remove_checkpoints(options.output_dir)
+    if options.training.push_to_hub and PartialState().is_main_process:
+        push_run(finished, options)
 
 
-def _checkpoint_to_resume(options: RunOptions, args: RunArguments, model: Any) -> str | None:
-    if args.resume_from_checkpoint not in NEWEST_CHECKPOINT:
-        checkpoint = Path(args.resume_from_checkpoint)
-        check_checkpoint(checkpoint, model)
-    elif (newest := last_whole_checkpoint(options.output_dir)) is not None:
-        checkpoint = newest
-        print(f"resuming from {checkpoint}")
-        check_checkpoint(checkpoint)
-    else:
-        return None
-    return str(checkpoint)
+def _check_training(rows: Rows[Any], args: RunArguments, options: RunOptions) -> None:
+    """Refuse a training that the rows have no place for."""
+    if reason := options.training.reason_unsupported(rows.task):
+        raise AlignAttnError(f"{reason}: leave it out")
+    assert rows.train is not None
+    check_shared_graph(rows.task, args, len(rows.train), options.data.fan_out)
+
+
+def _write_inputs(options: RunOptions) -> None:
+    """Write what the run is of, by which a folder is known again: its options, its data, its task."""
+    folder = options.output_dir
+    write_json(folder / DATA_FILE, data_digests(options))
+    write_text(folder / CONFIG_FILE, options.to_yaml())
+    if options.task is not None and options.keeps_task:
+        write_definition(folder / TASK_FILE, options.task)
 
 
 def _build_trainer(
-    loaded: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: TrainingOptions
+    built: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: RunOptions
 ) -> TaskTrainer:
+    training = options.training
     watched = processor_for(task).watched(list(data.evaluation))
-    choose_metric(args, options, task, watched)
-    stops = stopping(args, options.early_stopping_patience)
+    choose_metric(args, training, task, watched)
+    stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
     if not data.evaluation:
         print("no --validation_file: nothing will be evaluated", file=sys.stderr)
     say_reports(args.report_to)
     try:
-        return TaskTrainer(
+        trainer = TaskTrainer(
             task=task,
             splits={split: data.evaluation[split] for split in watched},
-            model=loaded.model,
+            model=built.model,
             args=args,
             train_dataset=data.train.encoded,
-            data_collator=processor_for(task).batches(loaded.processor, data.train, trains=True),
-            processing_class=loaded.processor,
-            callbacks=[
-                Progress.suiting(options.disable_tqdm),
-                *([] if stops is None else [stops]),
-            ],
+            data_collator=processor_for(task).batches(built.processor, data.train, trains=True),
+            processing_class=built.processor,
+            callbacks=[Progress.suiting(training.disable_tqdm), *filter(None, [stops])],
         )
     except (ValueError, TypeError, ImportError) as error:
         # The Trainer judges some options by itself, such as --report_to; its messages name them.
         raise AlignAttnError(one_line(error)) from error
+    for method in trainer.methods:
+        if remark := method.before_prediction(trainer, data.train.encoded):
+            print(remark, file=sys.stderr)
+    return trainer
+
+
+def _print_remarks(
+    trainer: TaskTrainer,
+    options: RunOptions,
+    data: EncodedData,
+    built: BuiltModel,
+    truncated: Mapping[str, TruncatedRows],
+) -> None:
+    """Print what is to be known of the rows, the attention and the model before a training begins."""
+    if not trainer.is_world_process_zero():
+        return
+    task, capabilities = trainer.task, capabilities_of(options.model.model)
+    labels = getattr(task, "labels", ())
+    if options.task is None and labels:
+        numbered = [f"{number} = {name}" for number, name in enumerate(labels)]
+        print(f"{task.name}, {len(labels)} labels: {listing(numbered)}")
+    elif options.task is None:
+        print(f"{task.name}: the labels are scores")
+    if SAMPLING_OPTION in capabilities.training_defaults:
+        print(f"batches of rows {ORDERS_IN_WORDS[options.training.train_sampling_strategy]}")
+    if options.attention.filled_slots:
+        weight = "" if options.attention.alignment is None else f", λ {options.attention.alignment_weight:g}"
+        print(f"attention {options.attention.name}{weight}")
+    if capabilities.is_pretrained:
+        print(describe_precision(options, built.model))
+    if built.remark is not None:
+        print(built.remark)
+    for remark in seen_before([options.model.model], [task.name]):
+        print(remark)
+    for split, rows in truncated.items():
+        print(f"{split}: {rows}")
+    for split, encoded in () if capabilities.is_pretrained else data.evaluation.items():
+        share = unknown_share(encoded, built.processor)
+        if share > MANY:
+            print(
+                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than {100 * MANY:.0f} %: it "
+                "knows those of its training rows alone, and passes over others"
+            )
+
+
+def _train(trainer: TaskTrainer, options: RunOptions, data: EncodedData, processor: Any) -> Mapping[str, float]:
+    """Train from the newest checkpoint or from the start, save the trained model, and return how long it took."""
+    training, task = options.training, trainer.task
+    if training.log_query_key_distance:
+        log_distance(trainer, task, data.evaluation, processor)
+    balancing = None if training.balance is None else Balancing(trainer, training, data.train, processor)
+    checkpoint = checkpoint_to_resume(options, trainer.model)
+    if checkpoint is None and trainer.is_world_process_zero():
+        check_disk_room(trainer)
+    # What an option has looked at before may have drawn random numbers: a seed trains as it does without it.
+    set_seed(trainer.args.seed)
+    output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if balancing is not None and training.balance == END:
+        balancing.balance(trainer.model, trainer.state)
+    keep_merged(trainer, options.model, options.output_dir)
+    # Not as a user's call, which would push: the run is pushed last, when nothing of it can be lost any more.
+    trainer.save_model(_internal_call=True)
+    trainer.save_state()
+    return output.metrics
 
 
 def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str, Evaluation]:
+    """Predict the evaluation splits by the trained model, write what is predicted, and score it."""
     evaluations = {split: trainer.predict_split(encoded) for split, encoded in data.evaluation.items()}
     if evaluations and trainer.is_world_process_zero():
         write_predictions(
             folder, [with_split(evaluation.predictions, split) for split, evaluation in evaluations.items()]
         )
     return evaluations
+
+
+def _scores(task: Task, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """The fields of a result that evaluations give."""
+    answers = {
+        split: processor_for(task).constant_prediction(task, one.predictions) for split, one in evaluations.items()
+    }
+    return {
+        "metrics": {
+            split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}
+            for split, evaluation in evaluations.items()
+        },
+        "thresholds": {split: dict(one.thresholds) for split, one in evaluations.items() if one.thresholds},
+        "constant_prediction": {split: answer for split, answer in answers.items() if answer is not None},
+    }
+
+
+def _save(result: RunResult, trainer: TaskTrainer, options: RunOptions) -> None:
+    """Write what a run came to, its results last of all that is whole, and push it."""
+    write_model_card(options.output_dir, model_card(result, options))
+    write_json(options.output_dir / RESULTS_FILE, result.to_dict())
+    print(f"{options.output_dir}\n{render_metrics(result)}")
+    if trainer.args.push_to_hub:
+        trainer.wait_for_pushes()
+    # Checkpoints are redundant once the results are written.
+    if not options.training.keep_checkpoints:
+        remove_checkpoints(options.output_dir)
+    if trainer.args.push_to_hub:
+        push_run(result, options)
 
 
 def write_predictions(folder: Path, tables: Sequence[pa.Table]) -> None:

@@ -1,14 +1,12 @@
 """What the folder of a run says of it without torch: whether it is one, its options, its task, its data."""
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from alignattn.finetuning.data_options import FROM_CONLL, FROM_TAGS
+from alignattn.finetuning.data_options import FROM_CONLL, FROM_TAGS, DataOptions
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, is_seed_folder
@@ -18,6 +16,7 @@ from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.tags.conll import TAGS, TOKENS
 from alignattn.tasks.task import TRAIN
 from alignattn.training.methods import prediction_method
+from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.json_records import read_json
 from alignattn.utils.options import read_options_file, resolve
@@ -141,7 +140,16 @@ def _task_of(folder: Path, options: RunOptions) -> Task:
         if isinstance(options.task, TokenClassification) and not options.task.labels:
             return replace(options.task, labels=labels)
         return options.task
-    data = options.data
+    return own_task(options.data, labels)
+
+
+def own_task(data: DataOptions, labels: tuple[str, ...] = ()) -> Task:
+    """Return the task of a user's own rows; what is labels and what is scores, the rows say.
+
+    Args:
+        data: the options of the rows.
+        labels: where they are known.
+    """
     if data.source in (FROM_CONLL, FROM_TAGS):
         tokens, tags = (TOKENS, TAGS) if data.source == FROM_CONLL else (str(data.tokens_column), data.label_column[0])
         return TokenClassification(name="user", tokens_column=tokens, tags_column=tags, labels=labels)
@@ -172,16 +180,13 @@ def short_names(folders: Sequence[Path], option: str) -> Mapping[Path, str]:
     return dict(zip(folders, names, strict=True))
 
 
-MODEL_FILES = ("config.json", "*.safetensors", "tokenizer*.json", "vocab.txt", "vocab.json", "merges.txt", "*.model")
-"""What of a model's folder says which model it is."""
-
 MODEL_OPTION = "model"
 FILE_OPTIONS = ("train_file", "validation_file", "embeddings")
 
 
 def data_digests(options: RunOptions) -> dict[str, str]:
     """Return the SHA-256 of each file or folder of a run that is there, by the option that names it."""
-    digests = {name: _digest_of(path) for name, path in _files(options).items() if path.exists()}
+    digests = {name: digest_of(path) for name, path in _files(options).items() if path.exists()}
     model = Path(options.model.model)
     return digests | ({MODEL_OPTION: model_digest(model)} if is_run_folder(model) else {})
 
@@ -189,12 +194,6 @@ def data_digests(options: RunOptions) -> dict[str, str]:
 def is_run_folder(model: Path) -> bool:
     """Return whether a model is the folder of a run."""
     return (model / CONFIG_FILE).is_file()
-
-
-def model_digest(folder: Path) -> str:
-    """Return the SHA-256 of a model's folder, wherever it lies: of its weights, its config and its tokenizer."""
-    files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern)}, key=lambda file: file.name)
-    return _digest_of_files({file.name: file for file in files})
 
 
 def is_same_start(options: RunOptions, folder: Path) -> bool:
@@ -231,28 +230,3 @@ def _files(options: RunOptions) -> Mapping[str, Path]:
         folder = Path(options.data.data_dir) / task.sources.folder
         files |= {f"data_dir {split}": folder / f"{split}.parquet" for split in (TRAIN, *task.evaluation_splits)}
     return files
-
-
-def _digest_of(path: Path) -> str:
-    """The SHA-256 of a file; of a folder that of the names and digests of its files."""
-    if not path.is_dir():
-        return _digest(path, *_state(path))
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    return _digest_of_files({file.relative_to(path).as_posix(): file for file in files})
-
-
-def _digest_of_files(files: Mapping[str, Path]) -> str:
-    lines = (f"{name} {_digest(file, *_state(file))}\n" for name, file in files.items())
-    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-def _state(path: Path) -> tuple[int, int, int]:
-    """What changes with the content of a file, so that it is read once."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-@cache
-def _digest(path: Path, *_: int) -> str:
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,7 +1,6 @@
 """Which linguistic resources an attack uses: the recipes' originals, or local files in their place."""
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from alignattn.models.packaged import NAMES, model_source
 from alignattn.robustness.nltk_data import PACKAGES
 from alignattn.robustness.recipe_names import UNIVERSAL_SENTENCE_ENCODER, check_sources_of_words
+from alignattn.utils.digests import digest_of, digest_of_files, model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_file
 from alignattn.utils.parquet import read_parquet
@@ -30,8 +30,6 @@ USERS = {
 """For each part, the recipes that have it."""
 
 NEIGHBOR_COLUMNS = {"word": pa.string(), "neighbors": pa.list_(pa.string())}
-MODEL_FILES = ("config.json", "*.safetensors", "tokenizer.json", "vocab.txt")
-"""The files of a model's folder that say which model it is."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +161,6 @@ def _check_model(option: str, folder: Path, choices: str) -> None:
         raise AlignAttnError(f"{option} {folder} holds no weights as safetensors; other weights are never unpickled")
 
 
-def model_digest(folder: Path) -> str:
-    """Return the start of the SHA-256 of a model's folder: of its configuration, weights and tokenizer."""
-    return _digest(file for pattern in MODEL_FILES for file in folder.glob(pattern))
-
-
 def named_model(folder: Path) -> str:
     """Return what tells a model's folder from others: the last two parts of its path, the start of its SHA-256."""
     return label_model(folder, model_digest(folder))
@@ -179,23 +172,15 @@ def label_model(folder: Path, digest: str) -> str:
     The last part of its path alone says little: `model`, or the `seed-1` of a run.
     """
     place = Path(*folder.resolve().parts[-2:]).as_posix()
-    return f"{NAMES.get(place, place)} (sha256 {digest})"
+    return f"{NAMES.get(place, place)} (sha256 {digest[:DIGEST_LENGTH]})"
 
 
 def _named_file(path: Path) -> str:
-    return f"{path.resolve().name} (sha256 {_digest([path])})"
+    return f"{path.resolve().name} (sha256 {digest_of(path)[:DIGEST_LENGTH]})"
 
 
 def _nltk_digest(folder: Path) -> str:
     packages = (folder / kind / name for name, (kind, _) in PACKAGES.items())
     files = (file for package in packages for file in (package.with_name(f"{package.name}.zip"), *package.rglob("*")))
-    return _digest(file for file in files if file.is_file())
-
-
-def _digest(files: Iterable[Path]) -> str:
-    """The start of the SHA-256 of the files' names and contents."""
-    total = hashlib.sha256()
-    for file in sorted(files, key=lambda file: file.name):
-        with file.open("rb") as content:
-            total.update(f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()[:DIGEST_LENGTH]
+    named = {file.relative_to(folder).as_posix(): file for file in files if file.is_file()}
+    return digest_of_files(named)[:DIGEST_LENGTH]

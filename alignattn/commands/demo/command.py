@@ -22,8 +22,9 @@ from alignattn.finetuning.heads import row_examples, tsne_panel, view_head
 from alignattn.finetuning.logs import AS_IS_NAME, FLOOR_NAME
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import PREDICTIONS_FILE, RunResult
+from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows
-from alignattn.finetuning.run import check_output_dir, finetune_one
+from alignattn.finetuning.run import finetune_one
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.patching import is_patched, patch
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields

@@ -38,11 +38,12 @@ from alignattn.evaluation.calibration import (
 )
 from alignattn.evaluation.calibration.diagrams import coverage_panel, reliability_panels
 from alignattn.evaluation.calibration.held_out import MIN_TO_HALVE
-from alignattn.finetuning.model import check_before_rows
+from alignattn.finetuning.model import check_model
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult, device_name, package_versions
+from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.rows import encode_split, load_evaluation_rows, load_run_rows
-from alignattn.finetuning.run import check_output_dir, finetune_one, with_split, write_predictions
+from alignattn.finetuning.run import finetune_one, with_split, write_predictions
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
@@ -154,7 +155,7 @@ def domain_shift_one(options: DomainShiftOptions) -> DomainShiftResult:
 
 
 def _domain_shift(options: DomainShiftOptions) -> DomainShiftResult:
-    check_before_rows(training_options(options))
+    check_model(training_options(options))
     # Before the training, so that what is wrong with either side is said before hours have passed.
     sides = [
         load_side(side, task, options) for side, task in zip((IN_DOMAIN, OUT_OF_DOMAIN), options.tasks, strict=True)

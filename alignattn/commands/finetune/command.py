@@ -9,7 +9,8 @@ from alignattn.commands.finetune import FinetuneOptions
 from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import RESULTS_FILE, RunResult
-from alignattn.finetuning.run import check_output_dir, finetune_one
+from alignattn.finetuning.resuming import check_output_dir
+from alignattn.finetuning.run import finetune_one
 from alignattn.tasks.task import ERRORS
 from alignattn.utils.files import write_json
 
@@ -22,7 +23,8 @@ def finetune(options: RunOptions) -> list[RunResult]:
 
         return search(options)
     runs = options.runs()
-    for run in runs:
+    # Each run judges its folder when it begins: those of later seeds are not to be refused hours from now.
+    for run in runs[1:]:
         check_output_dir(run)
     results = [finetune_one(run) for run in runs]
     if options.training.seeds is not None and PartialState().is_main_process:

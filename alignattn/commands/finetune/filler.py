@@ -8,7 +8,7 @@ from alignattn.finetuning.examples import mean_predictions, metric_examples, rea
 from alignattn.finetuning.filler import ResultReader, RunReport, listed
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, score_text
-from alignattn.finetuning.run import check_output_dir
+from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.run_files import CONFIG_FILE
 from alignattn.tasks.task import ERRORS
 from alignattn.utils.files import read_text

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from alignattn.commands.predict import PredictOptions
 from alignattn.commands.predict.inputs import PARQUET, Source, file_source
 from alignattn.finetuning.run_folder import FinishedRun
-from alignattn.robustness.resources import label_model, model_digest
+from alignattn.robustness.resources import label_model
+from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import OWN_PREFIX, entries, write_json
 from alignattn.utils.folder_lock import folder_lock

@@ -46,10 +46,11 @@ from alignattn.commands.reproduce.experiment import (
     option_text,
 )
 from alignattn.commands.reproduce.fillers import in_digests, option_for, options_named
-from alignattn.finetuning.run_folder import is_run_folder, model_digest
+from alignattn.finetuning.run_folder import is_run_folder
 from alignattn.finetuning.tables import TABLES
 from alignattn.models import ModelCapabilities, capabilities_of
 from alignattn.tasks import plain_name
+from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import parse_yaml, read_text
 

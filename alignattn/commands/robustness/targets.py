@@ -26,11 +26,12 @@ from alignattn.robustness.loop import AttackRow
 from alignattn.robustness.recipe_names import LONGEST
 from alignattn.robustness.recipes import attacked_columns
 from alignattn.robustness.records import AttackSettings
-from alignattn.robustness.resources import label_model, model_digest
+from alignattn.robustness.resources import label_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.tasks import TextClassification, get_task
 from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows, load_rows
+from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError
 
 

@@ -158,7 +158,7 @@ def test_a_training_that_memory_cannot_hold_is_refused_before_it(options, free, 
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=0))
     loads = []
     monkeypatch.setattr(
-        "alignattn.finetuning.run.load_run_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded")
+        "alignattn.finetuning.run.build_model", lambda *_, **__: loads.append(1) or pytest.exit("loaded")
     )
     if fits:
         with pytest.raises(pytest.exit.Exception):
