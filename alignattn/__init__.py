@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from alignattn.patching.balance import BalanceReport, balance, balanced_parameters
     from alignattn.patching.checkpoints import from_pretrained
-    from alignattn.patching.folding import fold_basis
+    from alignattn.patching.heads import fold_basis
     from alignattn.patching.recording import LayerRecord, Recording
     from alignattn.training.arguments import AlignmentArguments, AlignmentTrainingArguments
     from alignattn.training.parameter_groups import parameter_groups

@@ -2,8 +2,7 @@
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.patching.attach import attach, unpatch
-from alignattn.patching.collecting import collect
-from alignattn.patching.loss import alignment_loss, discard, step_alignments
+from alignattn.patching.loss import alignment_loss, collect, discard, step_alignments
 from alignattn.patching.patch import patch, patch_alignment, patch_qvi
 from alignattn.patching.slots import (
     Patch,

@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from transformers import PreTrainedModel
-from transformers.utils.hub import cached_file
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME, ADAPTER_SAFE_WEIGHTS_NAME
 
@@ -15,6 +13,7 @@ from alignattn.attention.config import AttentionConfig
 from alignattn.models.packaged import installed_source
 from alignattn.patching.attach import unpatch
 from alignattn.patching.patch import patch
+from alignattn.patching.sizes import find_file
 from alignattn.patching.slots import is_patched
 from alignattn.patching.state_dicts import DESCRIPTION, read_description
 from alignattn.utils.errors import AlignAttnError, install_extra
@@ -28,9 +27,6 @@ PREFIX = "base_model.model."
 PROMPTS, PREFIX_BESIDE_PROMPTS = "prompt_embeddings", "base_model."
 """Where prompts are kept in an adapter's file, and where the model is beside them."""
 
-IF_THERE = {"_raise_exceptions_for_missing_entries": False}
-"""Keyword arguments of `cached_file` for a file that a folder or Hub id may lack."""
-
 
 def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the fields of an adapter's config, or None if there is no adapter at `path`.
@@ -39,10 +35,10 @@ def adapter_fields(path: str, hub: Mapping[str, Any]) -> dict[str, Any] | None:
         path: a folder or Hub id.
         hub: keyword arguments that say where a file is found.
     """
-    file = cached_file(path, ADAPTER_CONFIG_NAME, **IF_THERE, **hub)
+    file = find_file(path, ADAPTER_CONFIG_NAME, hub)
     if file is None:
         return None
-    fields: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return fields
 
 
@@ -53,7 +49,7 @@ def adapter_contents(path: str, hub: Mapping[str, Any]) -> tuple[frozenset[str],
         path: a folder or Hub id.
         hub: as for `adapter_fields`.
     """
-    file = cached_file(path, ADAPTER_SAFE_WEIGHTS_NAME, **IF_THERE, **hub)
+    file = find_file(path, ADAPTER_SAFE_WEIGHTS_NAME, hub)
     if file is None:
         raise AlignAttnError(f"{path!r} holds no {ADAPTER_SAFE_WEIGHTS_NAME}: save the adapter with save_pretrained")
     with safe_open(file, "pt") as weights:

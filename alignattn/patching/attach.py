@@ -4,6 +4,7 @@
 `alignattn.attend`; `alignattn.patching.patch` gives the encoders of transformers theirs by the same functions.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -12,24 +13,22 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_peft_available
 
-from alignattn.attention.attend import CHILD_NAME, AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
+from alignattn.attention.attend import CHILD_NAME, SharedAttentionLayer
 from alignattn.attention.choices import PREDICTIVE
 from alignattn.attention.config import BASIS, AttentionConfig
 from alignattn.models import capabilities_of_config
-from alignattn.patching.folding import check_foldable
-from alignattn.patching.heads import check_plain
-from alignattn.patching.owned_configs import own_configs, return_configs
+from alignattn.patching.heads import check_foldable, check_plain
 from alignattn.patching.projections import (
-    DECLARED,
+    DECLARATIONS,
     DECLARED_POOLED,
-    DECLARED_SHARED,
     AttentionModule,
-    ProjectionNames,
+    declared_layers,
     features_of,
     names_of,
 )
 from alignattn.patching.routing import forget_own_functions, leave_route
-from alignattn.patching.slots import LayerSlots, Patch, is_patched, patch_of
+from alignattn.patching.saving import PatchedSaving
+from alignattn.patching.slots import ConfigPairs, LayerSlots, Patch, is_patched, patch_of
 from alignattn.patching.state_dicts import prepare_state
 from alignattn.patching.taps import add_tap, remove_tap
 from alignattn.utils.errors import AlignAttnError
@@ -37,12 +36,8 @@ from alignattn.utils.saved_config import LOADING_HINT
 
 M = TypeVar("M", bound=nn.Module)
 
-DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
-    (AttentionLayer, DECLARED),
-    (SharedAttentionLayer, DECLARED_SHARED),
-    (PooledAttentionLayer, DECLARED_POOLED),
-)
-"""What a module can declare, and by which names."""
+SAVING = "save_pretrained"
+"""The method that a patch replaces in a model of transformers."""
 
 
 def attach(model: M, attention: str | AttentionConfig = "aa-ct", **overrides: Any) -> M:
@@ -140,25 +135,8 @@ def unpatch(model: M) -> M:
         delattr(encoder.config, CHILD_NAME)
         if state.config.changes_function:
             del encoder.config.attn_implementation
-        return_configs(model, state.configs)
+        _return_configs(model, state.configs)
     return model
-
-
-def declared_layers(model: nn.Module) -> list[AttentionModule]:
-    """Return the modules of a model that are `AttentionLayer`s, in its order."""
-    return [
-        AttentionModule(module, names, names.of(module) or {}, _untyped(module).num_heads)
-        for module in model.modules()
-        if (names := _declared_names(module)) is not None
-    ]
-
-
-def _declared_names(module: nn.Module) -> ProjectionNames | None:
-    """The names that a module declares its projections by, or None if it declares none."""
-    for protocol, names in DECLARATIONS:
-        if isinstance(module, protocol):
-            return names
-    return None
 
 
 def check_model(model: nn.Module) -> None:
@@ -207,7 +185,7 @@ def fill_slots(
     if config.alignment is not None:
         _observe_forwards(model, state, [layer.module for layer in layers])
     if _is_of_transformers(model):
-        state.configs = own_configs(model)
+        state.configs = _own_configs(model)
         encoder = _untyped(model)
         setattr(encoder.config, CHILD_NAME, config.to_dict())
         if config.changes_function:
@@ -311,3 +289,41 @@ def _is_of_transformers(model: nn.Module) -> bool:
 def _untyped(model: nn.Module) -> Any:
     """The model, whose attributes torch would type as tensors and modules."""
     return model
+
+
+def _own_configs(model: nn.Module) -> ConfigPairs:
+    """Give a model and its modules copies of their configs, for other models may share those that it had.
+
+    From then on a model of transformers is saved with what its patch is.
+    """
+    copies: dict[int, Any] = {}
+    pairs: dict[int, tuple[PreTrainedConfig, PreTrainedConfig]] = {}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if isinstance(config, PreTrainedConfig):
+            # The copy of a config that holds this one holds its copy.
+            pairs.setdefault(id(config), (copy.deepcopy(config, copies), config))
+            module.config = copies[id(config)]
+    if isinstance(model, PreTrainedModel):
+        setattr(model, SAVING, PatchedSaving(model))
+    return list(pairs.values())
+
+
+def _return_configs(model: nn.Module, pairs: ConfigPairs) -> None:
+    """Give a model back the configs that it had before `_own_configs`, but for those that have changed since."""
+    vars(model).pop(SAVING, None)
+    changed = [own for own, config in pairs if _has_changed(own, config)]
+    # A config that holds others changes with them; one that it holds stays in it.
+    for own in changed:
+        changed += [part for part in vars(own).values() if isinstance(part, PreTrainedConfig)]
+    kept = {id(own) for own in changed}
+    before: dict[int, Any] = {id(own): config for own, config in pairs if id(own) not in kept}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if id(config) in before:
+            module.config = before[id(config)]
+
+
+def _has_changed(own: PreTrainedConfig, config: PreTrainedConfig) -> bool:
+    # The attention implementation is not among what a config writes.
+    return own._attn_implementation != config._attn_implementation or own.to_dict() != config.to_dict()

@@ -23,7 +23,6 @@ from transformers import (
 )
 from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME
-from transformers.utils.hub import cached_file
 
 from alignattn.attention.config import AttentionConfig
 from alignattn.models import MODEL_TYPE_PREFIX
@@ -32,11 +31,11 @@ from alignattn.models.names import CHOICES, HUB_ID
 from alignattn.models.packaged import model_source
 from alignattn.models.taggers.crf import CRF_FIELD, tagger_with_crf
 from alignattn.patching import CHILD_NAME, is_patched, patch
-from alignattn.patching.adapter_files import IF_THERE, adapter_contents, adapter_fields, base_model_of, load_adapter
+from alignattn.patching.adapter_files import adapter_contents, adapter_fields, base_model_of, load_adapter
 from alignattn.patching.families import FAMILIES
-from alignattn.patching.saved_slots import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.patching.saving import LOADER_FIELD
-from alignattn.patching.sizes import check_counts, check_fills
+from alignattn.patching.sizes import check_counts, check_fills, find_file
+from alignattn.patching.state_dicts import FUNCTION_SLOT, is_of_slots, load_slots
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.json_records import parse_json
 from alignattn.utils.library_bars import without_library_bars
@@ -213,8 +212,8 @@ def read_config_fields(name: str, **hub: Any) -> dict[str, Any]:
     """
     fields: dict[str, Any]
     source = model_source(name)
-    file = cached_file(source, CONFIG_NAME, **IF_THERE, **hub)
-    if file is not None and not isinstance(parse_json(Path(file).read_bytes()), dict):
+    file = find_file(source, CONFIG_NAME, hub)
+    if file is not None and not isinstance(parse_json(file.read_bytes()), dict):
         raise ValueError(f"{file} holds no fields")
     fields, _ = PreTrainedConfig.get_config_dict(source, **hub)
     fields = restored_fields(fields)
@@ -267,7 +266,7 @@ def load_tokenizer(name: str, model: PreTrainedModel, **kwargs: Any) -> PreTrain
 def _tokenizer_source(name: str, kwargs: Mapping[str, Any]) -> str:
     source, hub = model_source(name), {option: kwargs[option] for option in FILE_OPTIONS if option in kwargs}
     adapter = adapter_fields(source, hub)
-    if adapter is None or cached_file(source, TOKENIZER_CONFIG_FILE, **IF_THERE, **hub) is not None:
+    if adapter is None or find_file(source, TOKENIZER_CONFIG_FILE, hub) is not None:
         return source
     return base_model_of(source, adapter)
 

@@ -1,11 +1,15 @@
-"""The alignment loss of a step, taken from what its forwards recorded."""
+"""What the forwards of a patched model recorded: the alignment loss of a step, and on request whole records."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.attention.config import BASIS
-from alignattn.patching.recording import mean_alignment
-from alignattn.patching.slots import Patch, aligned_patches
+from alignattn.patching.recording import Recording, mean_alignment
+from alignattn.patching.routing import routed
+from alignattn.patching.slots import Patch, aligned_patches, patch_of
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -81,3 +85,28 @@ def discard(model: nn.Module) -> None:
     """
     for state in aligned_patches(model):
         state.collector.take()
+
+
+@contextmanager
+def collect(model: nn.Module) -> Iterator[Recording]:
+    """Record what each attention layer of a patched model produces, for figures and study.
+
+        with alignattn.collect(model) as seen:
+            model(**batch)
+        seen.layers[0].query  # [B, H, n, d]; also key, weights, mask, loss, diagnostics
+
+    A further forward under the same `with` appends its layers. Weights come from the model's eager attention, so its
+    outputs under SDPA may differ by rounding meanwhile.
+
+    Raises:
+        AlignAttnError: if the model is not patched (`patch(model, "soft")` leaves its function as it is).
+    """
+    state = patch_of(model)
+    collector = state.collector
+    outer, recording = collector.recording, Recording(alignments=state.alignments)
+    collector.recording = recording
+    try:
+        with routed(model):
+            yield recording
+    finally:
+        collector.recording = outer

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from alignattn.attention.choices import SCORES
 from alignattn.attention.config import AttentionConfig
-from alignattn.patching.attach import attach, check_budget, check_model, declared_layers, fill_slots, unpatch
+from alignattn.patching.attach import attach, check_budget, check_model, fill_slots, unpatch
 from alignattn.patching.families import SERVED, family_of
 from alignattn.patching.probe import attends_causally, can_probe, causal, probe, prove, prove_at_first_forward
-from alignattn.patching.projections import AttentionModule, attention_modules, features_of
+from alignattn.patching.projections import AttentionModule, attention_modules, declared_layers, features_of
 from alignattn.patching.routing import EAGER, IMPLEMENTATIONS, enter_route, lift_guard, own_functions, routed
 from alignattn.patching.slots import alignment_parameters, function_parameters, patch_of
 from alignattn.utils.errors import AlignAttnError, one_line

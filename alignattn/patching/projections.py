@@ -1,12 +1,14 @@
 """Where models keep the projections of queries and keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from alignattn.attention.attend import AttentionLayer, PooledAttentionLayer, SharedAttentionLayer
 from alignattn.patching.families import family_of
 from alignattn.utils.errors import AlignAttnError
 
@@ -65,6 +67,14 @@ DECLARED_SHARED = ProjectionNames({FUSED: "shared_projection"})
 
 DECLARED_POOLED = ProjectionNames({"key": "key_projection"})
 """Those of `alignattn.attention.attend.PooledAttentionLayer`, whose queries are parameters."""
+
+
+DECLARATIONS: Sequence[tuple[Any, ProjectionNames]] = (
+    (AttentionLayer, DECLARED),
+    (SharedAttentionLayer, DECLARED_SHARED),
+    (PooledAttentionLayer, DECLARED_POOLED),
+)
+"""What a module can declare, and by which names."""
 
 
 @dataclass(frozen=True)
@@ -152,3 +162,20 @@ def position_of_mask(module: nn.Module) -> int | None:
     """Return the place of the mask among the positional arguments of an attention module, or None if it takes none."""
     names = list(signature(module.forward).parameters)
     return names.index(MASK_ARGUMENT) if MASK_ARGUMENT in names else None
+
+
+def declared_layers(model: nn.Module) -> list[AttentionModule]:
+    """Return the modules of a model that are `AttentionLayer`s, in its order."""
+    return [
+        AttentionModule(module, names, names.of(module) or {}, cast(Any, module).num_heads)
+        for module in model.modules()
+        if (names := _declared_names(module)) is not None
+    ]
+
+
+def _declared_names(module: nn.Module) -> ProjectionNames | None:
+    """The names that a module declares its projections by, or None if it declares none."""
+    for protocol, names in DECLARATIONS:
+        if isinstance(module, protocol):
+            return names
+    return None

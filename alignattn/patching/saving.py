@@ -22,8 +22,7 @@ from transformers.utils import CONFIG_NAME
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
-from alignattn.patching.attach import declared_layers
-from alignattn.patching.projections import attention_modules
+from alignattn.patching.projections import attention_modules, declared_layers
 from alignattn.patching.routing import base_of
 from alignattn.patching.sizes import bare_model
 from alignattn.patching.slots import LayerSlots, patch_of

@@ -1,4 +1,4 @@
-"""How large a model a config may describe: what its checkpoint cannot fill is refused before it is built."""
+"""The files of a checkpoint, and how large a model its config may describe: what they cannot fill is refused."""
 
 import re
 from collections import Counter
@@ -63,8 +63,8 @@ def check_fills(name: str, source: str, auto_class: Any, config: PreTrainedConfi
         hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     check_counts(name, config.to_dict())
-    saved = _bytes_of_weights(source, hub)
-    if saved is None:
+    saved = sum(file.stat().st_size for file in weight_files(source, hub))
+    if not saved:
         return
     # A weight takes a byte at least.
     parameters = sum(parameter.numel() for parameter in bare_model(auto_class, config).parameters())
@@ -83,7 +83,7 @@ def stored_types(source: str, hub: Mapping[str, Any]) -> list[str]:
         hub: the keyword arguments of `from_pretrained` that say where a file is found.
     """
     counts: Counter[str] = Counter()
-    for file in _files_of_weights(source, hub) or ():
+    for file in weight_files(source, hub):
         if file.suffix == SAFETENSORS:
             with safe_open(file, "pt") as weights:
                 counts.update(weights.get_slice(name).get_dtype() for name in weights.keys())  # noqa: SIM118
@@ -102,20 +102,27 @@ def bare_model(auto_class: Any, config: PreTrainedConfig) -> Any:
         return make(deepcopy(config), attn_implementation="eager")
 
 
-def _bytes_of_weights(source: str, hub: Mapping[str, Any]) -> int | None:
-    """How many bytes the weights of a checkpoint take, or None where it has none of a usual name."""
-    files = _files_of_weights(source, hub)
-    return None if files is None else sum(file.stat().st_size for file in files)
+def weight_files(source: str, hub: Mapping[str, Any], variant: str | None = None) -> list[Path]:
+    """Return the files of a checkpoint's weights; none where it has none of a usual name.
 
-
-def _files_of_weights(source: str, hub: Mapping[str, Any]) -> list[Path] | None:
-    """The files of a checkpoint's weights, or None where it has none of a usual name."""
+    Args:
+        source: where it lies.
+        hub: the keyword arguments of `from_pretrained` that say where a file is found.
+        variant: of the files, None for the usual ones.
+    """
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME):
-        file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
+        stem, _, suffix = name.rpartition(".")
+        file = find_file(source, name if variant is None else f"{stem}.{variant}.{suffix}", hub)
         if file is None:
             continue
         if name not in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
-            return [Path(file)]
-        shards = sorted(set(read_json(Path(file)).get("weight_map", {}).values()))
+            return [file]
+        shards = sorted(set(read_json(file).get("weight_map", {}).values()))
         return [Path(str(cached_file(source, shard, **hub))) for shard in shards]
-    return None
+    return []
+
+
+def find_file(source: str, name: str, hub: Mapping[str, Any]) -> Path | None:
+    """Return a file of a folder or Hub id, None where it lacks it; arguments as of `weight_files`."""
+    file = cached_file(source, name, _raise_exceptions_for_missing_entries=False, **hub)
+    return None if file is None else Path(file)

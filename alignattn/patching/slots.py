@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedConfig
 
 from alignattn.attention.alignment.in_basis import AlignmentInBasis
 from alignattn.attention.attend import CHILD_NAME
@@ -20,7 +21,6 @@ from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.packing import Packing, packing_of
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
-from alignattn.patching.owned_configs import ConfigPairs
 from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
 from alignattn.patching.recording import (
     AttentionMask,
@@ -37,6 +37,9 @@ from alignattn.utils.errors import AlignAttnError, listing
 
 Plain = Callable[[bool], tuple[Tensor, Tensor | None]]
 """Attends without slots, and returns the weights as well if it is asked to."""
+
+ConfigPairs = list[tuple[PreTrainedConfig, PreTrainedConfig]]
+"""Copies of configs, each with what it is a copy of."""
 
 FORMULA_TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 5e-2}
 """How far plain slots may be from a model's own attention by rounding, over its largest value; by the size of a number

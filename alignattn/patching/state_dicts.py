@@ -1,13 +1,19 @@
-"""What a patched model does with a state dict before it loads it: the rows of its layers, and refusals."""
+"""State dicts of patched models: the rows of their layers, the parameters of their slots, and refusals."""
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from alignattn.attention.attend import CHILD_NAME
 from alignattn.attention.config import AttentionConfig
+from alignattn.patching.sizes import SAFETENSORS, weight_files
 from alignattn.patching.slots import LayerSlots, patch_of
 from alignattn.utils.errors import AlignAttnError
 
@@ -19,6 +25,13 @@ REMAINING = f"{CHILD_NAME}.of_remaining_layers"
 
 MEANS = ".means"
 """End of the name of the means that an alignment in a basis keeps, `[2, L, …]`."""
+
+SLOT_MARKER = f".{CHILD_NAME}."
+"""What the state-dict keys of the slots' own parameters have in common, after a dot."""
+
+ANY_SLOT = re.compile(re.escape(SLOT_MARKER))
+FUNCTION_SLOT = re.compile(rf"{re.escape(SLOT_MARKER)}(score|normalizer|value)_slot\.")
+"""The same of those that are part of what the model computes."""
 
 ADAPTERS_COPIES = "modules_to_save"
 """Where peft keeps the copies of a module that adapters train in its place."""
@@ -91,3 +104,56 @@ def _check_same(model: nn.Module, description: dict[str, Any]) -> None:
             f"the adapter was trained with the attention {theirs.name!r}, and the model has {mine.name!r}: patch it as "
             "the adapter's was, or load both with alignattn.from_pretrained"
         )
+
+
+def load_slots(
+    model: PreTrainedModel, path: str, hub: dict[str, Any], variant: str | None, part: re.Pattern[str] = ANY_SLOT
+) -> None:
+    """Give a patched model the parameters of its slots that a checkpoint holds.
+
+    Args:
+        model: with a patch.
+        path: a folder or Hub id.
+        hub: keyword arguments that say where a file is found.
+        variant: of the files of weights, None for the usual ones.
+        part: what the names of those to be loaded have in common.
+
+    Raises:
+        AlignAttnError: if the checkpoint holds others than the model has.
+    """
+    expected = {name: tensor for name, tensor in model.state_dict().items() if part.search(f".{name}")}
+    saved = _saved_slots(path, hub, variant) if expected else {}
+    prepare_state(model, saved, "")
+    saved = {name: tensor for name, tensor in saved.items() if part.search(f".{name}")}
+    prefix = f"{model.base_model_prefix}."
+    # A head saved with its encoder and an encoder loaded alone, or the reverse, differ by the prefix.
+    saved = {_renamed(name, expected, prefix): tensor for name, tensor in saved.items()}
+    if saved.keys() != expected.keys():
+        odd = sorted(saved.keys() ^ expected.keys())
+        raise AlignAttnError(
+            f"{path!r} does not hold the parameters of the attention its config names ({len(odd)} differ, such as "
+            f"{odd[0]}): load it with {type(model).__name__}.from_pretrained and patch it anew"
+        )
+    model.load_state_dict(saved, strict=False)
+
+
+def is_of_slots(name: str) -> bool:
+    """Tell whether a parameter, by its name in a state dict, is of slots."""
+    return SLOT_MARKER in f".{name}"
+
+
+def _renamed(name: str, expected: dict[str, Tensor], prefix: str) -> str:
+    if name in expected:
+        return name
+    return name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
+
+
+def _saved_slots(path: str, hub: Mapping[str, Any], variant: str | None) -> dict[str, Tensor]:
+    files = [file for file in weight_files(path, hub, variant) if file.suffix == SAFETENSORS]
+    if not files:
+        raise AlignAttnError(f"{path!r} holds no {SAFE_WEIGHTS_NAME}: save the model with save_pretrained")
+    saved: dict[str, Tensor] = {}
+    for file in files:
+        with safe_open(file, "pt") as weights:
+            saved |= {name: weights.get_tensor(name) for name in weights.keys() if is_of_slots(name)}  # noqa: SIM118
+    return saved

@@ -20,7 +20,7 @@ from transformers.trainer_utils import TrainOutput
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching import Patch, aligned_patches, alignment_parameters, step_alignments
-from alignattn.patching.folding import check_foldable, fold_basis, learns_basis
+from alignattn.patching.heads import check_foldable, fold_basis, learns_basis
 from alignattn.training.arguments import refuse_data_parallel
 from alignattn.training.checkpoints import own_parameters_from
 from alignattn.training.meter import LossMeter

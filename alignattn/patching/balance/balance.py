@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from alignattn.attention.basis import Basis, Form, balancing_basis, random_basis
 from alignattn.attention.distance import halves, spread_distance
-from alignattn.patching.attach import attach, declared_layers, unpatch
+from alignattn.patching.attach import attach, unpatch
 from alignattn.patching.balance.forwards import (
     Batch,
     Clouds,
@@ -27,10 +27,10 @@ from alignattn.patching.balance.forwards import (
     together,
 )
 from alignattn.patching.balance.report import BalanceReport, ByHead
-from alignattn.patching.folding import forget_basis
-from alignattn.patching.heads import BalancedHeads, balanced_heads, check_in_memory
+from alignattn.patching.heads import BalancedHeads, balanced_heads, check_in_memory, forget_basis
 from alignattn.patching.patch import patch
 from alignattn.patching.probe import evaluating
+from alignattn.patching.projections import declared_layers
 from alignattn.patching.routing import routed
 from alignattn.patching.slots import LayerSlots
 from alignattn.utils.errors import AlignAttnError
