@@ -24,9 +24,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from alignattn.attention.attend import CHILD_NAME
-from alignattn.attention.packing import Packing, packing_of
+from alignattn.attention.packing import packing_of
 from alignattn.patching.families import give_slotted_forward, is_slotted, take_slotted_forward
-from alignattn.patching.recording import allowed_pairs
+from alignattn.patching.masks import allowed_pairs
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.saved_config import LOADING_HINT
 
@@ -290,15 +290,23 @@ def attention_function(
             f"{type(module).__name__} has the attention implementation {IMPLEMENTATIONS[base]!r} of a patched model, "
             "and no slots: it is built from the config of one"
         )
-    packing = _packing_of_call(module, query, kwargs)
-    if packing is not None:
+    packing = None
+    if (bounds := kwargs.get("cu_seq_lens_q")) is not None:
+        if len(query) != 1:
+            raise AlignAttnError(
+                f"{type(module).__name__} is given cu_seq_lens_q and {len(query)} rows: a packed batch is one"
+            )
+        packing = packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
         query, key, value = (packing.padded(heads.transpose(1, 2)).transpose(1, 2) for heads in (query, key, value))
         attention_mask = packing.pairs(attention_mask)
 
     def plain(wants_weights: bool) -> tuple[Tensor, Tensor | None]:
-        attended, weights = _attend_by_own(
-            own, base, module, query, key, value, attention_mask, wants_weights, dropout, scaling, kwargs
-        )
+        """Attend as the model itself does, by its eager function where the weights are wanted."""
+        name, mask = EAGER if wants_weights and EAGER in own else base, attention_mask
+        if name == EAGER and mask is not None and not mask.is_floating_point():
+            # Eager functions add their mask: a bool one would let padding in.
+            mask = query.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(query.dtype).min)
+        attended, weights = own[name](module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
         return attended.transpose(1, 2), weights
 
     slots: Any = module._modules.get(CHILD_NAME)
@@ -324,27 +332,6 @@ def attention_function(
     return (attended if packing is None else packing.packed(attended)), weights
 
 
-def _attend_by_own(
-    own: Mapping[str, AttentionFunction],
-    base: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    wants_weights: bool,
-    dropout: float,
-    scaling: float | None,
-    kwargs: Mapping[str, Any],
-) -> tuple[Tensor, Tensor | None]:
-    """Attend as the model itself does, by its eager function where the weights are wanted."""
-    name = EAGER if wants_weights and EAGER in own else base
-    if name == EAGER and mask is not None and not mask.is_floating_point():
-        # Eager functions add their mask: a bool one would let padding in.
-        mask = query.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(query.dtype).min)
-    return own[name](module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
-
-
 def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return which query may attend to which key, `[B, 1, n, n]` bool, and what the model adds to its scores.
 
@@ -363,16 +350,6 @@ def _pairs_and_bias(mask: Tensor | None, bias: Tensor | None, query: Tensor) -> 
             "alignment alone"
         )
     return pairs.expand(sizes), bias
-
-
-def _packing_of_call(module: nn.Module, query: Tensor, kwargs: Mapping[str, Any]) -> Packing | None:
-    bounds = kwargs.get("cu_seq_lens_q")
-    if bounds is None:
-        return None
-    if len(query) != 1:
-        name = type(module).__name__
-        raise AlignAttnError(f"{name} is given cu_seq_lens_q and {len(query)} rows: a packed batch is one")
-    return packing_of(bounds, kwargs.get("cu_seq_lens_k"), query.shape[2])
 
 
 def _check_call(module: nn.Module, slots: Any, query: Tensor, key: Tensor, kwargs: Mapping[str, Any]) -> None:

@@ -21,15 +21,13 @@ from alignattn.attention.normalizers.softmax import Softmax
 from alignattn.attention.packing import Packing, packing_of
 from alignattn.attention.scores import ScaledDot, Score
 from alignattn.attention.variant import AttentionVariant, attend_by, attention_with_weights, masked_bias
+from alignattn.patching.masks import AttentionMask, is_one_way, real_tokens
 from alignattn.patching.projections import FUSED, MASK_ARGUMENT, AttentionModule, check_direct, position_of_mask
 from alignattn.patching.recording import (
-    AttentionMask,
     Collector,
     LayerRecord,
     RecordedCall,
-    is_one_way,
     mean_alignment,
-    real_tokens,
 )
 from alignattn.patching.routing import check_implementation, unserved_keywords
 from alignattn.patching.taps import ProjectionTap
@@ -178,15 +176,13 @@ class LayerSlots(AttentionVariant):
         mask: Mask | None,
         plain: Plain | None,
         *,
-        bias: Tensor | None = None,
-        softcap: float | None = None,
-        scale: float | None = None,
         dropout: float = 0.0,
         wants_weights: bool = False,
         own_score: Score | None = None,
         packing: Packing | None = None,
+        **scoring: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend by the slots, and record the call if a recording is under way; arguments as for `attend`.
+        """Attend by the slots, and record the call if a recording is under way; as `AttentionVariant.attend` does.
 
         Args:
             query: `[B, H, n, d]`.
@@ -194,105 +190,63 @@ class LayerSlots(AttentionVariant):
             value: as the keys.
             mask: `[B, 1, n, n]` bool; or the edges of a graph, or a `CrossMask`, where keys are of other tokens.
             plain: attends as the model does without slots; None where the slots always attend.
-            bias: as for `attend`.
-            softcap: as for `attend`.
-            scale: factor of the dot products.
             dropout: probability with which a weight is dropped.
             wants_weights: whether the caller wants the weights.
             own_score: the score of the layer, if it has one.
             packing: of the row that the projections read, where queries, keys and values are a batch made of it.
+            **scoring: `bias`, `softcap` and `scale` of the scores.
 
         Returns:
             The attended values `[B, H, n, d]`, and the weights `[B, H, n, m]`, along edges `[1, H, E]`, or None.
         """
-        recording = self.collector.recording
+        recording, is_proven = self.collector.recording, self.collector.proof is not None
         wants_weights = wants_weights or recording is not None
         attended, weights = None, None
         if self.changes_function:
             attended, weights = self.attend(
-                query,
-                key,
-                value,
-                mask,
-                bias=bias,
-                softcap=softcap,
-                scale=scale,
-                dropout=dropout,
-                wants_weights=wants_weights,
-                own_score=own_score,
+                query, key, value, mask, dropout=dropout, wants_weights=wants_weights, own_score=own_score, **scoring
             )
-        if self.changes_function and self.collector.proof is not None and plain is not None:
-            self._check_formula(query, key, value, mask, plain, bias=bias, softcap=softcap, scale=scale)
-        if attended is None or self.collector.proof is not None:
-            attended, weights = self._attend_plainly(
-                query, key, value, mask, plain, bias=bias, scale=scale, dropout=dropout, wants_weights=wants_weights
-            )
+            if is_proven and plain is not None:
+                self._check_formula(query, key, value, mask, plain, **scoring)
+        if attended is None or is_proven:
+            if plain is not None:
+                attended, weights = plain(wants_weights)
+            else:
+                assert not isinstance(mask, Edges)
+                bias, pairs = scoring.get("bias"), pairs_of(mask)
+                added = pairs if bias is None else masked_bias(bias, pairs)
+                attended, weights = attention_with_weights(
+                    query, key, value, added, scale=scoring.get("scale"), dropout=dropout
+                )
         call = self._recorded(query, key, mask, packing)
         if recording is not None:
             loss, diagnostics = (None, {}) if call is None else mean_alignment([call], recording.alignments)
             recording.layers.append(LayerRecord(loss, diagnostics, query, key, weights, *real_tokens(mask)))
         return attended, weights
 
-    def _attend_plainly(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        plain: Plain | None,
-        *,
-        bias: Tensor | None,
-        scale: float | None,
-        dropout: float,
-        wants_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend as the model does without slots."""
-        if plain is not None:
-            return plain(wants_weights)
-        assert not isinstance(mask, Edges)
-        added = pairs_of(mask) if bias is None else masked_bias(bias, pairs_of(mask))
-        return attention_with_weights(query, key, value, added, scale=scale, dropout=dropout)
-
     def _check_formula(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        plain: Plain,
-        *,
-        bias: Tensor | None,
-        softcap: float | None,
-        scale: float | None,
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, plain: Plain, **scoring: Any
     ) -> None:
-        """Refuse a module that attends causally, or whose own attention is more than what plain slots compute.
-
-        Raises:
-            AlignAttnError: if so.
-        """
+        """Refuse a module that attends causally, or whose own attention is more than what plain slots compute."""
+        name, slots = type(self.collector.owner).__name__, self.config.describe_slots()
         if isinstance(mask, Tensor) and is_one_way(mask):
             raise AlignAttnError(
-                f"{type(self.collector.owner).__name__} attends causally, and {self.config.describe_slots()} would let "
-                "tokens see later ones: slots are for bidirectional encoders"
+                f"{name} attends causally, and {slots} would let tokens see later ones: slots are for bidirectional "
+                "encoders"
             )
         sizes = self.head_dim, self.num_heads
-        expected, computed = (
-            plain(False)[0],
-            attend_by(
-                ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, bias=bias, softcap=softcap, scale=scale
-            )[0],
-        )
-        pairs = mask if isinstance(mask, Tensor) else None
+        expected = plain(False)[0]
+        computed = attend_by(ScaledDot(*sizes), Softmax(*sizes), query, key, value, mask, **scoring)[0]
         # What is not finite is told by its own name later.
         difference = (computed - expected).abs().masked_fill(expected.isnan(), 0)
-        if pairs is not None:
+        if isinstance(mask, Tensor):
             # What a query at padding gives depends on how a mask is written.
-            difference = difference.masked_fill(~pairs.any(dim=-1, keepdim=True), 0)
+            difference = difference.masked_fill(~mask.any(dim=-1, keepdim=True), 0)
         if not difference.max() <= FORMULA_TOLERANCE[query.element_size()] * expected.nan_to_num().abs().max():
             raise AlignAttnError(
-                f"the attention of {type(self.collector.owner).__name__} is more than a softmax of scores "
-                f"(it differs by {float(difference.max()):.2g} of {float(expected.abs().max()):.2g}), and "
-                f"{self.config.describe_slots()} would drop the rest: choose an alignment alone"
+                f"the attention of {name} is more than a softmax of scores (it differs by "
+                f"{float(difference.max()):.2g} of {float(expected.abs().max()):.2g}), and {slots} would drop the "
+                "rest: choose an alignment alone"
             )
 
     def begin(self, module: Any, *_: Any) -> None:

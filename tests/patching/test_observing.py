@@ -14,7 +14,7 @@ from transformers.masking_utils import flash_attention_mask, flex_attention_mask
 
 import alignattn
 from alignattn.patching import is_patched, patch_of
-from alignattn.patching.recording import real_tokens
+from alignattn.patching.masks import real_tokens
 from alignattn.utils.errors import AlignAttnError
 
 SOFTCAP = 0.05

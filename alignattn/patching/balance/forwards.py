@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from alignattn.attention.basis import Moments, cloud
 from alignattn.attention.distance import as_many
 from alignattn.patching.heads import BalancedHeads
+from alignattn.patching.masks import real_tokens
 from alignattn.patching.projections import FUSED, check_direct
-from alignattn.patching.recording import real_tokens
 from alignattn.utils.errors import AlignAttnError
 
 Batch = Mapping[str, Any]

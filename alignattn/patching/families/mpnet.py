@@ -7,7 +7,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from alignattn.attention.alignment.base import sum_of
 from alignattn.patching.families.slotted import SlottedAttention, heads_of, slots_of
-from alignattn.patching.recording import allowed_pairs
+from alignattn.patching.masks import allowed_pairs
 
 
 class SlottedMPNetSelfAttention(SlottedAttention, MPNetSelfAttention):
