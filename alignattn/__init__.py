@@ -51,7 +51,7 @@ _NAMES = {
     ),
     "patching.balance": ("BalanceReport", "balance", "balanced_parameters"),
     "patching.checkpoints": ("from_pretrained",),
-    "patching.folding": ("fold_basis",),
+    "patching.heads": ("fold_basis",),
     "patching.recording": ("LayerRecord", "Recording"),
     "finetuning.predictor": ("Predictor", "load_run"),
     "utils.errors": ("AlignAttnError",),
