@@ -35,6 +35,16 @@ def test_one_point_needs_as_many_seeds_as_the_studies_say(deviation, seeds, of_t
     assert all(f" {number}" in said for number in (*seeds, of_thirty))
 
 
+@pytest.mark.parametrize(
+    ("deviation", "of_thirty", "power", "of_ten"),
+    [(0.65, 0.44, 1.00, 1.0), (0.97, 0.66, 0.95, 1.5), (1.6, 1.08, 0.47, 2.5)],
+)
+def test_the_study_why_finds_what_it_says(deviation, of_thirty, power, of_ten):
+    assert power_of(of_thirty, deviation, 30, 0.05 / 6) == pytest.approx(POWER, abs=0.015)
+    assert power_of(0.8, deviation, 30, 0.05 / 6) == pytest.approx(power, abs=0.005)
+    assert power_of(of_ten, deviation, 10, 0.05 / 13) == pytest.approx(POWER, abs=0.015)
+
+
 @pytest.mark.parametrize("seeds", [2, 5, 30])
 def test_the_detectable_difference_is_found_with_the_power(seeds):
     differences = np.random.default_rng(1).normal(0, 1.6, seeds)
