@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from alignattn.utils.command import Command
+from alignattn.utils.command import Command, TableResults, imported
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 from alignattn.utils.options import options_of
+
+if TYPE_CHECKING:
+    from alignattn.reports.result_reader import ResultReader
 
 COMMANDS: Mapping[str, str] = {
     "finetune": "alignattn.commands.finetune",
@@ -34,6 +38,20 @@ def get_command(name: str) -> Command:
         raise AlignAttnError(f"unknown command {name!r}{hint}")
     command: Command = import_module(COMMANDS[name]).COMMAND
     return command
+
+
+def results_of(name: str) -> TableResults:
+    """Return how the results of a command fill tables; raises `AlignAttnError` if they fill none."""
+    results = get_command(name).results
+    if results is None:
+        raise AlignAttnError(f"alignattn {name} fills no tables")
+    return results
+
+
+def reader_of(name: str) -> "ResultReader":
+    """Return what reads the results of a command; raises as `results_of` does."""
+    reader: ResultReader = imported(results_of(name).reader)()
+    return reader
 
 
 def all_commands() -> Iterator[Command]:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from alignattn.evaluation.statistics.example_scores import ExampleScores, example_scores, mean_scores, ratio_of_sums
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
+from alignattn.reports.result_reader import NotKeptError
 from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
 from alignattn.tasks.sequences.task import ERROR_RATE, EXACT
 from alignattn.tasks.tags.entities import SCORES, score_parts
@@ -23,10 +24,6 @@ NO_ANSWER_COLUMN = "no_answer_score"
 EDITS_COLUMN, LENGTH_COLUMN = "edits", "length"
 """Of what is written: how far it is from the nearest reference, and how long that is."""
 PROBABILITIES_COLUMN = "probabilities"
-
-
-class NotKeptError(AlignAttnError):
-    """The predictions of a finished run are not there, as where its small files alone were passed on."""
 
 
 def read_split(folder: Path, split: str) -> Any:

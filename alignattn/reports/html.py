@@ -16,16 +16,11 @@ TEMPLATES = Environment(
 """The templates of all rooms, by their paths within the package, such as `reports/page.html`."""
 
 
-TABLES_STYLE = "reports/tables.css"
-"""The style of pages of tables."""
-
-
-def render_page(template: str, css: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     """Return a page.
 
     Args:
         template: path of a template that extends `reports/page.html` and fills its block `body`.
-        css: path of the style, which must name nothing outside the page.
         **values: what the template names, `title` among it.
     """
-    return TEMPLATES.get_template(template).render(css=css, **values)
+    return TEMPLATES.get_template(template).render(**values)

@@ -1,6 +1,6 @@
 """What a command is: its name, its options, and where the function is that runs it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -24,17 +24,19 @@ OUTPUT_DIR = "output_dir"
 
 
 @dataclass(frozen=True)
-class TableUse:
-    """How the runs of a command fill tables.
+class TableResults:
+    """How the results of a command fill tables.
 
     Attributes:
+        reader: "module:class" of the `ResultReader` that reads them.
         needs: the command on whose result it works, or None.
         withheld: its options that no table gives: those that say what it works on and how it goes on.
         has_seeds: whether a run has a seed of its own; otherwise one run fills a cell, or one a run that it needs.
     """
 
+    reader: str
     needs: str | None = None
-    withheld: Collection[str] = ()
+    withheld: Sequence[str] = ()
     has_seeds: bool = True
 
 
@@ -51,7 +53,7 @@ class Command:
         run: "module:function" of what takes them.
         examples: whole command lines.
         subcommands: those that go with it, by their own word.
-        in_tables: how its runs fill tables, if they do; the `FILLER` in the module `filler` of its room reads them.
+        results: how its results fill tables; None if they fill none.
         shares_folder: whether its function sees by itself to who writes its `output_dir`: several calls may, in parts
             of their own. Of any other command one call at a time does.
     """
@@ -62,7 +64,7 @@ class Command:
     run: str
     examples: Sequence[str] = ()
     subcommands: Mapping[str, "Command"] = field(default_factory=dict)
-    in_tables: TableUse | None = None
+    results: TableResults | None = None
     shares_folder: bool = False
 
     @property
@@ -124,6 +126,11 @@ class Command:
     @property
     def function(self) -> Callable[[Any], Any]:
         """What runs it."""
-        module, _, name = self.run.partition(":")
-        function: Callable[[Any], Any] = getattr(import_module(module), name)
+        function: Callable[[Any], Any] = imported(self.run)
         return function
+
+
+def imported(place: str) -> Any:
+    """Return what "module:name" names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -23,18 +23,13 @@ from made import CHECKPOINT, COMMANDS, TRAINING
 from transformers import AutoModelForSequenceClassification
 
 from alignattn.cli import main
-from alignattn.commands import get_command
-from alignattn.commands.benchmark.filler import FILLER as BENCHMARK
-from alignattn.commands.domain_shift.filler import FILLER as DOMAIN_SHIFT
+from alignattn.commands import get_command, reader_of
 from alignattn.commands.finetune import FinetuneOptions
-from alignattn.commands.finetune.filler import FILLER as FINETUNE
 from alignattn.commands.inspect import InspectOptions
 from alignattn.commands.inspect.command import load_texts
 from alignattn.commands.reproduce.experiment import Experiment
 from alignattn.commands.reproduce.folder import RunFolder
-from alignattn.commands.reproduce.result import UNREADABLE
 from alignattn.commands.reproduce.table import load_table
-from alignattn.commands.robustness.filler import FILLER as ROBUSTNESS
 from alignattn.evaluation.calibration.predictions import read_predictions
 from alignattn.finetuning.logs import read_log_history
 from alignattn.finetuning.results import read_result, render_metrics
@@ -43,6 +38,7 @@ from alignattn.finetuning.run_folder import read_run_options
 from alignattn.finetuning.tables import TABLES
 from alignattn.models.words import read_embeddings
 from alignattn.patching.checkpoints import load_pretrained
+from alignattn.reports.result_reader import UNREADABLE
 from alignattn.robustness.record_files import read_header, read_run, read_shown
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, get_task
@@ -111,9 +107,9 @@ def read_calibrated(path: Path) -> None:
 
 
 def read_report(path: Path) -> None:
-    FINETUNE.report(path.parent)
+    reader_of("finetune").report(path.parent)
     for metric in ("accuracy", "f1"):
-        FINETUNE.examples(path.parent, ("metrics", "validation", metric))
+        reader_of("finetune").examples(path.parent, ("metrics", "validation", metric))
 
 
 def refused_by_tables(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
@@ -157,7 +153,7 @@ FORMATS = {
     ),
     "results (JSON)": Format(f"{RUN}/results.json", broken_json, read_results),
     "results of two tasks (JSON)": Format(
-        f"{SHIFT}/results.json", broken_json, lambda path: DOMAIN_SHIFT.is_finished(path.parent)
+        f"{SHIFT}/results.json", broken_json, lambda path: reader_of("domain-shift").is_finished(path.parent)
     ),
     "what was logged (JSON)": Format(
         f"{RUN}/trainer_state.json", broken_json, lambda path: read_log_history(path.parent)
@@ -192,13 +188,15 @@ FORMATS = {
     "attacks (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_run),
     "attacks that are shown (JSON lines)": Format(f"{ATTACKS}/textbugger.jsonl", broken_json_lines, read_shown),
     "a table of attacks (JSON)": Format(
-        "attacks/robustness.json", broken_json, lambda path: ROBUSTNESS.is_finished(path.parent)
+        "attacks/robustness.json", broken_json, lambda path: reader_of("robustness").is_finished(path.parent)
     ),
     "what a run of a table is (JSON)": Format(f"{EXPERIMENT}/experiment.json", broken_json, read_status),
     "why a run failed": Format(f"{EXPERIMENT}/failure.txt", broken_lines, lambda path: read_status(path), b"no disk\n"),
     "how long a run took": Format(f"{EXPERIMENT}/seconds.txt", broken_lines, lambda path: read_status(path), b"2.5\n"),
     "a benchmark (CSV)": Format(
-        f"{BENCHMARK_RUN}/benchmark.csv", broken_table, refused_by_tables(lambda path: BENCHMARK.report(path.parent))
+        f"{BENCHMARK_RUN}/benchmark.csv",
+        broken_table,
+        refused_by_tables(lambda path: reader_of("benchmark").report(path.parent)),
     ),
     "predictions of a run of a table (Parquet)": Format(
         f"{RUN}/predictions.parquet", broken_parquet, refused_by_tables(read_report)

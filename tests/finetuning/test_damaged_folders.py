@@ -8,7 +8,7 @@ import pytest
 from made import CHECKPOINT, COMMANDS
 
 from alignattn.cli import main
-from alignattn.commands.robustness.filler import FILLER
+from alignattn.commands.robustness.result_reader import RobustnessReader
 from alignattn.robustness.record_files import read_run
 from alignattn.utils.errors import AlignAttnError
 
@@ -85,7 +85,7 @@ def test_a_table_of_attacks_that_is_none(damage, here):
     }
     path.write_bytes(RESULTS[damage] if damage in RESULTS else json.dumps(others[damage]).encode())
     with pytest.raises(AlignAttnError, match=r"robustness\.json is damaged or of another version") as error:
-        FILLER.is_finished(path.parent)
+        RobustnessReader().is_finished(path.parent)
     assert "\n" not in str(error.value)
 
 

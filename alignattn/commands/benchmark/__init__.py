@@ -7,7 +7,7 @@ from typing import NamedTuple
 from alignattn.attention.config import PLAIN_ATTENTION, PRESETS, AttentionConfig
 from alignattn.models.names import model_name
 from alignattn.models.packaged import PACKAGED
-from alignattn.utils.command import Command, TableUse
+from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_PROCESSES, MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
@@ -28,6 +28,12 @@ BARE_MODELS: Mapping[str, BareSize] = {
     "bert-base": BareSize(768, 12, 12),
 }
 """What is built with random weights: no download, and any length."""
+
+SUMMARY_FILE = "benchmark.csv"
+REPEATS_FILE = "repeats.csv"
+RATIOS_FILE = "ratios.png"
+GROWTH_FILE = "growth.png"
+BENCHMARK_FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
 
 DEFAULT_SHAPES = ("16x128", "4x512")
 
@@ -104,7 +110,6 @@ COMMAND = Command(
     "time and memory of a training and an evaluation step, as ratios to plain attention",
     BenchmarkOptions,
     run="alignattn.commands.benchmark.command:benchmark",
-    # One run measures all attentions, so nothing is repeated with another seed.
-    in_tables=TableUse(has_seeds=False),
+    results=TableResults("alignattn.commands.benchmark.result_reader:BenchmarkReader", has_seeds=False),
     examples=("alignattn benchmark --lengths 128 512 2048 --tokens 2048 --output_dir benchmark",),
 )

@@ -12,11 +12,17 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark import BARE_MODELS, DEFAULT_SHAPES, BareSize, BenchmarkOptions, Shape
-from alignattn.commands.benchmark.report import (
+from alignattn.commands.benchmark import (
+    BARE_MODELS,
     BENCHMARK_FILES,
+    DEFAULT_SHAPES,
     GROWTH_FILE,
     RATIOS_FILE,
+    BareSize,
+    BenchmarkOptions,
+    Shape,
+)
+from alignattn.commands.benchmark.report import (
     Conditions,
     StepCost,
     costs_of,

@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 
 from alignattn.attention.config import PLAIN_ATTENTION
-from alignattn.commands.benchmark import Shape
+from alignattn.commands.benchmark import REPEATS_FILE, SUMMARY_FILE, Shape
 from alignattn.commands.benchmark.step_timing import PHASES, Measurement, Phase
 from alignattn.reports.plots import BarPanel, LinePanel, Spread, draw_bars, draw_lines, write_figure
 from alignattn.utils.files import write_csv
 
 BYTES_A_MEBIBYTE = 2**20
-
-SUMMARY_FILE = "benchmark.csv"
-REPEATS_FILE = "repeats.csv"
-RATIOS_FILE = "ratios.png"
-GROWTH_FILE = "growth.png"
-BENCHMARK_FILES = (SUMMARY_FILE, REPEATS_FILE, RATIOS_FILE, GROWTH_FILE)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class CompareOptions(Options):
     )
     names: tuple[str, ...] | None = option(None, "Their names (default: ends of their folders' paths).")
     output_dir: str = option(
-        "comparison", "For the table, Markdown and CSV, and the page.", metavar="DIR", place=output_folder
+        "comparison", "For the table in all its forms, and a picture.", metavar="DIR", place=output_folder
     )
 
     def __post_init__(self) -> None:

@@ -1,26 +1,273 @@
-"""`alignattn compare`: finished runs in one table and on one page."""
+"""`alignattn compare`: a table of the runs that are given, each beside the first, and why some cannot be compared."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from alignattn.commands import reader_of
 from alignattn.commands.compare import CompareOptions
-from alignattn.commands.compare.comparison import ComparedRuns, compare_entries
-from alignattn.commands.compare.entries import check_same_rows, read_entries
-from alignattn.commands.compare.formats import to_html, to_markdown, to_text, write_lines
-from alignattn.utils.files import check_free, unfinished, write_text
+from alignattn.finetuning.examples import read_split
+from alignattn.finetuning.options import RunOptions
+from alignattn.finetuning.results import RESULTS_FILE, RunResult, read_result
+from alignattn.finetuning.run_folder import check_finished, read_run_options, seed_folders, short_names
+from alignattn.models.packaged import seen_before
+from alignattn.reports.cells import Cell, Run, compare_cells, filled, plural
+from alignattn.reports.measures import Measure
+from alignattn.reports.result_reader import ResultReader
+from alignattn.reports.result_table import ResultTable
+from alignattn.reports.writers import FORMS, to_text, write_table
+from alignattn.tasks.task import ERRORS, LESS_IS_BETTER
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.files import check_free, unfinished
+from alignattn.utils.publishing import publishable, publishable_text
 
-TABLE_FILE, LINES_FILE, PAGE_FILE = "comparison.md", "comparison.csv", "comparison.html"
+TABLE = "comparison"
+
+NOT_COMPARED = frozenset({"output_dir", "seed", "disable_tqdm", "report_to", "run_name", "resume_from_checkpoint"})
+"""Options that tell no two entries apart; their seeds stand beside them."""
 
 
-def compare_runs(options: CompareOptions) -> ComparedRuns:
-    """Compare runs, write the table and the page, print the table, and return what they show."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run: its folder, options and result."""
+
+    folder: Path
+    options: RunOptions
+    result: RunResult
+
+    @property
+    def evaluated_on(self) -> str:
+        """Where its evaluation rows come from: the name of its task, or of the user's own file."""
+        data = self.options.data
+        own = data.validation_file or data.train_file
+        return self.result.task if self.options.task is not None or own is None else Path(own).name
+
+    @property
+    def measures(self) -> list[tuple[str, str]]:
+        """Split and metric of each number that it measured."""
+        return [(split, metric) for split, metrics in self.result.metrics.items() for metric in metrics]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one folder holds: a run, or a run a seed.
+
+    Attributes:
+        name: in the table.
+        runs: by seed, at least one.
+        unfinished: folders of seeds without a result.
+    """
+
+    name: str
+    runs: Mapping[int, FinishedRun]
+    unfinished: Sequence[Path]
+
+    @property
+    def first(self) -> FinishedRun:
+        """The first of its runs."""
+        return next(iter(self.runs.values()))
+
+
+def compare_runs(options: CompareOptions) -> ResultTable:
+    """Compare runs, write the table in all its forms, print it, and return it."""
     folder = Path(options.output_dir)
-    check_free(folder, (TABLE_FILE, LINES_FILE, PAGE_FILE))
-    entries = read_entries(options)
-    check_same_rows(entries)
-    compared = compare_entries(entries)
+    check_free(folder, [f"{TABLE}{suffix}" for suffix in FORMS])
+    table = compared(read_entries(options))
     with unfinished(folder):
-        write_text(folder / TABLE_FILE, to_markdown(compared))
-        write_lines(folder / LINES_FILE, compared)
-        write_text(folder / PAGE_FILE, to_html(compared))
-    print(f"{to_text(compared)}\nwritten to {folder}")
-    return compared
+        write_table(folder, table)
+    print(f"{to_text(table)}\nwritten to {folder}")
+    return table
+
+
+def read_entries(options: CompareOptions) -> list[Entry]:
+    """Return what the folders hold, the baseline first; refuses runs that were evaluated otherwise than the first."""
+    folders = options.folders
+    short = short_names(folders, "RUNS")
+    names = options.names or [short[folder] for folder in folders]
+    entries = [_read_entry(folder, name) for folder, name in zip(folders, names, strict=True)]
+    first = entries[0].first
+    if not first.measures:
+        raise AlignAttnError(f"{first.folder} was not evaluated, so there is nothing to compare: leave it out")
+    for run in _runs(entries):
+        _check_comparable(first, run)
+    for run in _runs(entries):
+        _check_same_rows(first, run)
+    return entries
+
+
+def compared(entries: Sequence[Entry]) -> ResultTable:
+    """Return the table of entries, each compared with the first, by seed where they have seeds in common."""
+    reader, baseline = reader_of("finetune"), entries[0]
+    undefined = [
+        (split, metric) for split, metric in baseline.first.measures if not _is_defined(entries, split, metric)
+    ]
+    measures = [measure for measure in baseline.first.measures if measure not in undefined]
+    if not measures:
+        raise AlignAttnError("each metric is undefined for one of these runs, so there is nothing to compare")
+    runs = {
+        entry.name: {seed: _table_run(entry, f"{number}-{seed}", run, reader) for seed, run in entry.runs.items()}
+        for number, entry in enumerate(entries, start=1)
+    }
+    cells = [
+        Cell(
+            row=entry.name,
+            column=split,
+            measure=_measure(split, metric),
+            path=("metrics", split, metric),
+            runs=runs[entry.name],
+            digests=[run.digest for run in runs[entry.name].values()],
+            baseline=None if entry is baseline else baseline.name,
+        )
+        for entry in entries
+        for split, metric in measures
+    ]
+    made, problems = compare_cells([filled(cell) for cell in cells])
+    return ResultTable(
+        name=TABLE,
+        title=f"{baseline.first.evaluated_on}: {plural(len(entries), 'run')} side by side",
+        cells=made,
+        runs={run.digest: run for by_seed in runs.values() for run in by_seed.values()},
+        notes=[
+            *_settings(entries),
+            *(f"{split} {metric} is undefined for a run, and left out." for split, metric in undefined),
+            *_notes(entries),
+            *problems,
+        ],
+        baseline=baseline.name,
+    )
+
+
+def _table_run(entry: Entry, digest: str, run: FinishedRun, reader: ResultReader) -> Run:
+    report = reader.report(run.folder)
+    return Run(
+        digest=digest,
+        title=entry.name if len(entry.runs) == 1 else f"{entry.name}, seed {run.result.seed}",
+        reader=reader,
+        output=run.folder,
+        report=replace(report, config=publishable_text(report.config)),
+        folder=publishable_text(str(run.folder)),
+    )
+
+
+def _measure(split: str, metric: str) -> Measure:
+    return Measure(
+        label=metric,
+        path=f"metrics.{split}.{metric}",
+        unit="error" if metric in ERRORS else "percent",
+        is_better="lower" if metric in LESS_IS_BETTER else "higher",
+    )
+
+
+def _is_defined(entries: Sequence[Entry], split: str, metric: str) -> bool:
+    return all(run.result.metrics[split][metric] is not None for run in _runs(entries))
+
+
+def _settings(entries: Sequence[Entry]) -> list[str]:
+    """The seeds of each entry, and the options in which entries differ, without the paths of this machine."""
+    # A run without the option has the default of its model.
+    options: list[dict[str, Any]] = [
+        publishable(entry.first.options.to_dict() | {"attention": entry.first.options.attention.name})
+        for entry in entries
+    ]
+    known = sorted({name for one in options for name in one} - NOT_COMPARED)
+    differing = [name for name in known if any(one.get(name) != options[0].get(name) for one in options)]
+    lines = []
+    for entry, one in zip(entries, options, strict=True):
+        told = ", ".join(f"{name} {_plain(one.get(name))}" for name in differing) or "the same options"
+        lines.append(f"{entry.name}: {told}; seed {', '.join(map(str, entry.runs))}")
+    return lines
+
+
+def _plain(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _notes(entries: Sequence[Entry]) -> list[str]:
+    """Which runs are paired, which are unfinished, what differs between runs that no option says."""
+    baseline, *others = entries
+    lines = []
+    for entry in others:
+        common = [str(seed) for seed in baseline.runs if seed in entry.runs]
+        if not common:
+            lines.append(f"{entry.name} and {baseline.name} have no seed in common: they are compared by examples.")
+        elif set(baseline.runs) != set(entry.runs):
+            lines.append(
+                f"{entry.name}: the difference is over the seeds that {baseline.name} has too ({', '.join(common)}), "
+                "not all of them."
+            )
+    lines += [
+        f"{entry.name}: {', '.join(folder.name for folder in entry.unfinished)} not finished, and left out."
+        for entry in entries
+        if entry.unfinished
+    ]
+    results = [run.result for run in _runs(entries)]
+    lines += seen_before((result.model for result in results), (result.task for result in results))
+    first = [entry.first.result for entry in entries]
+    facts = {
+        "trained on": [f"{result.train_rows} rows" for result in first],
+        "made on": [result.device for result in first],
+        "made with": [", ".join(f"{name} {number}" for name, number in result.versions.items()) for result in first],
+    }
+    for what, by_entry in facts.items():
+        if len(set(by_entry)) > 1:
+            told = "; ".join(f"{entry.name}: {fact}" for entry, fact in zip(entries, by_entry, strict=True))
+            lines.append(f"Not all {what} the same: {told}.")
+    return lines
+
+
+def _read_entry(folder: Path, name: str) -> Entry:
+    seeds = seed_folders(folder)
+    finished = [seed for seed in seeds if (seed / RESULTS_FILE).is_file()]
+    if not finished:
+        check_finished(seeds[0] if seeds else folder, "RUNS")
+        finished = [folder]
+    runs = [_read_run(one) for one in finished]
+    by_seed = {run.result.seed: run for run in runs}
+    if len(by_seed) < len(runs):
+        raise AlignAttnError(f"{folder} holds two runs of one seed: give their folders one by one")
+    return Entry(name, by_seed, [seed for seed in seeds if seed not in finished])
+
+
+def _read_run(folder: Path) -> FinishedRun:
+    result = read_result(folder)
+    assert result is not None
+    return FinishedRun(folder, read_run_options(folder), result)
+
+
+def _runs(entries: Sequence[Entry]) -> Iterator[FinishedRun]:
+    return (run for entry in entries for run in entry.runs.values())
+
+
+def _check_comparable(first: FinishedRun, run: FinishedRun) -> None:
+    if run.evaluated_on != first.evaluated_on:
+        raise AlignAttnError(
+            f"{run.folder} is of {run.evaluated_on}, and {first.folder} of {first.evaluated_on}: compare runs of one "
+            "task"
+        )
+    if run.result.labels != first.result.labels:
+        raise AlignAttnError(
+            f"{run.folder} tells {', '.join(run.result.labels) or 'scores'}, and {first.folder} "
+            f"{', '.join(first.result.labels) or 'scores'}: compare runs of the same labels"
+        )
+    if set(run.measures) != set(first.measures):
+        words = [", ".join(sorted(map(" ".join, one.measures))) or "nothing" for one in (run, first)]
+        raise AlignAttnError(
+            f"{run.folder} measured {words[0]}, and {first.folder} {words[1]}: compare runs of one task"
+        )
+
+
+def _check_same_rows(first: FinishedRun, run: FinishedRun) -> None:
+    """Refuse a run whose evaluation rows are not those of the first, by their numbers and labels."""
+    for split in first.result.metrics:
+        expected, found = (read_split(one.folder, split).select(["row", "label"]) for one in (first, run))
+        if found.num_rows != expected.num_rows:
+            raise AlignAttnError(
+                f"{run.folder} was evaluated on {found.num_rows} rows of {split}, and {first.folder} on "
+                f"{expected.num_rows}: compare runs that were evaluated on the same"
+            )
+        if found != expected:
+            raise AlignAttnError(
+                f"{run.folder} was evaluated on other rows of {split} than {first.folder}: compare runs that were "
+                "evaluated on the same"
+            )

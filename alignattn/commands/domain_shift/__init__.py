@@ -12,7 +12,7 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import AT_RANDOM, SAMPLING_OPTION
 from alignattn.tasks import LabelledTask
-from alignattn.utils.command import Command, TableUse
+from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import REQUIRED, option
 
@@ -72,7 +72,10 @@ COMMAND = Command(
     "fine-tune on one task, report accuracy and calibration on it and on another task",
     DomainShiftOptions,
     run="alignattn.commands.domain_shift.command:domain_shift",
-    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS)),
+    results=TableResults(
+        "alignattn.commands.domain_shift.result_reader:DomainShiftReader",
+        withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS),
+    ),
     shares_folder=True,
     examples=("alignattn domain-shift --pair snli-mnli --model bert-base-uncased --output_dir runs/snli-mnli",),
 )

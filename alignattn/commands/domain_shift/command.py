@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from alignattn.commands.domain_shift import DomainShiftOptions
 from alignattn.commands.domain_shift.pair import names_of_pair
 from alignattn.commands.domain_shift.report import (
+    HELD_OUT,
     IN_DOMAIN,
     OUT_OF_DOMAIN,
     DomainShiftResult,
@@ -36,7 +37,6 @@ from alignattn.evaluation.calibration import (
     shift_auroc_interval,
     summarise,
 )
-from alignattn.evaluation.calibration.diagrams import coverage_panel, reliability_panels
 from alignattn.evaluation.calibration.held_out import MIN_TO_HALVE
 from alignattn.finetuning.model import check_model
 from alignattn.finetuning.options import RunOptions
@@ -48,6 +48,7 @@ from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
 from alignattn.finetuning.task_trainer import TaskTrainer
 from alignattn.finetuning.training_arguments import RunArguments, training_arguments
 from alignattn.patching.checkpoints import load_pretrained
+from alignattn.reports.diagrams import coverage_panel, reliability_panels
 from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.processors import processor_for
@@ -61,7 +62,7 @@ from alignattn.utils.folder_lock import folder_lock
 
 COVERAGE_PICTURE = "risk-coverage.png"
 
-DEVELOPMENT, HELD_OUT = "development", "held-out"
+DEVELOPMENT = "development"
 HALVING_SEED = 42
 """One draw for all runs, whatever their seed: they are compared on the same rows."""
 

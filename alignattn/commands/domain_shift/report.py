@@ -16,6 +16,8 @@ from alignattn.utils.json_records import read_record
 from alignattn.utils.text_tables import render_table
 
 IN_DOMAIN, OUT_OF_DOMAIN = "in-domain", "out-of-domain"
+HELD_OUT = "held-out"
+"""The half of a development set that is reported."""
 TABLE_FIGURES = ("accuracy", "expected_calibration_error", "area_under_risk_coverage")
 
 

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.heads import choose_examples
-from alignattn.evaluation.calibration.diagrams import reliability_panel
 from alignattn.evaluation.calibration.predictions import Predictions, read_predictions
 from alignattn.finetuning.heads import tsne_panel, view_head
 from alignattn.finetuning.logs import (
@@ -25,6 +24,7 @@ from alignattn.finetuning.logs import (
     read_log_history,
 )
 from alignattn.finetuning.results import PREDICTIONS_FILE
+from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.plots import (
     CurvePanel,
     draw_curves,

@@ -11,7 +11,7 @@ from alignattn.commands.finetune.space import DEFAULT_SPACE, Range, parse_space
 from alignattn.finetuning.idle_options import idle_options
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.training_options import PUSH_OPTIONS
-from alignattn.utils.command import Command, TableUse
+from alignattn.utils.command import Command, TableResults
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
 from alignattn.utils.options import options_of
@@ -113,7 +113,10 @@ COMMAND = Command(
     "fine-tune a pretrained encoder on a task, with or without alignment attention",
     FinetuneOptions,
     run="alignattn.commands.finetune.command:finetune",
-    in_tables=TableUse(withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS, *SEARCH_OPTIONS)),
+    results=TableResults(
+        "alignattn.commands.finetune.result_reader:FinetuneReader",
+        withheld=("seeds", "resume_from_checkpoint", *PUSH_OPTIONS, *SEARCH_OPTIONS),
+    ),
     shares_folder=True,
     examples=(
         "alignattn finetune --model albert-base-v2 --task mrpc --output_dir runs/mrpc",

@@ -65,8 +65,8 @@ class ReproduceOptions(Options):
         """Check what is given to the commands, too; runs that are there may have finished, and need none of it."""
         super().check_places(reads=reads)
         # As of the table, which a help does not need.
-        from alignattn.commands.reproduce.fillers import options_named
         from alignattn.commands.reproduce.folder import RUNS_FOLDER
+        from alignattn.commands.reproduce.given import options_named
 
         table = self.asked_table
         if not (self.dry_run or self.finished_only or (Path(self.output_dir) / RUNS_FOLDER).exists()):
@@ -78,7 +78,7 @@ class ReproduceOptions(Options):
     def asked_table(self) -> "Table":
         """The table with the options that are given, and the rows and columns that are asked for."""
         # It reads files, which a help does not need.
-        from alignattn.commands.reproduce.fillers import read_given
+        from alignattn.commands.reproduce.given import read_given
         from alignattn.commands.reproduce.table import load_table
 
         table = load_table(self.table)

@@ -5,9 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
-from alignattn.commands.reproduce.fillers import own_options, use_of
+from alignattn.commands import results_of
+from alignattn.commands.reproduce.given import own_options
 from alignattn.training.methods import METHODS
 from alignattn.utils.publishing import short_path
 
@@ -30,8 +31,6 @@ SYMBOLS: Mapping[str, str] = {
 
 TITLE_OPTIONS = ("recipes", "task", "pair", MODEL_OPTION, "attention", "gradient_scope", *SYMBOLS)
 
-State = Literal["done", "missing", "failed", "unfit"]
-"""Of a run; unfit is one that cannot be: its model is not for its task."""
 
 INDIFFERENT_OPTIONS = frozenset({"batch_size", "disable_tqdm", "log_query_key_distance", "report_to"})
 """Options that change nothing of what a run measures."""
@@ -84,10 +83,10 @@ def option_text(name: str, value: Any) -> str:
 
 def experiments_of(command: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[Experiment]:
     """Return the runs of a command that have these options, one a seed; one alone where nothing is drawn by a seed."""
-    use = use_of(command)
+    results = results_of(command)
     own = {name: value for name, value in options.items() if name in own_options(command)}
-    if use.needs is not None:
-        return [Experiment(command, own, needed) for needed in experiments_of(use.needs, options, seeds)]
-    if not use.has_seeds:
+    if results.needs is not None:
+        return [Experiment(command, own, needed) for needed in experiments_of(results.needs, options, seeds)]
+    if not results.has_seeds:
         return [Experiment(command, own)]
     return [Experiment(command, own | {SEED_OPTION: seed}) for seed in seeds]

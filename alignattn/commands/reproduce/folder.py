@@ -7,7 +7,7 @@ system gives that up with the process, however it ends, so no run is ever made t
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,11 +16,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from alignattn.commands import get_command
-from alignattn.commands.reproduce.cell import Cell
-from alignattn.commands.reproduce.experiment import Experiment, State
-from alignattn.commands.reproduce.fillers import filler_of
-from alignattn.finetuning.filler import NEEDED_RUN, ResultReader, words
+from alignattn.commands import get_command, reader_of
+from alignattn.commands.reproduce.experiment import Experiment
+from alignattn.commands.reproduce.table import PlannedCell
+from alignattn.reports.measures import State
+from alignattn.reports.result_reader import ResultReader
 from alignattn.utils.command import OUTPUT_DIR, Command
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json, write_text
@@ -34,6 +34,12 @@ LOG_FILE = "log.txt"
 FAILURE_FILE = "failure.txt"
 SECONDS_FILE = "seconds.txt"
 LOCK_FILE = ".lock"
+
+SETTLED: Collection[State] = frozenset({"done", "unfit"})
+"""States of a run for which there is nothing to do."""
+
+NEEDED_RUN = "run"
+"""The option that says on the result of which run a command works."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,10 @@ class RunFolder:
         """What the command writes."""
         return self.path / OUTPUT_FOLDER
 
-    @property
-    def filler(self) -> ResultReader:
-        """What its command is as a filler of tables."""
-        return filler_of(self.experiment.command)
+    @cached_property
+    def reader(self) -> ResultReader:
+        """What reads its result."""
+        return reader_of(self.experiment.command)
 
     @cached_property
     def needed(self) -> "RunFolder | None":
@@ -117,13 +123,17 @@ class RunFolder:
     def reason_unsupported(self) -> str:
         """Why there can be no such run, as of a model that is not for its task; empty where there can."""
         if self.needed is None:
-            return self.filler.reason_unsupported(self.options)
-        return self.needed.reason_unsupported or self.filler.reason_unsupported(self.options, self.needed.options)
+            return self.reader.reason_unsupported(self.options)
+        return self.needed.reason_unsupported or self.reader.reason_unsupported(self.options, self.needed.options)
 
     @property
     def command_line(self) -> str:
         """What makes the run again, ready to be pasted into a shell."""
-        return shlex.join([*self.command.prog.split(), *words(self.values)])
+        line = self.command.prog.split()
+        for name, value in self.values.items():
+            values = value if isinstance(value, list) else [value]
+            line += [f"--{name}", *(str(one).lower() if isinstance(one, bool) else str(one) for one in values)]
+        return shlex.join(line)
 
     @property
     def seconds(self) -> float:
@@ -148,8 +158,8 @@ class RunFolder:
             return Status("missing")
         try:
             RunFolder.read(self.path)
-            self.filler.check_same(self.options)
-            if self.filler.is_finished(self.output):
+            self.reader.check_same(self.options)
+            if self.reader.is_finished(self.output):
                 return Status("done")
         except AlignAttnError as error:
             return Status("failed", str(error))
@@ -178,7 +188,7 @@ class RunFolder:
         return False
 
 
-def folders_of(results: Path, cells: Iterable[Cell]) -> dict[str, RunFolder]:
+def folders_of(results: Path, cells: Iterable[PlannedCell]) -> dict[str, RunFolder]:
     """Return the folders of the runs that fill cells, by digest, in the order in which they are to be made.
 
     First what was named before the runs were made, and of all rows one seed before the next: what is broken off is

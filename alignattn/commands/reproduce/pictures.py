@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from alignattn import __version__
-from alignattn.evaluation.calibration.diagrams import reliability_svg
-from alignattn.finetuning.filler import RunReport
 from alignattn.finetuning.logs import training_curves_svg
+from alignattn.reports.diagrams import reliability_svg
+from alignattn.reports.result_reader import RunReport
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import write_json
 from alignattn.utils.json_records import read_record

@@ -6,7 +6,7 @@ from alignattn.commands.robustness.options import (
     RobustnessOptions,
     ShowOptions,
 )
-from alignattn.utils.command import Command, TableUse
+from alignattn.utils.command import Command, TableResults
 
 COMMAND = Command(
     "robustness",
@@ -18,7 +18,12 @@ COMMAND = Command(
         f"{ROBUSTNESS} --run runs/mrpc/seed-1 --recipes textfooler --num_examples 20 --output_dir attacks",
         f"{ROBUSTNESS} --merge --output_dir attacks",
     ),
-    in_tables=TableUse("finetune", ("run", "model", "task", "seed", "shard", "merge"), has_seeds=False),
+    results=TableResults(
+        "alignattn.commands.robustness.result_reader:RobustnessReader",
+        needs="finetune",
+        withheld=("run", "model", "task", "seed", "shard", "merge"),
+        has_seeds=False,
+    ),
     subcommands={
         "show": Command(
             "robustness show",

@@ -91,11 +91,9 @@ def examples_page(records: Sequence[AttackRecord], title: str, labels: Sequence[
         }
         for record in records
     ]
-    room = "commands/robustness"
     counts = Counter(record.outcome for record in records)
     return render_page(
-        f"{room}/show.html",
-        f"{room}/show.css",
+        "commands/robustness/show.html",
         title=visible(title),
         summary=summary_line(records),
         outcomes=OUTCOMES,

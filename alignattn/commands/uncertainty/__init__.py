@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from alignattn.finetuning.run_folder import run_folder
-from alignattn.utils.command import Command, TableUse
+from alignattn.utils.command import Command, TableResults
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
 from alignattn.utils.options import Options
 from alignattn.utils.places import output_folder
@@ -47,6 +47,11 @@ COMMAND = Command(
     "whether a run's model is certain where it is right (PAvPU), on its inputs and on noisy ones",
     UncertaintyOptions,
     run="alignattn.commands.uncertainty.command:uncertainty",
-    in_tables=TableUse("finetune", ("run", "seed", "data_dir"), has_seeds=False),
+    results=TableResults(
+        "alignattn.commands.uncertainty.result_reader:UncertaintyReader",
+        needs="finetune",
+        withheld=("run", "seed", "data_dir"),
+        has_seeds=False,
+    ),
     examples=("alignattn uncertainty --run runs/mrpc --output_dir uncertainty",),
 )

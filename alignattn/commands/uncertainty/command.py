@@ -15,12 +15,12 @@ import alignattn
 from alignattn.commands.uncertainty import PREDICTIONS_FILE, UNCERTAINTY_FILE, UncertaintyOptions
 from alignattn.commands.uncertainty.noise import InputNoise
 from alignattn.evaluation.calibration import FIGURES, Estimate
-from alignattn.evaluation.calibration.diagrams import reliability_panel
 from alignattn.evaluation.calibration.passes import PASS_FIGURES, PassScores, summarise_passes
 from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.rows import encode_split, load_run_evaluation
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run
+from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.plots import draw_reliability, write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.processor import EncodedSplit

@@ -29,8 +29,8 @@ from alignattn.evaluation.calibration import (
     shift_auroc,
     summarise,
 )
-from alignattn.evaluation.calibration.diagrams import coverage_panel
 from alignattn.evaluation.statistics.intervals import RESAMPLES, SEED
+from alignattn.reports.diagrams import coverage_panel
 from alignattn.reports.plots import ReliabilityPanel, draw_reliability, draw_risk_coverage
 
 PNG_SIGNATURE = b"\x89PNG"

@@ -19,8 +19,8 @@ from alignattn.cli import USER_ERROR_EXIT_CODE
 from alignattn.cli import main as run_command
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
-from alignattn.evaluation.calibration.diagrams import reliability_svg
 from alignattn.finetuning.logs import DISTANCE_NAME, training_curves_svg
+from alignattn.reports.diagrams import reliability_svg
 
 NUM_LAYERS, NUM_HEADS, MAX_LENGTH = 2, 3, 32
 TRAIN_ROWS, EVAL_ROWS, BATCH, EPOCHS = 24, 20, 8, 2

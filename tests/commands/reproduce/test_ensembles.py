@@ -12,7 +12,7 @@ from processes import run_python
 from sklearn.metrics import accuracy_score
 from test_reproduce import write_rte
 
-from alignattn.commands.finetune.filler import FinetuneFiller
+from alignattn.commands.finetune.result_reader import FinetuneReader
 from alignattn.finetuning.examples import mean_predictions
 from alignattn.utils.errors import AlignAttnError
 
@@ -87,7 +87,7 @@ def test_an_ensemble_of_finished_runs_is_scored_by_its_mean(tmp_path, drawn):
         rows = [unsure if row == wrong else sure for row in range(ROWS)]
         pq.write_table(predictions(rows, labels).add_column(0, "split", [["test"] * ROWS]), run / "predictions.parquet")
         runs.append(run)
-    values = [FinetuneFiller().ensemble(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
+    values = [FinetuneReader().ensemble(some, ["metrics", "test", "accuracy"]).value for some in (runs, runs[:1])]
     assert values == [1.0, (ROWS - 1) / ROWS]
 
 

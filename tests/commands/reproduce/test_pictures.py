@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alignattn.commands.reproduce.pictures import CURVES_TITLE, PICTURES_FILE, RELIABILITY_TITLE, pictures_of
-from alignattn.finetuning.filler import RunReport
+from alignattn.reports.result_reader import RunReport
 
 REPORT = RunReport(
     log_history=[{"step": step, "epoch": step / 3, "loss": 1 / step} for step in (1, 2, 3)],

@@ -13,11 +13,10 @@ from needs import SHARED, skip_without
 from alignattn.attention.config import PLAIN_ATTENTION
 from alignattn.cli import main
 from alignattn.commands.finetune import COMMAND
-from alignattn.commands.reproduce.fillers import in_digests, option_for, options_for, own_options, read_given
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.result import read_table
+from alignattn.commands.reproduce.given import in_digests, options_for, options_named, own_options, read_given
+from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table
-from alignattn.finetuning.filler import words
 from alignattn.finetuning.tables import TABLES
 from alignattn.utils.errors import AlignAttnError
 
@@ -119,8 +118,8 @@ def test_an_attack_works_on_the_run_that_a_finetune_of_the_same_options_makes(tm
         assert experiment.needs.options["seed"] == 7
         assert experiment.needs.options["attention"] == cell.row.options["attention"]
         by_row[cell.row.options["recipes"][0], cell.row.options["attention"]] = experiment
-        given = words(RunFolder(tmp_path, experiment).values)
-        assert given[:2] == ["--run", str(RunFolder(tmp_path, experiment.needs).output)]
+        needed = RunFolder(tmp_path, experiment.needs).output
+        assert RunFolder(tmp_path, experiment).command_line.startswith(f"alignattn robustness --run {needed} ")
     assert len({experiment.digest for experiment in by_row.values()}) == 6
     assert by_row["bae", "soft"].needs == by_row["textfooler", "soft"].needs
     assert by_row["bae", "soft"].needs != by_row["bae", "aa-ct"].needs
@@ -289,9 +288,7 @@ def test_what_a_command_cannot_make_of_a_row_is_said_in_its_cell_and_costs_no_ru
     cells = list(table.cells([1]))
     result = read_table(table, cells, folders_of(tmp_path, cells))
     said = {
-        (cell.row.label.removeprefix("soft + "), cell.column.label): cell.reason
-        for cell in result.cells
-        if cell.state == "unfit"
+        (cell.row.removeprefix("soft + "), cell.column): cell.reason for cell in result.cells if cell.state == "unfit"
     }
     saved = "is no part of a saved model, which is what attacks are on"
     assert said == {
@@ -430,7 +427,7 @@ def test_a_dry_run_estimates_from_the_runs_so_far(tmp_path, capsys):
 def given(*words):
     """What a digest holds of the words that a user gives to a table of finetune."""
     values = read_given(["finetune"], words)
-    return {name: in_digests(option_for("finetune", name), value) for name, value in values.items()}
+    return {name: in_digests(options_named(["finetune"], name)[0], value) for name, value in values.items()}
 
 
 def test_given_words_are_of_the_types_of_their_options():

@@ -12,8 +12,8 @@ from graphs import write_graph
 from task_rows import make_rows, write_rows
 
 from alignattn.cli import USER_ERROR_EXIT_CODE, main
-from alignattn.commands.uncertainty.filler import FILLER
 from alignattn.commands.uncertainty.noise import InputNoise
+from alignattn.commands.uncertainty.result_reader import UncertaintyReader
 from alignattn.evaluation.calibration import area_under_risk_coverage, expected_calibration_error
 from alignattn.tasks import get_task
 
@@ -79,9 +79,9 @@ def test_the_figures_of_a_run(train, kind, tmp_path, capsys):
             ):
                 assert found[figure]["value"] == pytest.approx(function(probabilities, labels))
         assert (tmp_path / "out" / f"reliability-{split}.png").is_file()
-    assert FILLER.is_finished(tmp_path / "out")
-    assert not FILLER.is_finished(tmp_path)
-    report = FILLER.report(tmp_path / "out")
+    assert UncertaintyReader().is_finished(tmp_path / "out")
+    assert not UncertaintyReader().is_finished(tmp_path)
+    report = UncertaintyReader().report(tmp_path / "out")
     assert report.numbers["splits"] == content["splits"]
     assert {f"{split} noisy pavpu" for split in splits} <= report.scores.keys()
     assert "PAvPU" in capsys.readouterr().out

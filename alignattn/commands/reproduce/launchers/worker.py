@@ -85,7 +85,7 @@ def work(folder: RunFolder) -> int:
                 raise AlignAttnError(
                     f"the run that it works on is {needed.state}: {needed.reason or folder.needed.path}"
                 )
-            folder.filler.clear_unfinished(folder.output)
+            folder.reader.clear_unfinished(folder.output)
             folder.command.execute(folder.options)
         except (AlignAttnError, OSError) as error:
             record_failure(folder.path, reason_of(error) if isinstance(error, OSError) else str(error))

@@ -1,4 +1,4 @@
-"""What the fillers of tables read of finished runs: attacks, domain shifts and benchmarks."""
+"""What the readers of tables read of finished runs: attacks, domain shifts and benchmarks."""
 
 import json
 from dataclasses import asdict, replace
@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignattn.cli import main
+from alignattn.commands import reader_of
 from alignattn.commands.domain_shift.report import (
     DomainShiftResult,
     SideResult,
@@ -16,13 +17,13 @@ from alignattn.commands.domain_shift.report import (
     render_domain_shift,
     write_seed_table,
 )
-from alignattn.commands.reproduce.fillers import filler_of, read_given
 from alignattn.commands.reproduce.folder import RunFolder, folders_of
-from alignattn.commands.reproduce.formats import to_text
-from alignattn.commands.reproduce.result import read_table
+from alignattn.commands.reproduce.given import read_given
+from alignattn.commands.reproduce.results import read_table
 from alignattn.commands.reproduce.table import load_table
 from alignattn.commands.robustness.summary import summarise_attacks, tabulate, write_attack_tables
 from alignattn.evaluation.calibration import apply_temperature, expected_calibration_error, summarise
+from alignattn.reports.writers import to_text
 from alignattn.robustness.record_files import write_header
 from alignattn.robustness.records import AttackHeader, AttackRecord, AttackRun, AttackSettings
 from alignattn.utils.errors import AlignAttnError
@@ -93,7 +94,7 @@ def test_attacks_fill_a_table_and_are_compared_row_by_row(tmp_path):
     assert [cell.state for cell in result.cells[2:]] == ["missing"] * 4
     # The runs that were attacked stand beside the attacks.
     assert len(soft.digests) == 2
-    assert result.runs[soft.digests[0]].scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
+    assert result.runs[soft.digests[0]].report.scores["failed_share"] == f"{100 * shares['soft']:.2f} %"
     assert result.runs[soft.digests[1]].title.startswith("finetune sst2")
 
 
@@ -106,7 +107,7 @@ def test_attacks_on_a_model_that_tells_nothing_apart_are_marked(labels, tmp_path
     # All scores are equal: the class is the first, whatever the label.
     write_attacks(folder.output, ["failed", "skipped"] * (ROWS // 2), labels)
     result = read_table(table, cells, folders_of(tmp_path, cells))
-    assert [cell.is_one_answer for cell in result.cells[:2]] == [len(labels) > 1, False]
+    assert [cell.is_constant for cell in result.cells[:2]] == [len(labels) > 1, False]
 
 
 TEMPERATURE = 1.5
@@ -156,10 +157,10 @@ def write_domain_shift(folder, seed=1):
 
 
 def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_path):
-    filler, folder = filler_of("domain-shift"), tmp_path / "run"
+    reader, folder = reader_of("domain-shift"), tmp_path / "run"
     tables = write_domain_shift(folder)
-    assert filler.is_finished(folder)
-    report = filler.report(folder)
+    assert reader.is_finished(folder)
+    report = reader.report(folder)
     for measure in load_table("table2").columns[0].measures:
         path, found = measure.path.split("."), report.numbers
         for key in path:
@@ -173,7 +174,7 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
         right = (probabilities.argmax(axis=1) == labels).mean()
         expected = right if is_accuracy else expected_calibration_error(probabilities, labels)
         assert found == pytest.approx(expected)
-        assert filler.examples(folder, path).value == pytest.approx(expected)
+        assert reader.examples(folder, path).value == pytest.approx(expected)
     assert report.facts["seed"] == "1"
     assert len(report.probabilities[0]) == ROWS
 
@@ -189,11 +190,11 @@ def test_a_domain_shift_gives_accuracy_and_calibration_error_of_both_sides(tmp_p
     ],
 )
 def test_a_number_that_no_rows_make_up_has_none(command, path, tmp_path):
-    filler, folders = filler_of(command), [tmp_path / "run", tmp_path / "another"]
+    reader, folders = reader_of(command), [tmp_path / "run", tmp_path / "another"]
     write_domain_shift(folders[0])
     write_domain_shift(folders[1])
-    assert filler.examples(folders[0], path) is None
-    assert filler.ensemble(folders[:1], path) is None
+    assert reader.examples(folders[0], path) is None
+    assert reader.ensemble(folders[:1], path) is None
 
 
 @pytest.mark.parametrize(("model", "said"), [("minilm", "lists SNLI, MultiNLI among the pairs"), ("bert", "")])
@@ -207,7 +208,7 @@ def test_a_domain_shift_says_what_its_model_has_seen_before(model, said, tmp_pat
 
 
 def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
-    filler, folders = filler_of("domain-shift"), [tmp_path / "a", tmp_path / "b"]
+    reader, folders = reader_of("domain-shift"), [tmp_path / "a", tmp_path / "b"]
     tables = [write_domain_shift(folder, seed) for seed, folder in enumerate(folders)]
     # The labels of one draw, for an ensemble is of the same rows.
     labels = [rows["label"] for rows in tables[0]]
@@ -217,12 +218,12 @@ def test_an_ensemble_of_domain_shifts_is_scored_by_its_mean(tmp_path):
         path = ["sides", name, "figures", "before", "accuracy", "value"]
         probabilities = np.mean([np.stack(one[side]["probabilities"].to_numpy()) for one in tables], axis=0)
         expected = (probabilities.argmax(axis=1) == labels[side].to_numpy()).mean()
-        assert filler.ensemble(folders, path).value == pytest.approx(expected)
+        assert reader.ensemble(folders, path).value == pytest.approx(expected)
         alone = np.stack(tables[0][side]["probabilities"].to_numpy()).argmax(axis=1)
         assert expected != (alone == labels[side].to_numpy()).mean()
         path[4] = "expected_calibration_error"
         error = expected_calibration_error(probabilities, labels[side].to_numpy())
-        assert filler.ensemble(folders, path).value == pytest.approx(error)
+        assert reader.ensemble(folders, path).value == pytest.approx(error)
 
 
 def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before(tiny_checkpoint, tmp_path, capsys):
@@ -235,10 +236,10 @@ def test_a_benchmark_fills_the_efficiency_table_though_it_was_ended_early_before
     (folder.output / "benchmark.csv").write_text("what,was\nthere,before\n")
     assert main(["reproduce", "efficiency", *words, "--output_dir", str(tmp_path)]) == 0, capsys.readouterr().err
     result = read_table(table, cells, folders_of(tmp_path, cells))
-    by_row = {row[0].row.label: row for row in result.rows}
+    by_row = {row[0].row: row for row in result.rows}
     parameters = {row: cells[0].values[0] for row, cells in by_row.items()}
     assert 0 < parameters["soft"] < parameters["aa-gan"] < parameters["aa-ct"]
-    assert by_row["soft"][2].values == [1.0]
+    assert by_row["soft"][2].numbers == [1.0]
     assert f"{parameters['soft'] / 1e6:.2f}" in to_text(result)
     assert all(cell.comparison is None for cell in result.cells)
 
@@ -249,7 +250,7 @@ def test_a_benchmark_of_several_shapes_has_no_one_number(tmp_path):
     lines = [f"soft,training,2,{length},1,1,1,1,m,cpu,1,0,float32,0,1,2" for length in (8, 16)]
     (tmp_path / "benchmark.csv").write_text("\n".join([names, *lines]) + "\n")
     with pytest.raises(AlignAttnError, match="several shapes"):
-        filler_of("benchmark").report(tmp_path)
+        reader_of("benchmark").report(tmp_path)
     (tmp_path / "benchmark.csv").write_text("attention,phase\nsoft,training\n")
     with pytest.raises(AlignAttnError, match="damaged or of another version"):
-        filler_of("benchmark").report(tmp_path)
+        reader_of("benchmark").report(tmp_path)

@@ -1,11 +1,11 @@
-"""`alignattn benchmark` as a filler of tables."""
+"""How a table reads the results of `alignattn benchmark`."""
 
 import csv
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.benchmark.report import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
-from alignattn.finetuning.filler import ResultReader, RunReport
+from alignattn.commands.benchmark import BENCHMARK_FILES, RATIOS_FILE, SUMMARY_FILE
+from alignattn.reports.result_reader import ResultReader, RunReport
 from alignattn.utils.errors import AlignAttnError
 
 NUMBERS = ("parameters", "median_seconds", "ratio_median", "peak_mib")
@@ -13,8 +13,8 @@ FACTS = ("machine", "device", "threads", "load_average", "dtype", "dropout", "re
 COLUMNS = frozenset({"attention", "phase", "batch", "length", *NUMBERS, *FACTS})
 
 
-class BenchmarkFiller(ResultReader):
-    """`alignattn benchmark`."""
+class BenchmarkReader(ResultReader):
+    """Reads results of `alignattn benchmark`, one run of which measures all attentions."""
 
     def clear_unfinished(self, folder: Path) -> None:
         """Remove the files of a benchmark that was ended early: it would not write over them, nor go on from them."""
@@ -41,9 +41,6 @@ class BenchmarkFiller(ResultReader):
             facts={name.replace("_", " "): lines[0][name] for name in FACTS},
             scores={f"{name}, times soft": f"{ratio:.3f}" for name, ratio in ratios.items()},
         )
-
-
-FILLER = BenchmarkFiller()
 
 
 def _read_summary(path: Path) -> list[dict[str, str]]:

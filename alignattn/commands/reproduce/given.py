@@ -1,15 +1,13 @@
-"""The commands whose runs fill tables, and what of their options a table or a user may give."""
+"""The options that a table or a user may give to the commands whose runs fill a table."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands import COMMANDS, get_command
-from alignattn.finetuning.filler import ResultReader
-from alignattn.utils.command import OUTPUT_DIR, TableUse
+from alignattn.commands import get_command, results_of
+from alignattn.utils.command import OUTPUT_DIR
 from alignattn.utils.command_line import build_parser, read_words
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.meant_options import meant_option
@@ -17,35 +15,16 @@ from alignattn.utils.option import Option
 from alignattn.utils.options import Options, options_of
 
 
-def use_of(command: str) -> TableUse:
-    """Return how the runs of a command fill tables."""
-    use = get_command(command).in_tables
-    if use is None:
-        raise AlignAttnError(f"alignattn {command} fills no tables")
-    return use
-
-
-def filler_of(command: str) -> ResultReader:
-    """Return what reads the runs of a command."""
-    filler: ResultReader = import_module(f"{COMMANDS[command]}.filler").FILLER
-    return filler
-
-
 def own_options(command: str) -> Mapping[str, Option]:
     """Return the options of a command that a table or a user may give."""
-    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *use_of(command).withheld}
+    known, withheld = options_of(get_command(command).options), {OUTPUT_DIR, *results_of(command).withheld}
     return {name: option for name, option in known.items() if name not in withheld}
 
 
 def options_for(command: str) -> Mapping[str, Option]:
     """Return the options that a table of a command may give: its own, and those of the command that it needs."""
-    needs = use_of(command).needs
+    needs = results_of(command).needs
     return {**(options_for(needs) if needs else {}), **own_options(command)}
-
-
-def option_for(command: str, name: str) -> Option:
-    """Return the option of that name that a table of a command may give."""
-    return options_named([command], name)[0]
 
 
 def options_named(commands: Sequence[str], name: str) -> list[Option]:
@@ -62,7 +41,7 @@ def read_given(commands: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
     """Return what words give by name of the options of commands whose runs fill a table, and of those they need."""
     if words and not words[0].startswith("--"):
         raise AlignAttnError(f"{words[0]!r} is no option: alignattn reproduce takes the name of one table (see --help)")
-    needed = [use_of(command).needs for command in commands]
+    needed = [results_of(command).needs for command in commands]
     # The first stands for all in messages.
     names = list(dict.fromkeys(name for name in (*needed, *commands) if name is not None))
     groups = [(name.replace("-", "_"), get_command(name).options) for name in names]

@@ -12,7 +12,7 @@ from measured_table import CELLS, NASTY, measured_table
 from needs import BROWSER
 from selenium import webdriver
 
-from alignattn.commands.reproduce.page import to_html
+from alignattn.reports.writers import to_html
 from alignattn.utils.files import write_text
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -219,7 +219,7 @@ def test_the_page_follows_the_readers_scheme(opened: Any) -> None:
 
 
 def test_a_table_of_nothing_yet_is_a_page(browser: Any, tmp_path: Path) -> None:
-    missing = [replace(one, state="missing", values=(), comparison=None, reason=None) for one in CELLS]
+    missing = [replace(one, state="missing", values={}, comparison=None, reason=None) for one in CELLS]
     write_text(tmp_path / "empty.html", to_html(replace(measured_table(), cells=missing, runs={}, notes=[])))
     forget_logs(browser)
     browser.get((tmp_path / "empty.html").as_uri())

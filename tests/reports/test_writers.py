@@ -27,11 +27,11 @@ from measured_table import (
     with_cell,
 )
 
-from alignattn.commands.reproduce.cell import Cell
-from alignattn.commands.reproduce.formats import to_csv, to_frame, to_latex, to_markdown, to_text, write_table
-from alignattn.commands.reproduce.page import to_html
-from alignattn.commands.reproduce.result import TableResult
 from alignattn.evaluation.statistics.comparison import Comparison
+from alignattn.reports.cells import Cell
+from alignattn.reports.result_reader import RunReport
+from alignattn.reports.result_table import ResultTable
+from alignattn.reports.writers import to_csv, to_frame, to_html, to_latex, to_markdown, to_text, write_table
 
 UNESCAPED_BAR = re.compile(r"(?<!\\)\|")
 LATEX_MARKUP = re.compile(r"\\(?:[&%$#_{}]|[A-Za-z]+)")
@@ -41,7 +41,7 @@ def markdown_cells(line: str) -> list[str]:
     return [cell.strip() for cell in UNESCAPED_BAR.split(line)[1:-1]]
 
 
-def markdown_tables(table: TableResult) -> list[list[list[str]]]:
+def markdown_tables(table: ResultTable) -> list[list[list[str]]]:
     """The tables of the Markdown form: lines of cells, header first."""
     blocks = [block.splitlines() for block in to_markdown(table).split("\n\n") if block.startswith("|")]
     return [[markdown_cells(line) for line in block if not line.startswith("| ---")] for block in blocks]
@@ -51,7 +51,7 @@ def unescaped(markdown: str) -> str:
     return unescape(re.sub(r"\\(.)", r"\1", markdown))
 
 
-def body(table: TableResult) -> list[list[str]]:
+def body(table: ResultTable) -> list[list[str]]:
     return markdown_tables(table)[0][1:]
 
 
@@ -75,7 +75,7 @@ def test_a_cell_is_mean_and_deviation_beside_the_published_number() -> None:
 
 def test_a_number_of_a_model_that_tells_nothing_apart_is_marked() -> None:
     plain = measured_table()
-    table = with_cell(plain, cell("gan", MRPC, ACCURACY, 0.8, 0.8, 0.8, is_one_answer=True))
+    table = with_cell(plain, cell("gan", MRPC, ACCURACY, 0.8, 0.8, 0.8, is_constant=True))
     assert body(table)[1][1] == "80.00 ± 0.00°"
     for form in (to_markdown, to_text):
         assert ("the same for every row" in form(table), "the same for every row" in form(plain)) == (True, False)
@@ -129,7 +129,7 @@ def test_a_failure_without_a_reason_says_so() -> None:
 
 
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_latex])
-def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[TableResult], str]) -> None:
+def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[ResultTable], str]) -> None:
     text = render(measured_table())
     for words in (
         "MiniLM, 3 seeds",
@@ -142,9 +142,8 @@ def test_the_sources_the_notes_and_the_marks_are_explained(render: Callable[[Tab
 
 
 def test_a_row_that_is_compared_with_another_than_soft_says_so() -> None:
-    (own,) = (one for one in CELLS if one.row.label == "aa-gan" and one.heading == "MRPC accuracy (%)")
-    row = own.row.model_copy(update={"against": "other"})
-    cells = [replace(one, row=row, baseline="other") if one is own else one for one in CELLS]
+    (own,) = (one for one in CELLS if one.row == "aa-gan" and one.heading == "MRPC accuracy (%)")
+    cells = [replace(one, names_baseline=True, baseline="other") if one is own else one for one in CELLS]
     table = replace(measured_table(), cells=cells)
     text = to_text(table)
     assert "better than soft, or than the row that its difference is to, and" in text
@@ -154,7 +153,7 @@ def test_a_row_that_is_compared_with_another_than_soft_says_so() -> None:
 
 
 def test_only_marks_that_occur_are_explained() -> None:
-    plain = [replace(one, comparison=None, state="done", values=(0.7,), published=None) for one in CELLS]
+    plain = [replace(one, comparison=None, state="done", values={1: 0.7}, published=None) for one in CELLS]
     text = to_text(replace(measured_table(), cells=plain, published_source=None, notes=[]))
     for words in ("±", "†", "better", "not measured", "failed", "2 of 3", "ublished"):
         assert words not in text
@@ -207,9 +206,9 @@ def test_csv_gives_the_numbers_back() -> None:
         assert line["published"] == (one.published or "")
         assert line["reason"] == (one.reason or "")
         assert int(line["seeds"]) == len(one.values)
-        assert [float(value) for value in line["values"].split()] == pytest.approx([factor * v for v in one.values])
+        assert [float(value) for value in line["values"].split()] == pytest.approx([factor * v for v in one.numbers])
         if one.values:
-            assert float(line["mean"]) == pytest.approx(factor * sum(one.values) / len(one.values))
+            assert float(line["mean"]) == pytest.approx(factor * sum(one.numbers) / len(one.numbers))
         else:
             assert line["mean"] == ""
         if one.comparison is not None and one.comparison.interval is not None:
@@ -275,5 +274,13 @@ def test_all_forms_are_written_and_replace_older_ones(tmp_path: Path) -> None:
 
 def test_a_page_takes_runs_that_have_no_seed_of_their_own() -> None:
     table = measured_table()
-    runs = {digest: replace(run, facts={"passes": "20"}) for digest, run in table.runs.items()}
+    report = RunReport(facts={"passes": "20"})
+    runs = {digest: replace(run, report=report) for digest, run in table.runs.items()}
     assert '">1</a>' in to_html(replace(table, runs=runs))
+
+
+def test_nothing_breaks_out_of_a_page() -> None:
+    page = to_html(measured_table())
+    assert page.startswith("<!doctype html>")
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert") > len(CELLS)

@@ -1,21 +1,21 @@
-"""`alignattn finetune` as a filler of tables."""
+"""How a table reads the results of `alignattn finetune`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from alignattn.evaluation.statistics.example_scores import ExampleScores
 from alignattn.finetuning.examples import mean_predictions, metric_examples, read_logs, read_probabilities, read_split
-from alignattn.finetuning.filler import ResultReader, RunReport, listed
 from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result, score_text
 from alignattn.finetuning.resuming import check_output_dir
 from alignattn.finetuning.run_files import CONFIG_FILE
+from alignattn.reports.result_reader import ResultReader, RunReport, listed
 from alignattn.tasks.task import ERRORS
 from alignattn.utils.files import read_text
 
 
-class FinetuneFiller(ResultReader):
-    """`alignattn finetune`."""
+class FinetuneReader(ResultReader):
+    """Reads runs of `alignattn finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_result` does."""
@@ -24,6 +24,10 @@ class FinetuneFiller(ResultReader):
     def check_same(self, options: RunOptions) -> None:
         """Raise as `finetune` does of a folder of another run."""
         check_output_dir(options)
+
+    def reason_unsupported(self, options: RunOptions, needed: None = None) -> str:
+        """Return why the model or the training does not support the task."""
+        return "" if options.task is None else options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -58,7 +62,7 @@ class FinetuneFiller(ResultReader):
                 return metric_examples(metric, read_split(folder, split))
         return None
 
-    def no_ensemble(self, path: Sequence[str]) -> str:
+    def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return that there is one."""
         return ""
 
@@ -68,6 +72,3 @@ class FinetuneFiller(ResultReader):
             case ["metrics", split, metric]:
                 return metric_examples(metric, mean_predictions([read_split(folder, split) for folder in folders]))
         return None
-
-
-FILLER = FinetuneFiller()

@@ -1,21 +1,21 @@
-"""A table with its numbers as Markdown, CSV, LaTeX, and lines for the terminal; `write_table` adds the web page."""
+"""A table of runs as Markdown, CSV, LaTeX, a web page, a picture of the differences, and lines for the terminal."""
 
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.cell import Cell, with_family
-from alignattn.commands.reproduce.legend import legend_of
-from alignattn.commands.reproduce.page import to_html
-from alignattn.commands.reproduce.result import TableResult
-from alignattn.evaluation.statistics.comparison_words import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS
+import pandas as pd
+
+from alignattn.evaluation.statistics.comparison import Comparison
+from alignattn.reports.cells import DIFFERENCE_HEADINGS, DIFFERENCE_WORDS, Cell, Run, plural
+from alignattn.reports.html import render_page
 from alignattn.reports.plots import DifferenceLine, DifferencePanel, draw_differences, write_figure
+from alignattn.reports.result_table import ResultTable
 from alignattn.utils.files import write_text
 from alignattn.utils.text_tables import markdown_escaped, markdown_table, render_table
-
-PICTURE = ".png"
-"""Ending of the picture of the differences."""
 
 IN_BRACKETS = "In brackets"
 
@@ -58,7 +58,7 @@ class Notation:
 
     Attributes:
         escape: makes plain text harmless.
-        mark_better: marks an escaped number that is better than that of plain attention.
+        mark_better: marks an escaped number that is better than the baseline's.
         better: what that mark is called below the table.
     """
 
@@ -66,114 +66,138 @@ class Notation:
     mark_better: Callable[[str], str]
     better: str
 
-    def rows(self, table: TableResult) -> list[list[str]]:
+    def rows(self, table: ResultTable) -> list[list[str]]:
         """Return the rows of a table, each with its label first."""
-        return [[self.escape(row[0].row.label), *(self._cell(cell, table) for cell in row)] for row in table.rows]
+        return [[self.escape(row[0].row), *(self._cell(cell, table) for cell in row)] for row in table.rows]
 
-    def differences(self, table: TableResult) -> list[list[str]]:
+    def differences(self, table: ResultTable) -> list[list[str]]:
         """Return the lines of the table of differences; none where nothing was compared."""
         return [[self.escape(text) for text in cell.difference_texts()] for cell in table.compared]
 
-    def lines_below(self, table: TableResult) -> list[str]:
+    def lines_below(self, table: ResultTable) -> list[str]:
         """Return the legend, the notes and the reasons of failures."""
         reasons = [f"[{number}] failed: {reason}" for reason, number in table.failures.items()]
-        return [self.escape(line) for line in (*legend_of(table, self.better, IN_BRACKETS), *table.notes, *reasons)]
+        return [self.escape(line) for line in (*table.legend(self.better, IN_BRACKETS), *table.notes, *reasons)]
 
-    def _cell(self, cell: Cell, table: TableResult) -> str:
+    def _cell(self, cell: Cell, table: ResultTable) -> str:
         text = self.escape(table.text_of(cell))
         measured = self.mark_better(text) if cell.verdict == "better" else text
         return measured if cell.published is None else f"{measured} ({self.escape(cell.published)})"
 
 
-def _latex(text: str) -> str:
+def _latex_escaped(text: str) -> str:
     # Two hyphens, as of a command's option, would be printed as a dash.
     return text.translate(LATEX_ESCAPES).replace("--", "-{}-")
 
 
 MARKDOWN = Notation(markdown_escaped, lambda text: f"**{text}**", "Bold")
-LATEX = Notation(_latex, lambda text: rf"\textbf{{{text}}}", "Bold")
+LATEX = Notation(_latex_escaped, lambda text: rf"\textbf{{{text}}}", "Bold")
 TEXT = Notation(str, lambda text: f"{text} *", "*")
 
 
-def to_markdown(table: TableResult) -> str:
-    """Return the table, what explains it, and a second table of the differences to plain attention."""
+def to_markdown(table: ResultTable) -> str:
+    """Return the table, what explains it, and a second table of the differences to the baseline."""
     parts = [
         f"# {MARKDOWN.escape(table.title)}",
         *map(MARKDOWN.escape, _sources(table)),
         markdown_table([MARKDOWN.escape(text) for text in _header(table)], MARKDOWN.rows(table)),
         "\n".join(f"- {line}" for line in MARKDOWN.lines_below(table)),
     ]
-    differences = MARKDOWN.differences(table)
-    if differences:
-        parts += ["## Differences to soft", markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS)]
+    if differences := MARKDOWN.differences(table):
+        parts.append(f"## Differences to {MARKDOWN.escape(table.baseline)}")
+        parts.append(markdown_table(DIFFERENCE_HEADINGS, differences, DIFFERENCE_WORDS))
     return "\n\n".join(parts) + "\n"
 
 
-def to_text(table: TableResult) -> str:
+def to_text(table: ResultTable) -> str:
     """Return the table in lines for the terminal, what explains it, and the table of the differences."""
     lines = [table.title, *_sources(table), "", render_table(_header(table), TEXT.rows(table)), ""]
     lines += TEXT.lines_below(table)
     if differences := TEXT.differences(table):
-        lines += ["", "Differences to soft", render_table(DIFFERENCE_HEADINGS, differences)]
+        lines += ["", f"Differences to {table.baseline}", render_table(DIFFERENCE_HEADINGS, differences)]
     return "\n".join(lines)
 
 
-def to_frame(table: TableResult) -> Any:
-    """Return the table as a `pandas.DataFrame` of one line a cell.
+def to_frame(table: ResultTable) -> pd.DataFrame:
+    """Return a line a cell.
 
     Numbers are in the printed unit, which the column `unit` names, and not rounded; `values` are those of the seeds,
     blanks between them; `published` is text, as the paper prints it.
     """
-    import pandas as pd
-
-    lines = [_frame_line(cell, table.named) for cell in table.cells]
-    return pd.DataFrame(lines).astype({"seeds": "Int64"})
+    return pd.DataFrame([_frame_line(cell, table.named) for cell in table.cells]).astype({"seeds": "Int64"})
 
 
-def to_csv(table: TableResult) -> str:
+def to_csv(table: ResultTable) -> str:
     """Return the lines of `to_frame` as CSV."""
     text: str = to_frame(table).to_csv(index=False, lineterminator="\n")
     return text
 
 
-def to_latex(table: TableResult) -> str:
+def to_latex(table: ResultTable) -> str:
     """Return the table and that of the differences, a `table` environment each; they need the package booktabs."""
-    import pandas as pd
-
-    headings = [("", ""), *((cell.column.label, cell.measure.heading) for cell in table.rows[0])]
+    headings = [("", ""), *((cell.column, cell.measure.heading) for cell in table.rows[0])]
     columns = pd.MultiIndex.from_tuples([tuple(map(LATEX.escape, heading)) for heading in headings])
     frame = pd.DataFrame(LATEX.rows(table), columns=columns)
     caption = " ".join(f"{LATEX.escape(line)}." for line in (table.title, *_sources(table)))
     parts = ["% Needs \\usepackage{booktabs}."]
-    alignment = "l" + "r" * len(headings[1:])
-    parts.append(_latex_float(frame, alignment, table.name, caption, LATEX.lines_below(table)))
-    differences = LATEX.differences(table)
-    if differences:
+    parts.append(_latex_float(frame, "l" + "r" * len(headings[1:]), table.name, caption, LATEX.lines_below(table)))
+    if differences := LATEX.differences(table):
         frame = pd.DataFrame(differences, columns=[LATEX.escape(text) for text in DIFFERENCE_HEADINGS])
-        caption = f"{LATEX.escape(table.title)}: differences to soft."
+        caption = LATEX.escape(f"{table.title}: differences to {table.baseline}.")
         alignment = "".join("l" if name in DIFFERENCE_WORDS else "r" for name in DIFFERENCE_HEADINGS)
         parts.append(_latex_float(frame, alignment, f"{table.name}-differences", caption))
     return "\n\n".join(parts) + "\n"
 
 
-def write_table(folder: Path, table: TableResult) -> list[Path]:
+def to_html(table: ResultTable) -> str:
+    """Return one page that needs no network: the table, its differences, and a section for each run."""
+    # Below each measure stands what was measured and, where a row has it, what was published.
+    widths = [1 + any(cell.published is not None for cell in cells) for cells in zip(*table.rows, strict=True)]
+    heads = zip(table.rows[0], widths, strict=True)
+    return render_page(
+        "reports/results.html",
+        title=table.title,
+        table=table,
+        legend=table.legend("Bold on a tint", "In italics on a tint"),
+        widths=widths,
+        has_published=max(widths) > 1,
+        columns=[
+            (column, [(cell.measure, width) for cell, width in of_column])
+            for column, of_column in groupby(heads, lambda head: head[0].column)
+        ],
+        headings=DIFFERENCE_HEADINGS,
+        words=DIFFERENCE_WORDS,
+        differing=_differing(table),
+        groups=_grouped_runs(table),
+        plural=plural,
+        base64=lambda svg: b64encode(svg.encode()).decode(),
+    )
+
+
+def write_table(folder: Path, table: ResultTable) -> list[Path]:
     """Write the table in all forms into `folder`, each file in one step; return where they are.
 
     With a picture of the differences, where there are any.
     """
-    forms = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex, ".html": to_html}
-    paths = []
-    for suffix, form in forms.items():
-        path = folder / f"{table.name}{suffix}"
+    paths = [folder / f"{table.name}{suffix}" for suffix in FORMS]
+    for path, form in zip(paths, FORMS.values(), strict=True):
         write_text(path, form(table))
-        paths.append(path)
     if table.compared:
-        paths.append(folder / f"{table.name}{PICTURE}")
+        paths.append(folder / f"{table.name}.png")
         write_figure(differences_figure(table), paths[-1])
     return paths
 
 
-def differences_figure(table: TableResult) -> Any:
+FORMS: Mapping[str, Callable[[ResultTable], str]] = {
+    ".md": to_markdown,
+    ".csv": to_csv,
+    ".tex": to_latex,
+    ".html": to_html,
+}
+"""By the endings of their files."""
+
+
+def differences_figure(table: ResultTable) -> Any:
     """Return the `matplotlib` figure of the differences: a row a method, a panel a measure of a column."""
     compared = table.compared
     rows = list(dict.fromkeys(cell.compared_label for cell in compared))
@@ -185,9 +209,10 @@ def differences_figure(table: TableResult) -> Any:
         is_exploratory = bool(primary) and not any(cell.is_primary for cell in cells)
         title = f"{heading}, exploratory" if is_exploratory else heading
         panels.append(DifferencePanel(title, f"difference, {cells[0].unit.difference_symbol}", lines))
-    named = [with_family(label, is_primary=label in primary) for label in rows]
     return draw_differences(
-        panels, rows=named, title=f"{table.title}\nDifferences to soft, 95 % intervals; diamonds: survive correction"
+        panels,
+        rows=[f"{label} (primary)" if label in primary else label for label in rows],
+        title=f"{table.title}\nDifferences to {table.baseline}, 95 % intervals; diamonds: survive correction",
     )
 
 
@@ -199,16 +224,16 @@ def _difference_line(row: int, cell: Cell) -> DifferenceLine:
     return DifferenceLine(row, factor * comparison.difference, interval, comparison.survives)
 
 
-def _header(table: TableResult) -> list[str]:
+def _header(table: ResultTable) -> list[str]:
     return ["", *(cell.heading for cell in table.rows[0])]
 
 
-def _sources(table: TableResult) -> list[str]:
+def _sources(table: ResultTable) -> list[str]:
     published = [] if table.published_source is None else [f"{IN_BRACKETS}, published: {table.published_source}"]
-    return [f"Measured: {table.measured_source}", *published]
+    return [*([f"Measured: {table.measured_source}"] if table.measured_source else []), *published]
 
 
-def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
+def _latex_float(frame: pd.DataFrame, alignment: str, name: str, caption: str, notes: Sequence[str] = ()) -> str:
     """All texts are escaped already."""
     tabular = frame.to_latex(index=False, escape=False, column_format=alignment, multicolumn_format="c").rstrip()
     return "\n".join(
@@ -224,9 +249,24 @@ def _latex_float(frame: Any, alignment: str, name: str, caption: str, notes: Seq
     )
 
 
-def _family_of(cell: Cell) -> str | None:
-    """The comparisons that its own is corrected with."""
-    return None if cell.comparison is None else "primary" if cell.is_primary else "exploratory"
+def _differing(table: ResultTable) -> list[tuple[list[str], Comparison, float]]:
+    """Of each comparison its words, itself, and the farthest that one in its unit goes."""
+    compared = [(cell, cell.comparison) for cell in table.compared if cell.comparison is not None]
+    extents: dict[str, float] = {}
+    for cell, comparison in compared:
+        extents[cell.measure.unit] = max(extents.get(cell.measure.unit, 0), comparison.extent)
+    return [(cell.difference_texts(), comparison, extents[cell.measure.unit]) for cell, comparison in compared]
+
+
+def _grouped_runs(table: ResultTable) -> dict[str, list[Run]]:
+    """The runs below the first column and row that they fill, a run once."""
+    groups: dict[str, list[Run]] = {}
+    left = dict(table.runs)
+    for cell in table.cells:
+        own = [left.pop(digest) for digest in cell.digests if digest in left]
+        if own:
+            groups.setdefault(f"{cell.column} · {cell.row}", []).extend(own)
+    return groups
 
 
 def _frame_line(cell: Cell, named: int) -> dict[str, Any]:
@@ -237,17 +277,17 @@ def _frame_line(cell: Cell, named: int) -> dict[str, Any]:
         return None if number is None else factor * number
 
     return {
-        "row": cell.row.label,
-        "column": cell.column.label,
+        "row": cell.row,
+        "column": cell.column,
         "measure": cell.measure.label,
         "unit": cell.measure.unit,
-        "family": _family_of(cell) if named else None,
+        "family": None if comparison is None or not named else "primary" if cell.is_primary else "exploratory",
         "state": cell.state,
         "reason": cell.reason,
         "published": cell.published,
         "mean": scaled(spread.get("mean")),
         "standard_deviation": scaled(spread.get("standard_deviation")),
-        "seeds": len(cell.numbers),
+        "seeds": len(cell.values),
         "values": " ".join(str(factor * value) for value in cell.numbers),
         "compared_with": comparison and cell.baseline,
         "difference": comparison and scaled(comparison.difference),

@@ -1,4 +1,4 @@
-"""`alignattn robustness` as a filler of tables."""
+"""How a table reads the results of `alignattn robustness`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import yaml
 
 from alignattn.commands.robustness.summary import SHARES_OF_ROWS, TABLE_NAME, AttackSummary
 from alignattn.evaluation.statistics.example_scores import ExampleScores, ratio_scores
-from alignattn.finetuning.filler import ResultReader, RunReport, percent
 from alignattn.finetuning.options import RunOptions
+from alignattn.reports.result_reader import ResultReader, RunReport, percent
 from alignattn.robustness.record_files import RECORDS_SUFFIX, read_run
 from alignattn.robustness.records import AttackRun
 from alignattn.training.methods import prediction_method
@@ -21,7 +21,7 @@ from alignattn.utils.json_records import read_record
 
 @dataclass(frozen=True)
 class _AttackTable:
-    """What a table of attacks holds that a filler reads."""
+    """What is read of a table of attacks."""
 
     summaries: tuple[AttackSummary]
 
@@ -33,8 +33,8 @@ class _TablesFile:
     tables: tuple[_AttackTable]
 
 
-class RobustnessFiller(ResultReader):
-    """`alignattn robustness`, on the run of a `finetune`."""
+class RobustnessReader(ResultReader):
+    """Reads attacks of `alignattn robustness` on the run of a `finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the table is there, which is written after all attacks."""
@@ -62,16 +62,13 @@ class RobustnessFiller(ResultReader):
         method = None if needed is None else prediction_method(needed.training)
         return "" if method is None else f"--{method.switch} is no part of a saved model, which is what attacks are on"
 
-    def no_ensemble(self, path: Sequence[str]) -> str:
+    def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return that an attack is on one model."""
         return "an attack is on one saved model, and an ensemble is of several"
 
     def examples(self, folder: Path, path: Sequence[str]) -> ExampleScores | None:
         """Return the attacked rows."""
         return _attack_examples(_read_attacks(folder)) if tuple(path) == ("failed_share",) else None
-
-
-FILLER = RobustnessFiller()
 
 
 def _attacked(folder: Path) -> _TablesFile | None:

@@ -1,13 +1,16 @@
 """A small measured table made by hand, in which every kind of cell occurs."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from alignattn.commands.reproduce.cell import Cell, Column, Measure, Row
-from alignattn.commands.reproduce.experiment import Experiment
-from alignattn.commands.reproduce.result import TableResult, TableRun
+from alignattn.commands import reader_of
 from alignattn.evaluation.statistics.comparison import Comparison
 from alignattn.evaluation.statistics.intervals import Interval
+from alignattn.reports.cells import Cell, Run
+from alignattn.reports.measures import Measure
+from alignattn.reports.result_reader import RunReport
+from alignattn.reports.result_table import ResultTable
 
 NASTY = "50 % <script>alert('x')</script> & a_b | c*d {e} $f$ #1 ~g ^h \\i"
 OUT_OF_MEMORY = f"out of memory: {NASTY}"
@@ -21,9 +24,7 @@ ACCURACY = Measure(label="accuracy", path="accuracy")
 ECE = Measure(label="ECE", path="ece", is_better="lower")
 TIME = Measure(label="time a step", path="time", unit="seconds", is_better="lower")
 MEMORY = Measure(label="memory", path="memory", unit="mebibytes", is_better=None)
-MRPC = Column(label="MRPC", options={"task": "mrpc"}, measures=[ACCURACY, ECE])
-COST = Column(label="cost", measures=[TIME, MEMORY])
-ROWS = {name: Row(options={}, label=label) for name, label in LABELS.items()}
+MRPC, COST = "MRPC", "cost"
 
 
 def differs(difference: float, corrected_p: float | None = NOISE) -> Comparison:
@@ -33,15 +34,36 @@ def differs(difference: float, corrected_p: float | None = NOISE) -> Comparison:
     return Comparison(difference, interval, p_value, corrected_p, "a test", 3, detectable=0.014)
 
 
-def run(row: str, column: Column, seed: int) -> Experiment:
-    """A run of a cell."""
-    return Experiment("finetune", {"attention": row, "task": column.name, "seed": seed})
+def run(row: str, column: str, seed: int) -> Run:
+    """A finished run of a cell, full of what a page must escape."""
+    digest = f"{row}-{column}-{seed}"
+    return Run(
+        digest=digest,
+        title=f"{digest} {NASTY}",
+        reader=reader_of("finetune"),
+        output=Path("run"),
+        folder=f"runs/{digest}",
+        command=f"alignattn finetune --task mrpc --note '{NASTY}'",
+        report=RunReport(
+            facts={"seed": str(seed), "device": NASTY},
+            scores={"accuracy": "72.00 %"},
+            config=f"seed: 1\nnote: {NASTY}\n",
+        ),
+        pictures={"training curves": SQUARE, "reliability diagram": SQUARE},
+    )
 
 
-def cell(row: str, column: Column, measure: Measure, *values: float, **fields: Any) -> Cell:
+def cell(row: str, column: str, measure: Measure, *values: float, **fields: Any) -> Cell:
     """A finished cell unless `fields` say otherwise, whose runs are those of three seeds."""
-    runs = [run(row, column, seed) for seed in (1, 2, 3)]
-    return Cell(ROWS[row], column, measure, runs, **{"state": "done", "values": values, **fields})
+    runs = {seed: run(row, column, seed) for seed in (1, 2, 3)}
+    return Cell(
+        row=LABELS[row],
+        column=column,
+        measure=measure,
+        runs=runs,
+        digests=[one.digest for one in runs.values()],
+        **{"state": "done", "baseline": "soft", "values": dict(enumerate(values, start=1)), **fields},
+    )
 
 
 CELLS = (
@@ -60,27 +82,18 @@ CELLS = (
 )
 
 
-def table_run(experiment: Experiment) -> TableRun:
-    """A finished run, full of what a page must escape."""
-    return TableRun(
-        digest=experiment.digest,
-        title=f"{experiment.digest} {NASTY}",
-        state="done",
-        folder=f"runs/{experiment.digest}",
-        command=f"alignattn finetune --task mrpc --note '{NASTY}'",
-        facts={"seed": str(experiment.options["seed"]), "device": NASTY},
-        scores={"accuracy": "72.00 %"},
-        config=f"seed: 1\nnote: {NASTY}\n",
-        pictures={"training curves": SQUARE, "reliability diagram": SQUARE},
-    )
-
-
-def measured_table() -> TableResult:
+def measured_table() -> ResultTable:
     """Three rows by two columns of two measures each."""
-    runs = {experiment.digest: table_run(experiment) for one in CELLS for experiment in one.experiments}
-    failed = run("ct", COST, 3).digest
-    runs[failed] = replace(runs[failed], state="failed", reason=OUT_OF_MEMORY, scores={}, pictures={})
-    return TableResult(
+    runs = {digest: run for one in CELLS for digest, run in zip(one.digests, one.runs.values(), strict=True)}
+    failed = CELLS[-1].digests[-1]
+    runs[failed] = replace(
+        runs[failed],
+        state="failed",
+        reason=OUT_OF_MEMORY,
+        report=replace(runs[failed].report, scores={}),
+        pictures={},
+    )
+    return ResultTable(
         name="table1",
         title=f"Table 1 {NASTY}",
         published_source="Zhang et al. 2021; ALBERT-base",
@@ -91,7 +104,7 @@ def measured_table() -> TableResult:
     )
 
 
-def with_cell(table: TableResult, changed: Cell) -> TableResult:
+def with_cell(table: ResultTable, changed: Cell) -> ResultTable:
     """The table with a cell in the place of the one that it has there."""
     place = (changed.row, changed.column, changed.measure)
     cells = [changed if (one.row, one.column, one.measure) == place else one for one in table.cells]

@@ -1,4 +1,4 @@
-"""What a command is as a filler of tables: how its folders are read, and what a finished one measured."""
+"""How a table reads the results of a command, whose `Command` names the reader."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignattn.finetuning.options import RunOptions
+from alignattn.utils.errors import AlignAttnError
 
 if TYPE_CHECKING:
     from alignattn.evaluation.statistics.example_scores import ExampleScores
 
-NEEDED_RUN = "run"
-"""The option that says on the result of which run a command works."""
+UNREADABLE = (AlignAttnError, OSError, ValueError, LookupError, TypeError)
+"""What reading a damaged file raises."""
+
+
+class NotKeptError(AlignAttnError):
+    """The predictions of a finished run are not there, as where its small files alone were passed on."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,15 @@ class RunReport:
 
 
 class ResultReader(ABC):
-    """A command of `alignattn` as a filler of tables."""
+    """Reads the folder that a command writes."""
 
     @abstractmethod
     def is_finished(self, folder: Path) -> bool:
         """Return whether a run has finished."""
+
+    @abstractmethod
+    def report(self, folder: Path) -> RunReport:
+        """Return what a finished run tells; raises one of `UNREADABLE` if its files are damaged."""
 
     def clear_unfinished(self, folder: Path) -> None:  # noqa: B027  # most commands go on where they were
         """Remove what an unfinished run left, where the command would not go on from it."""
@@ -56,33 +64,19 @@ class ResultReader(ABC):
             options: of the run.
             needed: those of the run on whose result it works; None where it works on none.
         """
-        is_run = isinstance(options, RunOptions) and options.task is not None
-        return options.reason_unsupported(options.task) if is_run else ""
-
-    @abstractmethod
-    def report(self, folder: Path) -> RunReport:
-        """Return what a finished run tells."""
+        return ""
 
     def examples(self, folder: Path, path: Sequence[str]) -> "ExampleScores | None":
-        """Return what a number of a finished run is made of, row by row; None where that is not kept."""
+        """Return what a number of a finished run is made of, row by row; None where it is no statistic of rows."""
         return None
 
-    def no_ensemble(self, path: Sequence[str]) -> str:
+    def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return why there is no such number of several runs' predictions, in one line; empty where there is."""
         return "no predictions are kept of which an ensemble could be the mean"
 
     def ensemble(self, folders: Sequence[Path], path: Sequence[str]) -> "ExampleScores | None":
         """Return what a number of the mean of several runs' predictions is made of; None where that is not kept."""
         return None
-
-
-def words(options: Mapping[str, Any]) -> list[str]:
-    """Return options as the words of a command line."""
-    line: list[str] = []
-    for name, value in options.items():
-        values = value if isinstance(value, list) else [value]
-        line += [f"--{name}", *(str(item).lower() if isinstance(item, bool) else str(item) for item in values)]
-    return line
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""`alignattn domain-shift` as a filler of tables."""
+"""How a table reads the results of `alignattn domain-shift`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from alignattn.commands.domain_shift import DomainShiftOptions
-from alignattn.commands.domain_shift.command import HELD_OUT, check_folder
-from alignattn.commands.domain_shift.report import OUT_OF_DOMAIN, read_domain_shift
+from alignattn.commands.domain_shift.report import HELD_OUT, OUT_OF_DOMAIN, read_domain_shift
 from alignattn.evaluation.calibration.measures import calibration_scores
 from alignattn.evaluation.calibration.temperature import apply_temperature
 from alignattn.evaluation.statistics.example_scores import ExampleScores
@@ -21,16 +20,16 @@ from alignattn.finetuning.examples import (
     read_probabilities,
     read_split,
 )
-from alignattn.finetuning.filler import ResultReader, RunReport, listed
 from alignattn.finetuning.run_files import CONFIG_FILE, RUN_FOLDER
+from alignattn.reports.result_reader import ResultReader, RunReport, listed
 from alignattn.utils.files import read_text
 
 AFTER = "after"
 """The state of figures after temperature scaling, as the result has it."""
 
 
-class DomainShiftFiller(ResultReader):
-    """`alignattn domain-shift`."""
+class DomainShiftReader(ResultReader):
+    """Reads results of `alignattn domain-shift`."""
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether there is a result; raises as `read_domain_shift` does."""
@@ -38,7 +37,14 @@ class DomainShiftFiller(ResultReader):
 
     def check_same(self, options: DomainShiftOptions) -> None:
         """Raise as `domain-shift` does of a folder of another run."""
+        # It imports torch, without which results are read.
+        from alignattn.commands.domain_shift.command import check_folder
+
         check_folder(options)
+
+    def reason_unsupported(self, options: DomainShiftOptions, needed: None = None) -> str:
+        """Return why the model or the training does not support the task."""
+        return options.reason_unsupported(options.task)
 
     def report(self, folder: Path) -> RunReport:
         """Return what a finished run tells."""
@@ -80,7 +86,7 @@ class DomainShiftFiller(ResultReader):
                 return _scores(rows, figure, result.temperature if state == AFTER else None)
         return None
 
-    def no_ensemble(self, path: Sequence[str]) -> str:
+    def reason_no_ensemble(self, path: Sequence[str]) -> str:
         """Return that there is none after temperature scaling."""
         return "an ensemble has no temperature of its own" if AFTER in path else ""
 
@@ -101,6 +107,3 @@ def _scores(rows: Any, figure: str, temperature: float | None = None) -> Example
     probabilities = np.stack(rows[PROBABILITIES_COLUMN].to_numpy())
     scaled = probabilities if temperature is None else apply_temperature(probabilities, temperature)
     return calibration_scores(scaled, rows["label"].to_numpy())
-
-
-FILLER = DomainShiftFiller()

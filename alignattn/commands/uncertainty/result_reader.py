@@ -1,16 +1,16 @@
-"""`alignattn uncertainty` as a filler of tables."""
+"""How a table reads the results of `alignattn uncertainty`."""
 
 from pathlib import Path
 
 import yaml
 
 from alignattn.commands.uncertainty import UNCERTAINTY_FILE
-from alignattn.finetuning.filler import ResultReader, RunReport, percent
+from alignattn.reports.result_reader import ResultReader, RunReport, percent
 from alignattn.utils.json_records import read_json
 
 
-class UncertaintyFiller(ResultReader):
-    """`alignattn uncertainty`, on the run of a `finetune`."""
+class UncertaintyReader(ResultReader):
+    """Reads results of `alignattn uncertainty` on the run of a `finetune`."""
 
     def is_finished(self, folder: Path) -> bool:
         """Return whether the file of figures is there, which is written last."""
@@ -32,6 +32,3 @@ class UncertaintyFiller(ResultReader):
             },
             config=yaml.safe_dump(settings),
         )
-
-
-FILLER = UncertaintyFiller()

@@ -1,0 +1,132 @@
+"""What the runs of a table measured, read from their folders and compared."""
+
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from alignattn.commands.reproduce.experiment import MODEL_OPTION, SEED_OPTION
+from alignattn.commands.reproduce.folder import RunFolder
+from alignattn.commands.reproduce.pictures import pictures_of
+from alignattn.commands.reproduce.table import PlannedCell, Table
+from alignattn.models.packaged import seen_before
+from alignattn.reports.cells import Cell, Run, compare_cells, filled
+from alignattn.reports.result_reader import UNREADABLE, RunReport
+from alignattn.reports.result_table import ResultTable
+from alignattn.utils.errors import one_line
+from alignattn.utils.progress import counted
+from alignattn.utils.publishing import publishable_text, short_path
+
+
+def read_table(table: Table, cells: Sequence[PlannedCell], folders: Mapping[str, RunFolder]) -> ResultTable:
+    """Return a table with what its runs measured.
+
+    Args:
+        table: the table.
+        cells: its cells.
+        folders: of their runs, by digest, as `folders_of` makes them.
+    """
+    runs = {digest: _read_run(folder) for digest, folder in counted(folders.items(), "read", len(folders), "run")}
+    results = next(iter(folders.values())).results
+    compared, problems = compare_cells([filled(_cell_of(cell, runs)) for cell in cells], table.named)
+    # A column's task, or each task of its pair.
+    tasks = [task for column in table.columns for task in (column.name, *column.name.split("-"))]
+    contamination = seen_before(map(table.model_of, table.rows), tasks)
+    done = {digest for digest, run in runs.items() if run.state == "done"}
+    return ResultTable(
+        name=table.name,
+        title=table.title,
+        published_source=table.published_source,
+        measured_source=_without_paths(measured_source(table, cells, done), results),
+        notes=[*table.notes, *contamination, *(_without_paths(problem, results) for problem in problems)],
+        cells=compared,
+        runs=runs,
+        named=table.named,
+    )
+
+
+def _cell_of(cell: PlannedCell, runs: Mapping[str, Run]) -> Cell:
+    return Cell(
+        row=cell.row.label,
+        column=cell.column.label,
+        measure=cell.measure,
+        runs={place: runs[experiment.digest] for place, experiment in enumerate(cell.experiments)},
+        path=[key.format(**cell.row.options) for key in cell.measure.path.split(".")],
+        planned=cell.planned,
+        published=cell.published,
+        baseline=cell.baseline,
+        names_baseline=bool(cell.row.against),
+        is_primary=cell.is_primary,
+        is_ensemble=cell.row.ensemble,
+        draws_own_rows=cell.draws_own_rows,
+        digests=cell.digests,
+    )
+
+
+def _read_run(folder: RunFolder) -> Run:
+    """A run whose result cannot be read has failed."""
+    status, report = folder.status(), RunReport()
+    state, reason = status.state, status.reason
+    if state == "done":
+        try:
+            report = folder.reader.report(folder.output)
+        except UNREADABLE as error:
+            state, reason = "failed", f"what it left cannot be read: {one_line(error)}"
+
+    def published(text: str) -> str:
+        return _without_paths(text, folder.results, folder.values)
+
+    took = {} if math.isnan(folder.seconds) else {"run took": f"{folder.seconds:.0f} s, start and evaluation included"}
+    return Run(
+        digest=folder.experiment.digest,
+        title=folder.experiment.title,
+        reader=folder.reader,
+        output=folder.output,
+        report=replace(
+            report,
+            facts={name: published(fact) for name, fact in {**report.facts, **took}.items()},
+            config=published(report.config),
+        ),
+        state=state,
+        reason=None if reason is None else published(reason),
+        folder=published(str(folder.path)),
+        command=published(folder.command_line),
+        pictures=pictures_of(report, folder.path) if state == "done" else {},
+    )
+
+
+def _without_paths(text: str, results: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """A text without the paths of this machine: of the results' folder its name stays, of others the last two parts."""
+    text = text.replace(str(results.absolute()), results.absolute().name)
+    for path in filter(os.path.isabs, (value for value in options.values() if isinstance(value, str))):
+        text = text.replace(path, short_path(path))
+    return publishable_text(text)
+
+
+def measured_source(table: Table, cells: Sequence[PlannedCell], done: Collection[str]) -> str:
+    """Return of what the measured numbers are: models, seeds, options.
+
+    Args:
+        table: the table.
+        cells: its cells.
+        done: digests of the runs that are finished.
+    """
+    models = dict.fromkeys(table.model_of(row) for row in table.rows)
+    seeds: dict[Any, bool] = {}
+    for experiment in (one for cell in cells for one in cell.experiments):
+        if (seed := experiment.all_options.get(SEED_OPTION)) is not None:
+            seeds[seed] = seeds.get(seed, False) or experiment.digest in done
+    finished = [str(seed) for seed, is_done in seeds.items() if is_done]
+    parts = [" and ".join(short_path(model) for model in models)]
+    if seeds:
+        of_all = f" of {len(seeds)}" if len(finished) < len(seeds) else ""
+        parts.append(f"seeds {', '.join(finished) or 'none'}{of_all}")
+    given = [
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in table.given.items()
+        if name != MODEL_OPTION
+    ]
+    return "; ".join([*parts, *([f"with {', '.join(given)}"] if given else [])])

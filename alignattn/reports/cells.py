@@ -1,0 +1,401 @@
+"""The cells of a table of runs: what a measure is, what its runs scored, and how they differ from the baseline's."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from alignattn.evaluation.statistics.comparison import (
+    Comparison,
+    compare,
+    compare_early,
+    compare_unpaired,
+    correct,
+)
+from alignattn.evaluation.statistics.example_scores import ExampleScores
+from alignattn.evaluation.statistics.paired_tests import PairedScores, UnpairedScores
+from alignattn.evaluation.statistics.seeds import SeedSpread, over_seeds, with_deviation
+from alignattn.reports.measures import UNITS, Measure, State, Unit, Verdict
+from alignattn.reports.result_reader import UNREADABLE, NotKeptError, ResultReader, RunReport
+from alignattn.utils.errors import AlignAttnError, one_line
+
+NOTHING = "–"
+NOT_APPLICABLE = "n/a"
+WORSE_MARK = "†"
+CONSTANT_MARK = "°"
+NO_REASON = "no reason is recorded"
+MIN_P = 0.001
+"""A smaller p-value is printed as smaller than this."""
+
+DIFFERENCE_HEADINGS = (
+    "row",
+    "column",
+    "difference",
+    "95 % interval",
+    "detectable",
+    "p",
+    "corrected p",
+    "seeds",
+    "test",
+)
+"""`detectable`: the difference that such a study finds at 0.05, after correction, with a power of 80 %."""
+DIFFERENCE_WORDS = ("row", "column", "test")
+"""The headings whose columns are left-aligned."""
+
+WORST_FIRST: Sequence[State] = ("failed", "missing", "unfit")
+"""The state of a cell is the first of these that one of its runs has, else `done`."""
+
+ONE_OF_ALL_SEEDS = "an ensemble is one model of all seeds"
+"""Why no seed pairs it with a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run of a table: what it is and what it measured.
+
+    Attributes:
+        digest: its name within the table, such as the hash of its options.
+        title: such as "mrpc, aa-ct, seed 1".
+        reader: reads what it wrote.
+        output: what its command wrote.
+        report: what it measured; empty unless it is done.
+        state: whether it is finished.
+        reason: why it failed, one line.
+        folder: where it is, for readers of the table.
+        command: the command line that makes it again; empty if unknown.
+        pictures: SVG documents by title.
+    """
+
+    digest: str
+    title: str
+    reader: ResultReader
+    output: Path
+    report: RunReport = field(default_factory=RunReport)
+    state: State = "done"
+    reason: str | None = None
+    folder: str = ""
+    command: str = ""
+    pictures: Mapping[str, str] = field(default_factory=dict)
+
+    def number(self, path: Sequence[str]) -> float:
+        """Return the number that the keys of a path lead to; raises `AlignAttnError` if there is none."""
+        found: Any = self.report.numbers
+        for key in path:
+            if not isinstance(found, Mapping) or key not in found:
+                raise AlignAttnError(f"the run did not measure {'.'.join(path)}: {key!r} is not there")
+            found = found[key]
+        if not isinstance(found, int | float):
+            raise AlignAttnError(f"the run did not measure {'.'.join(path)}: there is {found!r}")
+        return float(found)
+
+    def is_constant(self, path: Sequence[str]) -> bool:
+        """Whether the model predicts the same for every row that the number of a path is of."""
+        predicted = self.report.numbers.get("constant_prediction")
+        return any(key in predicted for key in path) if isinstance(predicted, Mapping) else predicted is not None
+
+    def examples(self, path: Sequence[str]) -> ExampleScores | None:
+        """Return what the number of a path is made of, row by row; None where that is not kept."""
+        try:
+            return self.reader.examples(self.output, path)
+        except NotKeptError:
+            return None
+        except UNREADABLE as error:
+            raise AlignAttnError(f"what {self.output} holds cannot be read: {one_line(error)}; move it away") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Where a row of a table meets a measure.
+
+    Attributes:
+        row: label of the row.
+        column: label of the column.
+        measure: the number.
+        runs: the runs that measure it, by seed; a single one where the command has no seeds.
+        path: the keys that lead to the number in what a run measured.
+        planned: how many runs the study plans, at least as many as there are.
+        published: as the paper prints it, in the unit of the measure; None where it is not published.
+        baseline: label of the row that it is compared with, or None.
+        names_baseline: whether the table's file names that row, which its label then says.
+        is_primary: whether its comparison was named before the runs were made.
+        is_ensemble: whether its number is of the mean of what its runs predicted.
+        draws_own_rows: whether each seed draws its training rows, so that examples say nothing of other draws.
+        digests: the runs that a reader may want to see: its own, and those on whose results they work.
+        state: `done` if all its runs are.
+        reason: why it failed or is unfit, one line.
+        values: what each finished run measured, by seed: fractions for percentages, counts for millions.
+        is_constant: whether the model of a run predicts the same for every row.
+        comparison: with the baseline; None where either has no value.
+    """
+
+    row: str
+    column: str
+    measure: Measure
+    runs: Mapping[int, Run]
+    path: Sequence[str] = ()
+    planned: int = 0
+    published: str | None = None
+    baseline: str | None = None
+    names_baseline: bool = False
+    is_primary: bool = False
+    is_ensemble: bool = False
+    draws_own_rows: bool = False
+    digests: Sequence[str] = ()
+    state: State = "missing"
+    reason: str | None = None
+    values: Mapping[int, float] = field(default_factory=dict)
+    is_constant: bool = False
+    comparison: Comparison | None = None
+
+    @property
+    def finished(self) -> list[Run]:
+        """The runs that are done."""
+        return [run for run in self.runs.values() if run.state == "done"]
+
+    @property
+    def numbers(self) -> list[float]:
+        """The values of the finished runs."""
+        return list(self.values.values())
+
+    @property
+    def spread(self) -> SeedSpread | None:
+        """Mean, standard deviation and number of the values; None where there are none."""
+        return over_seeds(self.numbers) if self.values else None
+
+    @property
+    def unit(self) -> Unit:
+        """How its numbers are printed."""
+        return UNITS[self.measure.unit]
+
+    @property
+    def heading(self) -> str:
+        """Column, measure and unit."""
+        return f"{self.column} {self.measure.heading}".strip()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it is better or worse than the baseline; None unless the difference survives correction."""
+        if self.comparison is None or self.measure.is_better is None or not self.comparison.survives:
+            return None
+        return "better" if (self.comparison.difference > 0) == (self.measure.is_better == "higher") else "worse"
+
+    @property
+    def failure(self) -> str | None:
+        """Why it failed, in one line; None where it did not."""
+        return (self.reason or NO_REASON) if self.state == "failed" else None
+
+    @property
+    def number(self) -> str | None:
+        """Mean ± standard deviation without the unit; None where there are no values."""
+        return None if self.spread is None else with_deviation(self.spread, self.unit.form, self.unit.factor)
+
+    @property
+    def compared_label(self) -> str:
+        """Its row, and the baseline where the table names that."""
+        return f"{self.row}, to {self.baseline}" if self.names_baseline else self.row
+
+    def text(self, failures: Mapping[str, int], *, counts: bool = False) -> str:
+        """Return what it says: its number, `failed [1]` or `–`, and how many runs if not all finished.
+
+        Args:
+            failures: the number of each reason.
+            counts: whether to add the number of seeds in any case.
+        """
+        reference = "" if self.failure is None else f" [{failures[self.failure]}]"
+        if self.number is None:
+            return f"failed{reference}" if reference else NOT_APPLICABLE if self.state == "unfit" else NOTHING
+        mark = WORSE_MARK if self.verdict == "worse" else ""
+        mark += CONSTANT_MARK if self.is_constant else ""
+        seeds = f", {plural(len(self.runs), 'seed')}" if counts and not self.is_ensemble else ""
+        done = len(self.finished) if self.is_ensemble else len(self.values)
+        return f"{self.number}{mark}{seeds if self.state == 'done' else f', {done} of {len(self.runs)}'}{reference}"
+
+    def difference_texts(self) -> list[str]:
+        """Return the comparison in words, one for each of `DIFFERENCE_HEADINGS`."""
+        assert self.comparison is not None
+        unit, interval, detectable = self.unit, self.comparison.interval, self.comparison.detectable
+        return [
+            f"{self.compared_label} (primary)" if self.is_primary else self.compared_label,
+            self.heading,
+            f"{unit.difference(self.comparison.difference)} {unit.difference_symbol}".strip(),
+            f"[{unit.difference(interval.low)}, {unit.difference(interval.high)}]" if interval else NOTHING,
+            NOTHING if detectable is None else unit.form.format(unit.factor * detectable),
+            _p_text(self.comparison.p_value),
+            _p_text(self.comparison.corrected_p_value),
+            str(self.comparison.seeds),
+            self.comparison.test,
+        ]
+
+    def summary(self) -> str:
+        """Return what it is, in lines that need nothing of the table around it."""
+        lines = [f"{self.row}, {self.heading}"]
+        if self.number is not None:
+            lines.append(f"{self.number} {self.unit.symbol}".strip() + f", {plural(len(self.values), 'seed')}")
+        if self.state != "done":
+            unfinished = f"not applicable: {self.reason}" if self.state == "unfit" else "not all of its runs are done"
+            lines.append(f"failed: {self.failure}" if self.failure else unfinished)
+        if self.is_constant:
+            lines.append("a model of it predicts the same for every row")
+        if self.comparison is not None:
+            _, _, difference, interval, detectable, p_value, corrected, _, test = self.difference_texts()
+            lines.append(
+                f"difference to {self.baseline} {difference}, 95 % interval {interval}, detectable {detectable}"
+            )
+            lines.append(f"p {p_value}, corrected {corrected} ({test})")
+        if self.published is not None:
+            lines.append(f"published, of another run: {self.published}")
+        return "\n".join(lines)
+
+
+def plural(number: int, noun: str) -> str:
+    """Return how many of something, the noun in its plural unless there is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def filled(cell: Cell) -> Cell:
+    """Return a cell with the state of its runs and what they measured."""
+    states = {run.state for run in cell.runs.values()}
+    state: State = next((one for one in WORST_FIRST if one in states), "done")
+    reason = next((run.reason for run in cell.runs.values() if run.state == state), None)
+    cell = replace(cell, state=state, reason=reason)
+    try:
+        values = {seed: run.number(cell.path) for seed, run in cell.runs.items() if run.state == "done"}
+    except AlignAttnError as error:
+        return replace(cell, state="failed", reason=str(error))
+    constant = [run.is_constant(cell.path) for run in cell.finished]
+    if not cell.is_ensemble:
+        return replace(cell, values=values, is_constant=any(constant))
+    if reason := next(iter(cell.runs.values())).reader.reason_no_ensemble(cell.path):
+        return replace(cell, state="unfit", reason=reason)
+    try:
+        scores = _ensemble_scores(cell)
+    except UNREADABLE as error:
+        return replace(cell, state="failed", reason=one_line(error))
+    if scores is None:
+        reason = f"{'.'.join(cell.path)} of an ensemble is not kept"
+        return replace(cell, state="failed", reason=reason) if state == "done" else cell
+    return replace(cell, values={0: scores.value}, is_constant=bool(constant) and all(constant))
+
+
+def compare_cells(cells: Sequence[Cell], named: int = 0) -> tuple[list[Cell], list[str]]:
+    """Return the cells with their comparisons, corrected for their number, and why some could not be made.
+
+    What was named before the runs were made is a family of its own, as is all else. Where something was named,
+    unfinished comparisons are not tested, and the correction is for all that were planned.
+
+    Args:
+        cells: row by row; the cells of a baseline are those at the same places of its row.
+        named: how many comparisons were named before the runs were made.
+    """
+    rows = {label: list(row) for label, row in groupby(cells, lambda cell: cell.row)}
+    width = len(next(iter(rows.values())))
+    baselines = [
+        rows[cell.baseline][place % width] if cell.baseline in rows else None for place, cell in enumerate(cells)
+    ]
+    pairs = list(zip(cells, baselines, strict=True))
+    family_sizes = Counter(cell.is_primary for cell, baseline in pairs if baseline is not None)
+    if named:
+        family_sizes[True] = named
+    comparisons: list[Comparison | None] = []
+    problems = []
+    for cell, baseline in pairs:
+        comparison = None
+        try:
+            if baseline is not None:
+                is_early = named > 0 and not _is_whole(cell, baseline)
+                comparison = _compare(cell, baseline, family_sizes[cell.is_primary], is_early=is_early)
+        except UNREADABLE as error:
+            problems.append(f"{cell.row}, {cell.column}, is not compared: {one_line(error)}")
+        comparisons.append(comparison)
+    families = [
+        correct(
+            [one if cell.is_primary is own else None for cell, one in zip(cells, comparisons, strict=True)],
+            family_sizes[own] if named else None,
+        )
+        for own in (True, False)
+    ]
+    corrected = [first or second for first, second in zip(*families, strict=True)]
+    return [replace(cell, comparison=one) for cell, one in zip(cells, corrected, strict=True)], problems
+
+
+def _compare(cell: Cell, baseline: Cell, family_size: int, *, is_early: bool) -> Comparison | None:
+    """The comparison by the seeds that both have finished, or by examples where they plan no common seed.
+
+    None where there is nothing to compare, or the same runs fill both.
+    """
+    if cell.is_ensemble:
+        return None if is_early else _compare_ensemble(cell, baseline)
+    if not cell.values or not baseline.values:
+        return None
+    if not cell.runs.keys() & baseline.runs.keys():
+        return compare_unpaired(cell.numbers, baseline.numbers, partial(_unpaired_scores, cell, baseline))
+    seeds = _common_seeds(cell, baseline)
+    own, plain = ([run.digest for run in one.runs.values()] for one in (cell, baseline))
+    if not seeds or own == plain:
+        return None
+    measured, compared = ([one.values[seed] for seed in seeds] for one in (cell, baseline))
+    if is_early:
+        return compare_early(measured, compared, planned=min(cell.planned, baseline.planned))
+    scores = None if cell.draws_own_rows else partial(_paired_scores, cell, baseline, seeds)
+    return compare(measured, compared, scores, family_size=family_size)
+
+
+def _common_seeds(cell: Cell, baseline: Cell) -> list[int]:
+    return [seed for seed in baseline.values if seed in cell.values]
+
+
+def _is_whole(cell: Cell, baseline: Cell) -> bool:
+    """Whether all runs of a comparison are there."""
+    if cell.is_ensemble:
+        return len(cell.finished) == cell.planned and cell.runs.keys() & baseline.runs.keys() <= baseline.values.keys()
+    return len(_common_seeds(cell, baseline)) == min(cell.planned, baseline.planned)
+
+
+def _compare_ensemble(cell: Cell, baseline: Cell) -> Comparison | None:
+    """One model of all seeds against the models of its members' seeds, over the examples, which is all they share."""
+    values = {seed: value for seed, value in baseline.values.items() if seed in cell.runs}
+    if not cell.values or not values:
+        return None
+
+    def scores() -> UnpairedScores | None:
+        whole = _ensemble_scores(cell)
+        each = [baseline.runs[seed].examples(baseline.path) for seed in values]
+        known = [one for one in each if one is not None]
+        return ([whole], known) if whole is not None and len(known) == len(each) else None
+
+    return compare_unpaired(cell.numbers, list(values.values()), scores, reason=ONE_OF_ALL_SEEDS)
+
+
+def _ensemble_scores(cell: Cell) -> ExampleScores | None:
+    members = cell.finished
+    return members[0].reader.ensemble([run.output for run in members], cell.path) if members else None
+
+
+def _paired_scores(cell: Cell, baseline: Cell, seeds: Sequence[int]) -> PairedScores | None:
+    pairs = []
+    for seed in seeds:
+        measured, compared = (one.runs[seed].examples(one.path) for one in (cell, baseline))
+        if measured is None or compared is None:
+            return None
+        pairs.append((measured, compared))
+    return pairs
+
+
+def _unpaired_scores(cell: Cell, baseline: Cell) -> UnpairedScores | None:
+    systems = []
+    for one in (cell, baseline):
+        scores = [one.runs[seed].examples(one.path) for seed in one.values]
+        known = [score for score in scores if score is not None]
+        if len(known) < len(scores):
+            return None
+        systems.append(known)
+    return systems[0], systems[1]
+
+
+def _p_text(p_value: float | None) -> str:
+    if p_value is None:
+        return NOTHING
+    return f"< {MIN_P}" if p_value < MIN_P else f"{p_value:.3f}"

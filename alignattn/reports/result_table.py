@@ -1,0 +1,133 @@
+"""A table of runs with its numbers, and the sentences that explain its marks: `compare` and `reproduce` make one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from alignattn.evaluation.statistics.comparison import SIGNIFICANCE_LEVEL
+from alignattn.reports.cells import CONSTANT_MARK, NOT_APPLICABLE, NOTHING, WORSE_MARK, Cell, Run
+from alignattn.utils.errors import listing
+
+DETECTABLE = "Detectable: what a study as noisy as this one finds at 0.05, after correction, with a power of 80 %."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """A table of runs.
+
+    Attributes:
+        name: such as `table1`; its files are named by it.
+        title: above the table.
+        cells: row by row.
+        runs: by digest.
+        notes: sentences below the table.
+        baseline: what the rows are compared with, unless they name another row.
+        measured_source: models, seeds and options of what was measured; empty where the notes tell.
+        published_source: of what the published numbers are; None where nothing is published.
+        named: how many comparisons were named before the runs were made; a narrowed table shows some of them.
+    """
+
+    name: str
+    title: str
+    cells: Sequence[Cell]
+    runs: Mapping[str, Run]
+    notes: Sequence[str] = ()
+    baseline: str = "soft"
+    measured_source: str = ""
+    published_source: str | None = None
+    named: int = 0
+
+    @property
+    def rows(self) -> list[list[Cell]]:
+        """The cells of each row, from left to right."""
+        return [list(row) for _, row in groupby(self.cells, lambda cell: cell.row)]
+
+    @property
+    def compared(self) -> list[Cell]:
+        """The cells that were compared with the baseline."""
+        return [cell for cell in self.cells if cell.comparison is not None]
+
+    @property
+    def primary(self) -> list[Cell]:
+        """Those of them that were named before the runs were made."""
+        return [cell for cell in self.compared if cell.is_primary]
+
+    @cached_property
+    def failures(self) -> Mapping[str, int]:
+        """The reasons of failed cells, numbered from 1 in the order of the table."""
+        reasons = dict.fromkeys(cell.failure for cell in self.cells if cell.failure is not None)
+        return {reason: number for number, reason in enumerate(reasons, start=1)}
+
+    @property
+    def has_uneven_seeds(self) -> bool:
+        """Whether some of its cells have more seeds than others."""
+        return len({len(cell.runs) for cell in self.cells if not cell.is_ensemble}) > 1
+
+    def text_of(self, cell: Cell) -> str:
+        """Return what one of its cells says."""
+        return cell.text(self.failures, counts=self.has_uneven_seeds)
+
+    def legend(self, better: str, published: str) -> list[str]:
+        """Return sentences that explain the marks that the table bears.
+
+        Args:
+            better: how a difference for the better is marked, such as "Bold".
+            published: how a published number is told from a measured one, such as "In brackets".
+        """
+        cells, compared = self.cells, [cell.comparison for cell in self.cells if cell.comparison is not None]
+        verdicts = {cell.verdict for cell in cells}
+        counts = sorted({len(cell.values) for cell in cells if cell.values and not cell.is_ensemble})
+        lines = []
+        if counts and counts[-1] > 1:
+            number = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else str(counts[0])
+            lines.append(f"Mean ± standard deviation (of a sample, n − 1) over {number} seeds.")
+        if self.has_uneven_seeds:
+            lines.append("Means of a column may be over other seeds than each other: their paired differences are not.")
+        if self.published_source is not None:
+            lines.append(
+                f"{published}: published numbers, of the model and data named above, not of those measured here."
+            )
+        if self.primary:
+            lines += self._families()
+        family = "its family" if self.primary else "this table"
+        survives = (
+            f"the paired difference survives correction for all comparisons of {family} (p < {SIGNIFICANCE_LEVEL})"
+        )
+        or_other = (
+            ", or than the row that its difference is to" if any(one.names_baseline for one in self.compared) else ""
+        )
+        if "better" in verdicts:
+            lines.append(f"{better}: better than {self.baseline}{or_other}, and {survives}.")
+        elif compared:
+            lines.append(f"No number is better than that of {self.baseline}{or_other} such that {survives}.")
+        if "worse" in verdicts:
+            lines.append(f"{WORSE_MARK}: worse than {self.baseline}{or_other}, and {survives}.")
+        if any(cell.is_constant for cell in cells):
+            lines.append(f"{CONSTANT_MARK}: of a model that predicts the same for every row, and tells nothing apart.")
+        if any(one.detectable for one in compared):
+            lines.append(DETECTABLE)
+        if verdicts & {"better", "worse"} and any(" examples" in one.test for one in compared):
+            lines.append("A test over examples holds for the models of these seeds, and says nothing of other seeds.")
+        if any(cell.values and cell.state != "done" for cell in cells):
+            lines.append("“2 of 3” and the like: over those runs that are finished.")
+        unfit = dict.fromkeys(cell.reason for cell in cells if cell.state == "unfit")
+        lines += [f"{NOT_APPLICABLE}: {reason}." for reason in unfit]
+        if any(cell.state == "missing" and not cell.values for cell in cells):
+            lines.append(f"{NOTHING}: not measured yet.")
+        return lines
+
+    def _families(self) -> list[str]:
+        """Which comparisons were named before the runs were made, and what holds of others and of unfinished ones."""
+        named = dict.fromkeys(f"{cell.row} on {cell.heading}" for cell in self.primary)
+        others = len(self.compared) - len(self.primary)
+        lines = [
+            f"Primary, named before the runs were made: {listing(list(named))}, of a family of {self.named} "
+            f"comparisons; the other {others} are exploratory, and another family."
+        ]
+        if any(cell.comparison is not None and cell.comparison.is_early for cell in self.compared):
+            lines.append(
+                "Where not all runs are there yet nothing is tested: what is looked at until it is significant is so "
+                "in the end."
+            )
+        return lines
