@@ -6,7 +6,12 @@ import math
 import pytest
 import torch
 from conftest import tiny_model
-from transformers import AutoModelForSequenceClassification, BertTokenizer
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertTokenizer,
+)
 
 import alignattn
 from alignattn.attention.function_change import attention_change, product_change, total_variation
@@ -78,6 +83,24 @@ def test_another_basis_of_the_same_function_changes_nothing(plain, tmp_path):
     assert float(found.products.max()) < 1e-4
     assert found.predictions < 1e-4
     assert found.differing == 0
+
+
+@pytest.mark.parametrize("head", [AutoModelForTokenClassification, AutoModelForQuestionAnswering])
+def test_words_and_places_are_compared_where_they_are_real(head, tmp_path):
+    pair = []
+    for name, seed in (("a", 1), ("b", 2)):
+        config = tiny_model("bert").config
+        config.num_labels = 2
+        model = head.from_config(config)
+        torch.manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.data.normal_(std=0.3)
+        pair.append(saved(tmp_path / name, model.eval()))
+    apart = [{name: values[[row], :n] for name, values in BATCH.items()} for row, n in ((0, 5), (1, 3))]
+    together, alone = measure_change(*pair, [BATCH]), measure_change(*pair, apart)
+    assert 0 < together.predictions < 1
+    assert together.predictions == pytest.approx(alone.predictions, abs=1e-6)
+    assert together.differing == alone.differing
 
 
 def test_padding_does_not_enter(plain, tmp_path):

@@ -37,6 +37,19 @@ def finetune(files, tmp_path):
     return run
 
 
+def test_two_runs_are_compared_by_their_function_and_by_a_plain_twin(files, finetune, tmp_path):
+    assert finetune("--attention soft --num_train_epochs 1", "plain") == 0
+    aligned = f"--attention aa-ct --alignment_weight 1 --learning_rate 0.01 --plain_twin {tmp_path / 'plain'}"
+    assert finetune(f"{aligned} --num_train_epochs 1", "aligned") == 0
+    twin = json.loads((tmp_path / "aligned" / "results.json").read_text())["twin"]
+    assert 0 < twin["attention"] < 1
+    assert twin["products"] > 0
+    words = ["inspect", "--model", str(tmp_path / "plain"), "--compare", str(tmp_path / "aligned")]
+    assert main([*words, "--task", str(files["task"]), "--output_dir", str(tmp_path / "heads")]) == 0
+    changes = pd.read_csv(tmp_path / "heads" / "heads.csv").groupby("model", sort=False)["attention_change"].mean()
+    assert changes.tolist() == pytest.approx([0, twin["attention"]], abs=1e-6)
+
+
 def test_a_run_its_card_and_its_predictions(files, finetune, tmp_path, monkeypatch, capsys):
     assert finetune("--attention aa-ct --num_train_epochs 30 --learning_rate 0.01 --log_query_key_distance true") == 0
     run = tmp_path / "run"
