@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoTokenizer, DataCollatorWithFlattening
 
 import alignattn
 from alignattn.models.packaged import model_source
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
 
 SEED = 42
 MAX_LENGTH = 128

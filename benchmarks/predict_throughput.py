@@ -21,7 +21,7 @@ import transformers
 
 import alignattn
 from alignattn.finetuning.predictor import Predictor
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
 
 Texts = Sequence[tuple[str, ...]]
 

@@ -25,7 +25,7 @@ import alignattn
 from alignattn.models import MODELS, capabilities_of
 from alignattn.models.build import BuildContext
 from alignattn.tasks import get_task
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
 
 MAX_LENGTH = 128
 KIB_A_MIB = 1024
@@ -49,9 +49,9 @@ def compare(name: str, rows: Any, repeats: int) -> None:
     """Print how long an epoch takes by the Trainer and by the loop."""
     built = MODELS.load(name).build(BuildContext(get_task("agnews"), rows, seed=0))
     encoded = rows.map(
-        lambda row: built.processor(row["text"], truncation=True, max_length=MAX_LENGTH), remove_columns=["text"]
+        lambda row: built.tokenizer(row["text"], truncation=True, max_length=MAX_LENGTH), remove_columns=["text"]
     )
-    collator = DataCollatorWithPadding(built.processor)
+    collator = DataCollatorWithPadding(built.tokenizer)
     start = {key: tensor.clone() for key, tensor in built.model.state_dict().items()}
     ways: dict[str, Callable[[], None]] = {
         "alignattn": lambda: train_by_trainer(built.model, encoded, collator, name),

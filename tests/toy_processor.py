@@ -17,7 +17,7 @@ from alignattn.tasks.task import LabelledTask
 @dataclass(frozen=True, kw_only=True)
 class VectorClassification(LabelledTask):
     kind = "vector-classification"
-    implementation = "toy_processor:VectorProcessor"
+    processor = "toy_processor:VectorProcessor"
 
     vector_column: str
 
@@ -30,18 +30,18 @@ class VectorProcessor(LabelledProcessor[VectorClassification]):
     auto_class = AutoModel
     reads_texts = False
 
-    def input_problems(self, task, dataset, *, may_be_empty):
+    def input_problems(self, dataset, *, may_be_empty):
         return {}
 
-    def configure(self, task, config):
-        name_classes(config, task.labels)
+    def configure(self, config):
+        name_classes(config, self.task.labels)
 
-    def encode(self, task, dataset, processor, options):
-        assert processor is None
-        return dataset.rename_columns({task.vector_column: "vectors", task.label_column: "label"})
+    def encode(self, dataset, tokenizer, options):
+        assert tokenizer is None
+        return dataset.rename_columns({self.task.vector_column: "vectors", self.task.label_column: "label"})
 
-    def collator(self, processor):
-        assert processor is None
+    def collator(self, tokenizer, split, *, is_training=False):
+        assert tokenizer is None
         return default_data_collator
 
 

@@ -29,7 +29,7 @@ from alignattn.patching.balance import balance, balanced_parameters, reason_unba
 from alignattn.patching.recording import LayerRecord
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.progress import in_terminal, terminal_bar
 

@@ -28,7 +28,7 @@ from alignattn.tasks import (
     TextClassification,
     TokenClassification,
 )
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import chosen_methods, settings_of
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.files import write_text
@@ -156,8 +156,8 @@ class _Card:
             scores=[self._scores(split, metrics) for split in self.result.metrics],
             twin=self._twin().items(),
             settings=self._settings().items(),
-            auto_class=processor_for(self.kind).auto_class.__name__,
-            reads_texts=processor_for(self.kind).reads_texts,
+            auto_class=processor_class(self.kind).auto_class.__name__,
+            reads_texts=processor_class(self.kind).reads_texts,
             path=quoted(path),
             data=self.data,
             is_best_checkpoint=self.options.values.get("load_best_model_at_end"),
@@ -183,7 +183,7 @@ class _Card:
 
     def _choosing_splits(self) -> list[str]:
         """Return the splits whose rows choose a checkpoint or end the training, where anything does."""
-        watched = list(processor_for(self.kind).watched(list(self.result.metrics)))
+        watched = list(processor_class(self.kind).splits_in_training(list(self.result.metrics)))
         best = self.result.best
         metric = str(self.options.values.get("metric_for_best_model") if best is None else best.metric)
         named = {
@@ -289,7 +289,7 @@ class _Card:
         values = self.options.values | {"max_length": self.data.max_length or (self.task or Task).max_length}
         idle = ALIGNMENT_SETTINGS if self.attention.alignment is None else frozenset()
         idle |= frozenset() if self.kind is QuestionAnswering else ANSWER_SETTINGS
-        idle |= frozenset() if processor_for(self.kind).reads_texts else TEXT_SETTINGS
+        idle |= frozenset() if processor_class(self.kind).reads_texts else TEXT_SETTINGS
         given = {name: values.get(name) for name in SETTINGS if name not in idle}
         # -1 is transformers' way to say that the epochs decide.
         rows = {name: value for name, value in given.items() if value not in (None, False, -1)}

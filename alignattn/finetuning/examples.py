@@ -12,10 +12,10 @@ from alignattn.evaluation.statistics.example_scores import ExampleScores, exampl
 from alignattn.finetuning.logs import STATE_FILE, read_log_history
 from alignattn.finetuning.results import PREDICTIONS_FILE
 from alignattn.reports.result_reader import NotKeptError
-from alignattn.tasks.answers.squad_metric import SquadVersion, exact_match, f1
-from alignattn.tasks.sequences.task import ERROR_RATE, EXACT
+from alignattn.tasks.answers.squad_metric import SquadVersion, exact_and_f1
 from alignattn.tasks.tags.entities import SCORES, score_parts
 from alignattn.tasks.task import MetricName
+from alignattn.tasks.task_types import ERROR_RATE, EXACT
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.parquet import read_parquet
 
@@ -108,11 +108,10 @@ def _tag_examples(metric: str, predictions: Any) -> ExampleScores | None:
 
 
 def _answer_examples(metric: str, predictions: Any) -> ExampleScores | None:
-    score = {"exact": exact_match, "f1": f1}.get(metric)
-    if score is None:
+    if metric not in ("exact", "f1"):
         return None
     answers, golds = predictions["prediction"].to_pylist(), predictions["label"].to_pylist()
     # The scripts of both versions differ where an answer is empty, as it is for unanswerable questions alone.
     version: SquadVersion = "2.0" if any(not gold for gold in golds) else "1.1"
-    scores = [score(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
-    return mean_scores(predictions["row"].to_numpy(), scores)
+    pairs = [exact_and_f1(answer, gold, version) for answer, gold in zip(answers, golds, strict=True)]
+    return mean_scores(predictions["row"].to_numpy(), [exact if metric == "exact" else f1 for exact, f1 in pairs])

@@ -30,7 +30,7 @@ from alignattn.patching.recording import LayerRecord
 from alignattn.reports.plots import PointPanel, TokenMapPanel
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -77,11 +77,11 @@ class RecordedModel:
         """Return what attends what in attention calls, given by their numbers from 0."""
         return [(WORDS, WORDS) if self.reads_texts_alone else self._declared_sides[layer] for layer in layers]
 
-    def check_reads(self, kind: TaskProcessor[Any], of: str) -> None:
+    def check_reads(self, processor: type[TaskProcessor[Any]], of: str) -> None:
         """Refuse rows that the model does not read; `of` says which they are."""
-        if kind.reads_texts_alone and not self.reads_texts_alone:
+        if processor.reads_only_texts and not self.reads_texts_alone:
             raise AlignAttnError(f"{self.name!r} reads images beside texts, which {of} lacks: give rows of its task")
-        if self.reads_texts_alone and not kind.reads_texts_alone:
+        if self.reads_texts_alone and not processor.reads_only_texts:
             raise AlignAttnError(f"{self.name!r} reads texts alone, and {of} has more than texts: give other rows")
 
     @property
@@ -147,12 +147,12 @@ class Examples:
 
     Attributes:
         description: which they are, in words.
-        kind: of the task that they are of.
+        processor: the class of their task.
         encode: returns what a model reads of each as a batch of one, given its tokenizer; nothing is padded.
     """
 
     description: str
-    kind: TaskProcessor[Any]
+    processor: type[TaskProcessor[Any]]
     encode: Callable[[PreTrainedTokenizerBase], list[dict[str, Tensor]]]
 
 
@@ -170,16 +170,16 @@ def row_examples(task: Task, split: str, rows: datasets.Dataset, data: DataOptio
         rows: the first of it.
         data: the options of a run, which say how long a row may be.
     """
-    kind = processor_for(task)
+    processor = processor_for(task)
 
     def encode(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Tensor]]:
         # A token is shown once: windows of a long context share none.
         options = replace(data.task_options(task, tokenizer), doc_stride=0)
-        split = EncodedSplit(rows, kind.encode(task, rows, tokenizer, options), options)
+        split = EncodedSplit(rows, processor.encode(rows, tokenizer, options), options)
         return list(input_batches(task, split, tokenizer, range(len(split.encoded)), 1))
 
     number = "the first row" if len(rows) == 1 else f"the first {len(rows)} rows"
-    return Examples(f"{number} of {task.name} {split}", kind, encode)
+    return Examples(f"{number} of {task.name} {split}", type(processor), encode)
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ def view_head(folder: Path, name: str, examples: Examples, layer: int | None, he
         layer: from 0; the last one where None.
         head: from 0.
     """
-    loaded = load_recorded_model(str(folder), examples.kind.tokenizer_options)
-    loaded.check_reads(examples.kind, examples.description)
+    loaded = load_recorded_model(str(folder), examples.processor.tokenizer_options)
+    loaded.check_reads(examples.processor, examples.description)
     place, number = _find_layer(loaded, name, layer, head)
     encoded = examples.encode(loaded.tokenizer)
     _check_lengths(loaded, name, max(example["input_ids"].shape[1] for example in encoded))

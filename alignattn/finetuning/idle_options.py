@@ -14,7 +14,7 @@ from alignattn.attention.config import BASIS
 from alignattn.finetuning.training_options import PUSH_OPTIONS
 from alignattn.models import MODELS
 from alignattn.models.packaged import PACKAGED
-from alignattn.tasks import QuestionAnswering, WrittenTask
+from alignattn.tasks import GenerationTask, QuestionAnswering
 from alignattn.tasks.task import BY_SEED
 from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError
@@ -139,7 +139,7 @@ RULES = (
     ),
     Rule(
         ("num_beams",),
-        lambda options: not isinstance(options.task, WrittenTask),
+        lambda options: not isinstance(options.task, GenerationTask),
         "in a task that writes no sequences",
     ),
     Rule(

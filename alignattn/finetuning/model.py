@@ -38,9 +38,9 @@ from alignattn.patching.saving import LOADER_FIELD
 from alignattn.patching.sizes import check_counts
 from alignattn.tasks import TokenClassification
 from alignattn.tasks.labels import spelling_key
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
 from alignattn.tasks.tags.scheme import scheme_of
+from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError, did_you_mean, listing, one_line
 from alignattn.utils.publishing import publishable
@@ -78,7 +78,7 @@ def check_model(options: RunOptions) -> Any:
         raise AlignAttnError(f"--max_length {asked} is no good: the model takes at most {most} tokens")
     weights = type_of_weights(arguments, config)
     check_precision(options, weights)
-    auto_class = AutoModel if options.task is None else processor_for(options.task).auto_class
+    auto_class = AutoModel if options.task is None else processor_class(options.task).auto_class
     try:
         with torch.device("meta"):
             model = auto_class.from_config(deepcopy(config))
@@ -113,7 +113,7 @@ def build_model(options: RunOptions, rows: Rows[Any], config: Any) -> BuiltModel
             config_fields=arguments.model_config_fields,
         )
     )
-    processor_for(rows.task).configure(rows.task, built.model.config)
+    processor_for(rows.task).configure(built.model.config)
     return built
 
 
@@ -158,9 +158,9 @@ def _hub_options(arguments: ModelOptions) -> dict[str, Any]:
 
 def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> BuiltModel:
     task, name, hub = rows.task, arguments.model, _hub_options(arguments)
-    kind, saved = processor_for(task), named_classes(config)
+    processor, saved = processor_for(task), named_classes(config)
     with loading(name):
-        kind.configure(task, config)
+        processor.configure(config)
     remark = None
     if arguments.crf:
         assert isinstance(task, TokenClassification)
@@ -168,10 +168,10 @@ def _load_pretrained(arguments: ModelOptions, rows: Rows[Any], config: Any) -> B
         crf_tags, remark = scheme_of(task.labels, rows.train[task.tags_column])
         setattr(config, CRF_FIELD, crf_tags)
     kwargs = {"config": config, "dtype": loading_type(arguments), "ignore_mismatched_sizes": True} | hub
-    model = load_checkpoint(name, kind.auto_class, with_slots=False, **kwargs)
+    model = load_checkpoint(name, processor.auto_class, with_slots=False, **kwargs)
     if said := keep_classes(model, name, saved):
         print(said, file=sys.stderr)
-    tokenizer = load_tokenizer(name, model, **hub, **kind.tokenizer_options)
+    tokenizer = load_tokenizer(name, model, **hub, **processor.tokenizer_options)
     # Not every tokenizer says what the model takes, and longer rows would end the training.
     tokenizer.model_max_length = most_tokens(model, tokenizer)
     return BuiltModel(model, tokenizer, remark=remark)

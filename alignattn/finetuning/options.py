@@ -18,10 +18,9 @@ from alignattn.finetuning.run_files import CONFIG_FILE, SEED_FOLDER_PREFIX, TASK
 from alignattn.finetuning.training_options import PRIVATE_OPTION, RANDOM_BASIS, START, TrainingOptions
 from alignattn.models import capabilities_of
 from alignattn.tasks import Task, get_task, is_definition
-from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.definitions import read_definition
-from alignattn.tasks.task import DRAWN
-from alignattn.tasks.vqa.task import with_features
+from alignattn.tasks.task import DRAWN, TEXT
+from alignattn.tasks.task_types import with_features
 from alignattn.utils.errors import AlignAttnError, install_extra
 from alignattn.utils.options import Options, options_of, resolve, values_of
 

@@ -23,13 +23,11 @@ from alignattn.models.lengths import most_tokens
 from alignattn.patching.checkpoints import load_checkpoint, load_tokenizer
 from alignattn.robustness.batches import rows_at_once
 from alignattn.tasks import LabelledTask, Task
-from alignattn.tasks.file_rows import TextRows, file_rows
+from alignattn.tasks.formats.file_rows import TextRows, file_rows
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.processors import processor_for
-from alignattn.tasks.sequences.task import check_writes
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.truncation import count_lengths
-from alignattn.tasks.unknown_words import count_unknown_rows, told_of_unknown_rows
+from alignattn.tasks.task_types import check_generates, processor_for
+from alignattn.tasks.truncation import count_lengths, count_unknown_rows, unknown_rows_warning
 from alignattn.utils.errors import AlignAttnError, shown
 from alignattn.utils.library_bars import without_library_bars
 
@@ -66,14 +64,14 @@ class Predictor:
     Attributes:
         run: that trained it.
         model: in evaluation mode, with the attention it was trained with.
-        processor: what makes tensors of rows, a tokenizer; None where the kind of task needs none.
+        tokenizer: of the model; None if the task needs none.
         options: how rows become tensors, and outputs answers.
         temperature: that logits are divided by; 1 leaves probabilities as the model has them.
     """
 
     run: FinishedRun
     model: PreTrainedModel
-    processor: Any
+    tokenizer: Any
     options: TaskOptions
     temperature: float = 1.0
 
@@ -81,11 +79,6 @@ class Predictor:
     def task(self) -> Task:
         """The task that the model was trained on, with its labels."""
         return self.run.task
-
-    @property
-    def tokenizer(self) -> Any:
-        """The processor of a model of texts, as `transformers.pipeline` takes it."""
-        return self.processor
 
     def predict(
         self, rows: Sequence[Row], *, top_k: int | None = None, batch_size: int | None = None, by_length: bool = True
@@ -109,7 +102,7 @@ class Predictor:
             return []
         split = self.encode(self.checked(rows))
         if unknown := self.count_unknown_rows(split):
-            logger.warning(told_of_unknown_rows(unknown))
+            logger.warning(unknown_rows_warning(unknown))
         return self.readable(split, Batching(batch_size, by_length), top_k).to_pylist()
 
     def checked(self, rows: Sequence[Row]) -> datasets.Dataset:
@@ -132,7 +125,7 @@ class Predictor:
 
     def problems(self, dataset: datasets.Dataset) -> dict[int, str]:
         """Return what is wrong with each row of the task's input columns that cannot be used, by its number from 0."""
-        return self._kind.input_problems(self.task, self._kind.normalise_inputs(self.task, dataset), may_be_empty=False)
+        return self._processor.input_problems(self._processor.normalise_inputs(dataset), may_be_empty=False)
 
     def readable(
         self,
@@ -142,7 +135,7 @@ class Predictor:
         advance: Callable[[int], object] | None = None,
     ) -> pa.Table:
         """Return what is predicted of good rows as users read it, a line a row; arguments as of `answers`."""
-        return self._kind.readable(self.task, self.answers(split, batching, advance), top_k)
+        return self._processor.readable_predictions(self.answers(split, batching, advance), top_k)
 
     def answers(
         self, split: EncodedSplit, batching: Batching, advance: Callable[[int], object] | None = None
@@ -157,28 +150,28 @@ class Predictor:
         outputs, labels = self.outputs(split, batching, advance)
         if self.temperature != 1:
             outputs = outputs.astype(np.float64) / self.temperature
-        return self._kind.answers(self.task, split, outputs, labels)
+        return self._processor.predictions(split, outputs, labels)
 
     def encode(self, dataset: datasets.Dataset, *, doc_stride: int | None = None) -> EncodedSplit:
         """Return rows of the task's input columns with what the model reads of them."""
-        kind = self._kind
-        rows = kind.unlabelled(self.task, kind.normalise_inputs(self.task, dataset))
+        processor = self._processor
+        rows = processor.add_dummy_labels(processor.normalise_inputs(dataset))
         options = self.options if doc_stride is None else replace(self.options, doc_stride=doc_stride)
         # For each part of the rows there would be one.
         with without_library_bars():
-            encoded = kind.encode(self.task, rows, self.processor, options)
-            return EncodedSplit(rows, encoded, options, self.processor)
+            encoded = processor.encode(rows, self.tokenizer, options)
+            return EncodedSplit(rows, encoded, options, self.tokenizer)
 
     def count_lengths(self, split: EncodedSplit) -> Counter[int]:
         """Return how many rows of what `encode` made have so many tokens before any is cut."""
         with without_library_bars():
-            return count_lengths(self.task, split, self.processor)
+            return count_lengths(self.task, split, self.tokenizer)
 
     def count_unknown_rows(self, split: EncodedSplit) -> int:
         """Return how many rows of what `encode` made hold no word that the model knows; a pretrained one reads all."""
         if capabilities_of(self.run.options.model.model).is_pretrained:
             return 0
-        return count_unknown_rows(split, self.processor)
+        return count_unknown_rows(split, self.tokenizer)
 
     def with_temperature(self, temperature: float) -> Self:
         """Return the same with another temperature."""
@@ -186,12 +179,12 @@ class Predictor:
         return replace(self, temperature=temperature)
 
     def with_beams(self, num_beams: int) -> Self:
-        """Return the same that follows so many beginnings of what it writes; raises as `check_writes` does."""
-        check_writes(self.task)
+        """Return the same that follows so many beginnings of what it writes; raises as `check_generates` does."""
+        check_generates(self.task)
         return replace(self, options=replace(self.options, num_beams=num_beams))
 
     @property
-    def _kind(self) -> TaskProcessor[Any]:
+    def _processor(self) -> TaskProcessor[Any]:
         return processor_for(self.task)
 
     @cached_property
@@ -225,7 +218,7 @@ class Predictor:
         """
         encoded = split.encoded
         columns = {name: encoded[name][:] for name in encoded.column_names if name in {*self._model_inputs, *LABELS}}
-        collate, device = self._kind.batches(self.processor, split), self.model.device
+        collate, device = self._processor.collator(self.tokenizer, split), self.model.device
         gathered: list[_Gathered] = []
         places: _Gathered | None = None
         done = 0
@@ -251,8 +244,8 @@ class Predictor:
 
     def _outputs_of(self, batch: Mapping[str, torch.Tensor], options: TaskOptions) -> Sequence[torch.Tensor]:
         """What the model's forward returns for a batch, or what it writes for it, `[B, …]` each."""
-        if self._kind.is_generative:
-            return self._kind.generate(self.model, batch, options)
+        if self._processor.is_generative:
+            return self._processor.generate(self.model, batch, options)
         ignored = {"loss", *(getattr(self.model.config, "keys_to_ignore_at_inference", None) or ())}
         return [values for name, values in self.model(**batch).items() if name not in ignored]
 
@@ -302,12 +295,14 @@ def load_predictor(
     """Load the trained model of a run; arguments as of `load_run`."""
     if temperature != 1:
         check_has_classes(run.task)
-    kind, name = processor_for(run.task), str(run.folder)
-    model = load_checkpoint(name, kind.auto_class, lacking="trained model: give the folder of a run that has finished")
-    processor = None
-    if kind.reads_texts:
-        processor = load_tokenizer(name, model, **kind.tokenizer_options)
-        processor.model_max_length = most_tokens(model, processor)
+    processor, name = processor_for(run.task), str(run.folder)
+    model = load_checkpoint(
+        name, processor.auto_class, lacking="trained model: give the folder of a run that has finished"
+    )
+    tokenizer = None
+    if processor.reads_texts:
+        tokenizer = load_tokenizer(name, model, **processor.tokenizer_options)
+        tokenizer.model_max_length = most_tokens(model, tokenizer)
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model.eval().to(target)
     # Weights lie in memory as in their file; where a matrix begins decides the last bits of its products, and those of
@@ -315,8 +310,8 @@ def load_predictor(
     for weights in model.parameters():
         weights.data = weights.data.clone()
     # Tokenizing in several processes is for large files; here rows come in parts.
-    options = replace(run.options.data.task_options(run.task, processor), num_proc=None)
-    return Predictor(run, model, processor, options, temperature)
+    options = replace(run.options.data.task_options(run.task, tokenizer), num_proc=None)
+    return Predictor(run, model, tokenizer, options, temperature)
 
 
 def check_has_classes(task: Task) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks.task import ERRORS
-from alignattn.tasks.truncated_rows import TruncatedRows
+from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.json_records import read_record
 
 if TYPE_CHECKING:

@@ -21,25 +21,22 @@ from alignattn.finetuning.options import RunOptions
 from alignattn.finetuning.results import read_result
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task, TextClassification
-from alignattn.tasks.class_folders import TEXT
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import (
     Rows,
     load_rows,
     load_task_files,
-    load_user_multi_labels,
     load_user_rows,
-    load_user_tags,
     max_samples,
+    user_multi_label_task,
+    user_tag_task,
     with_validation_share,
 )
 from alignattn.tasks.sampling import SAMPLING_SEED
-from alignattn.tasks.sources import read_file
-from alignattn.tasks.tags.conll import TAGS, TOKENS
-from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TEXT_FILE, TRAIN
-from alignattn.tasks.truncated_rows import TruncatedRows
-from alignattn.tasks.truncation import INPUT, lengths_of, truncated_rows
+from alignattn.tasks.task import BY_SEED, MAX_TEXTS, TAGS, TEXT, TEXT_FILE, TOKENS, TRAIN
+from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.truncation import INPUT, TruncatedRows, lengths_of, truncated_rows
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import read_text
 
@@ -101,12 +98,13 @@ def _all_rows(options: RunOptions) -> Rows[Any]:
     if source == FROM_BOTH:
         return load_task_files(options.task, *files, **reading)
     if source == FROM_CONLL:
-        return load_user_tags(*files, TOKENS, TAGS, **reading)
+        return load_task_files(user_tag_task(files[0], TOKENS, TAGS), *files, **reading)
     if source == FROM_TAGS:
-        return load_user_tags(*files, str(data.tokens_column), data.label_column[0], **reading)
+        tags = user_tag_task(files[0], str(data.tokens_column), data.label_column[0])
+        return load_task_files(tags, *files, **reading)
     texts = data.text_columns or (TEXT,)
     if data.is_multi_label:
-        return load_user_multi_labels(*files, texts, data.label_column, **reading)
+        return load_task_files(user_multi_label_task(files[0], texts, data.label_column), *files, **reading)
     return load_user_rows(*files, texts, data.label_column[0], **reading)
 
 
@@ -129,11 +127,11 @@ def encode_split(task: Task, rows: datasets.Dataset, processor: Any, arguments: 
     Args:
         task: that they are of.
         rows: as loaded.
-        processor: of the model, as in `BuiltModel`; the task's kind knows what to do with it.
+        processor: of the model, as in `BuiltModel`.
         arguments: how long a sequence may be, and so on.
     """
     options = arguments.task_options(task, processor)
-    return EncodedSplit(rows, processor_for(task).encode(task, rows, processor, options), options, processor)
+    return EncodedSplit(rows, processor_for(task).encode(rows, processor, options), options, processor)
 
 
 def input_batches(
@@ -150,11 +148,11 @@ def input_batches(
         with_labels: whether with their labels, which a model that writes reads in its forward; otherwise without.
     """
     columns = split.encoded.column_names
-    of_texts = processor_for(task).reads_texts_alone
+    of_texts = processor_class(task).reads_only_texts
     read = processor.model_input_names if of_texts else set(columns).difference(LABEL_COLUMNS)
     inputs = [name for name in columns if name in read]
     chosen = split.encoded.select_columns([*inputs, *(name for name in LABEL_COLUMNS if name in columns)])
-    collate = processor_for(task).batches(processor, split)
+    collate = processor_for(task).collator(processor, split)
     for start in range(0, len(rows), size):
         batch = collate(list(chosen.select(rows[start : start + size])))
         yield {name: values for name, values in batch.items() if with_labels or name not in LABEL_COLUMNS}

@@ -48,10 +48,9 @@ from alignattn.patching import alignment_parameters, function_parameters
 from alignattn.tasks import Task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.processor import Evaluation
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows
-from alignattn.tasks.truncated_rows import TruncatedRows
-from alignattn.tasks.unknown_words import MANY, unknown_share
+from alignattn.tasks.task_types import processor_class, processor_for
+from alignattn.tasks.truncation import MANY_UNKNOWN, TruncatedRows, unknown_share
 from alignattn.training.checkpoints import remove_checkpoints
 from alignattn.training.saving import remove_torn_weights
 from alignattn.training.trainer import AlignmentTrainer
@@ -90,15 +89,15 @@ def _finetune(options: RunOptions, args: RunArguments) -> RunResult:
     _check_training(rows, args, options)
     set_seed(args.seed)
     built = build_model(options, rows, config)
-    data = encode_splits(rows, built.processor, options.data)
+    data = encode_splits(rows, built.tokenizer, options.data)
     _write_inputs(options)
     start = start_of(options.model.model)
     built = replace(built, model=patch_model(built.model, options.model))
     parameters = _count_parameters(built.model)
     trainer = _build_trainer(built, rows.task, data, args, options)
-    truncated = count_truncated_rows(rows.task, data, built.processor)
+    truncated = count_truncated_rows(rows.task, data, built.tokenizer)
     _print_remarks(trainer, options, data, built, truncated)
-    training = _train(trainer, options, data, built.processor)
+    training = _train(trainer, options, data, built.tokenizer)
     evaluations = _evaluate(trainer, data, options.output_dir)
     result = RunResult(
         task=rows.task.name,
@@ -163,7 +162,7 @@ def _build_trainer(
     built: BuiltModel, task: Task, data: EncodedData, args: RunArguments, options: RunOptions
 ) -> TaskTrainer:
     training = options.training
-    watched = processor_for(task).watched(list(data.evaluation))
+    watched = processor_class(task).splits_in_training(list(data.evaluation))
     choose_metric(args, training, task, watched)
     stops = stopping(args, training.early_stopping_patience)
     check_full_batch(args, len(data.train.encoded))
@@ -177,8 +176,8 @@ def _build_trainer(
             model=built.model,
             args=args,
             train_dataset=data.train.encoded,
-            data_collator=processor_for(task).batches(built.processor, data.train, trains=True),
-            processing_class=built.processor,
+            data_collator=processor_for(task).collator(built.tokenizer, data.train, is_training=True),
+            processing_class=built.tokenizer,
             callbacks=[Progress.suiting(training.disable_tqdm), *filter(None, [stops])],
         )
     except (ValueError, TypeError, ImportError) as error:
@@ -221,11 +220,11 @@ def _print_remarks(
     for split, rows in truncated.items():
         print(f"{split}: {rows}")
     for split, encoded in () if capabilities.is_pretrained else data.evaluation.items():
-        share = unknown_share(encoded, built.processor)
-        if share > MANY:
+        share = unknown_share(encoded, built.tokenizer)
+        if share > MANY_UNKNOWN:
             print(
-                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than {100 * MANY:.0f} %: it "
-                "knows those of its training rows alone, and passes over others"
+                f"{split}: {100 * share:.1f} % of the words are unknown to the model, more than "
+                f"{100 * MANY_UNKNOWN:.0f} %: it knows only those of its training rows"
             )
 
 
@@ -262,9 +261,7 @@ def _evaluate(trainer: TaskTrainer, data: EncodedData, folder: Path) -> dict[str
 
 def _scores(task: Task, evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     """The fields of a result that evaluations give."""
-    answers = {
-        split: processor_for(task).constant_prediction(task, one.predictions) for split, one in evaluations.items()
-    }
+    answers = {split: processor_for(task).constant_prediction(one.predictions) for split, one in evaluations.items()}
     return {
         "metrics": {
             split: {name: None if math.isnan(value) else value for name, value in evaluation.metrics.items()}

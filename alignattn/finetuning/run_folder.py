@@ -12,9 +12,7 @@ from alignattn.finetuning.results import RESULTS_FILE, read_result
 from alignattn.finetuning.run_files import CONFIG_FILE, DATA_FILE, RUN_FOLDER, is_seed_folder
 from alignattn.models import capabilities_of
 from alignattn.tasks import MultiLabelClassification, Task, TextClassification, TokenClassification
-from alignattn.tasks.class_folders import TEXT
-from alignattn.tasks.tags.conll import TAGS, TOKENS
-from alignattn.tasks.task import TRAIN
+from alignattn.tasks.task import TAGS, TEXT, TOKENS, TRAIN
 from alignattn.training.methods import prediction_method
 from alignattn.utils.digests import digest_of, model_digest
 from alignattn.utils.errors import AlignAttnError

@@ -18,7 +18,7 @@ from alignattn.finetuning.rows import LengthGroupedSteps, padded_lengths, scatte
 from alignattn.models import AT_RANDOM, BY_LENGTH, REBALANCED, SAMPLING_OPTION
 from alignattn.tasks import Task
 from alignattn.tasks.processor import EncodedSplit, Evaluation, TaskProcessor
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.training.early_stopping import JointBest
 from alignattn.training.trainer import AlignmentTrainer
 from alignattn.utils.network import say_push
@@ -35,15 +35,15 @@ class TaskTrainer(AlignmentTrainer):
 
     def __init__(self, *args: Any, task: Task, splits: Mapping[str, EncodedSplit], **kwargs: Any) -> None:
         self.task = task
-        self.scorers = {name: partial(_metrics_of, processor_for(task), task, split) for name, split in splits.items()}
+        self.scorers = {name: partial(_metrics_of, processor_for(task), split) for name, split in splits.items()}
         evaluation: Any = {name: split.encoded for name, split in splits.items()}
         if len(evaluation) == 1:
             # A single set without a name keeps the names of metrics short: eval_accuracy.
             evaluation = next(iter(evaluation.values()))
         self.sampler: Any = None
         self.evaluation_collator = None
-        if splits and not processor_for(task).reads_texts:
-            self.evaluation_collator = processor_for(task).batches(None, next(iter(splits.values())))
+        if splits and not processor_class(task).reads_texts:
+            self.evaluation_collator = processor_for(task).collator(None, next(iter(splits.values())))
         super().__init__(
             *args,
             eval_dataset=evaluation or None,
@@ -113,21 +113,25 @@ class TaskTrainer(AlignmentTrainer):
             outputs = self.predict(split.encoded) if method is None else method.predict(self, split.encoded)
         finally:
             self.compute_metrics = scorer
-        return processor_for(self.task).evaluate(self.task, split, outputs.predictions, outputs.label_ids)
+        return processor_for(self.task).evaluate(split, outputs.predictions, outputs.label_ids)
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Return the loss, the outputs and the labels of a batch as `Trainer` does, or what a model writes for it."""
-        kind = processor_for(self.task)
+        processor = processor_for(self.task)
         step: Any = super().prediction_step
-        if not kind.is_generative or prediction_loss_only:
+        if not processor.is_generative or prediction_loss_only:
             result: tuple[torch.Tensor | None, Any, Any] = step(model, inputs, prediction_loss_only, ignore_keys)
             return result
         loss, _, _ = step(model, inputs, True, ignore_keys)
         batch: Any = self._prepare_inputs(inputs)
         assert self.task_options is not None
-        return loss, kind.generate(self.accelerator.unwrap_model(model), batch, self.task_options), batch.get("labels")
+        return (
+            loss,
+            processor.generate(self.accelerator.unwrap_model(model), batch, self.task_options),
+            batch.get("labels"),
+        )
 
     def first_batch(self, rows: Any) -> dict[str, Any]:
         """Return the first batch of encoded rows, as the model takes it."""
@@ -193,7 +197,5 @@ class TaskTrainer(AlignmentTrainer):
         self.push_in_progress = progress
 
 
-def _metrics_of(
-    kind: TaskProcessor[Any], task: Task, split: EncodedSplit, prediction: EvalPrediction
-) -> dict[str, float]:
-    return kind.evaluate(task, split, prediction.predictions, prediction.label_ids).metrics
+def _metrics_of(processor: TaskProcessor[Any], split: EncodedSplit, prediction: EvalPrediction) -> dict[str, float]:
+    return processor.evaluate(split, prediction.predictions, prediction.label_ids).metrics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignattn.models import AT_RANDOM, BY_LENGTH, IN_FILE_ORDER, REBALANCED
 from alignattn.tasks import Task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods import MethodOptions, chosen_methods, refuse_together
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import MAX_SEED, REQUIRED, option
@@ -169,7 +169,7 @@ class TrainingOptions(MethodOptions, TransformersOptions):
             has_crf: whether a CRF scores whole sequences of tags.
         """
         order = self.train_sampling_strategy
-        if task is not None and order in BY_LENGTHS and not processor_for(task).has_lengths:
+        if task is not None and order in BY_LENGTHS and not processor_class(task).has_lengths:
             return f"--train_sampling_strategy {order}: rows of task {task.name!r} are no sequences, and have no length"
         reasons = (
             f"--{method.switch}{reason}"

@@ -88,14 +88,13 @@ class BuiltModel:
 
     Attributes:
         model: in evaluation mode.
-        processor: what the task's kind makes tensors of rows with, saved beside the model: a tokenizer; None where the
-            rows need none.
+        tokenizer: saved beside the model; None if its rows need none.
         embeddings: where the word vectors come from, if the model reads any.
         remark: what is to be known of its rows before it is trained on them, a line; None where there is nothing.
     """
 
     model: PreTrainedModel
-    processor: Any
+    tokenizer: Any
     embeddings: EmbeddingsReport | None = None
     remark: str | None = None
 

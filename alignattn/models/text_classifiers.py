@@ -200,7 +200,7 @@ class HanForSequenceClassification(TextClassifier):
     def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model, as `WordModel.build`, that knows what ends a sentence."""
         built = super().build(material)
-        words = built.processor.get_vocab()
+        words = built.tokenizer.get_vocab()
         built.model.config.sentence_ends = [words[end] for end in SENTENCE_ENDS if end in words]
         return built
 
@@ -353,8 +353,8 @@ class LstmDmeForSequenceClassification(TextClassifier):
     def build(cls, material: BuildContext) -> BuiltModel:
         """Return an untrained model, as `WordModel.build`, that knows how its words are spelled."""
         built = super().build(material)
-        special = set(built.processor.all_special_tokens)
-        words = {word: index for word, index in built.processor.get_vocab().items() if word not in special}
+        special = set(built.tokenizer.all_special_tokens)
+        words = {word: index for word, index in built.tokenizer.get_vocab().items() if word not in special}
         model: Any = built.model
         model.spelling.learn(words)
         return built

@@ -19,8 +19,8 @@ from alignattn.models.build import BuildContext, BuiltModel, build_word_model
 from alignattn.models.layers import GuidedAttentionUnit, SelfAttentionUnit, masked_softmax
 from alignattn.models.word_model import WordModel, WordModelConfig
 from alignattn.tasks import VisualQuestionAnswering
+from alignattn.tasks.task_types import IMAGE, QUESTION
 from alignattn.tasks.vqa.images import COLOURS, PICTURE_DIMS, REGION_DIMS, colour_moments
-from alignattn.tasks.vqa.task import IMAGE, QUESTION
 from alignattn.utils.errors import AlignAttnError
 
 Sides = tuple[str, str]

@@ -1,27 +1,34 @@
-"""Tasks: what they are, where their rows come from, how rows become tensors, how predictions are scored.
+"""Tasks: their definitions, the loading and encoding of their rows, and the scores of predictions.
 
-This package imports nothing heavy; `rows`, `metrics` and the kinds do, and are imported where they are used.
+The way of a row: `reading` a file by its format (`formats`); `rows`: check it and read its label (`labels`,
+`user_labels`); `sampling`; the `TaskProcessor` of the task's type encodes it, batches it and scores its prediction.
+
+This module imports nothing heavy; the processors do, on demand.
 """
 
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from alignattn.tasks.answers.task import QuestionAnswering
-from alignattn.tasks.captions.task import ImageToText
-from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.definitions import is_definition, read_definition
-from alignattn.tasks.multilabel.task import MultiLabelClassification
-from alignattn.tasks.nodes.task import NodeClassification
-from alignattn.tasks.sequences.task import SequenceToSequence, WrittenTask
-from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import LabelledTask, Sources, Task
-from alignattn.tasks.texts.task import TextClassification
-from alignattn.tasks.vqa.task import VisualQuestionAnswering
+from alignattn.tasks.task_types import (
+    GenerationTask,
+    ImageToText,
+    MultiLabelClassification,
+    MultipleChoice,
+    NodeClassification,
+    QuestionAnswering,
+    SequenceToSequence,
+    TextClassification,
+    TokenClassification,
+    VisualQuestionAnswering,
+)
 from alignattn.utils.errors import AlignAttnError, did_you_mean
 
 __all__ = [
     "TASKS",
+    "GenerationTask",
     "ImageToText",
     "LabelledTask",
     "MultiLabelClassification",
@@ -34,18 +41,17 @@ __all__ = [
     "TextClassification",
     "TokenClassification",
     "VisualQuestionAnswering",
-    "WrittenTask",
     "get_task",
     "is_definition",
     "plain_name",
 ]
 
 CATALOG = Path(__file__).parent / "catalog"
-"""The folder of the shipped tasks, one file each."""
+"""The files of the shipped tasks."""
 
 
 class _Catalog(Mapping[str, Task]):
-    """The shipped tasks by name; the names are those of their files, which are read when they are asked for."""
+    """The shipped tasks by name, which is that of the file; a file is read on demand."""
 
     def __getitem__(self, name: str) -> Task:
         if name not in _names():
@@ -89,5 +95,5 @@ def get_task(name: str) -> Task:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what does not count in it: case, hyphens and underscores; a file's is left as it is."""
+    """Return a name in lower case without hyphens and underscores; a file as it is."""
     return name if is_definition(name) else name.lower().replace("-", "").replace("_", "")

@@ -1,8 +1,8 @@
-"""What a kind of task does with rows and outputs: the one interface that runs go through."""
+"""What a task type does with rows and outputs: the one interface that runs use."""
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -11,48 +11,47 @@ from typing import Any, ClassVar, Generic, TypeVar
 import datasets
 import numpy as np
 import pyarrow as pa
+from datasets.fingerprint import generate_random_fingerprint
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from alignattn.tasks.file_rows import FileRows
-from alignattn.tasks.mapping import map_rows
-from alignattn.tasks.sources import read_rows
+from alignattn.tasks.formats.file_rows import FileRows
+from alignattn.tasks.reading import read_rows
 from alignattn.tasks.task import TEST, Task, TaskOptions
 from alignattn.utils.errors import AlignAttnError, shown
 
 T = TypeVar("T", bound=Task)
 
-_UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
-"""The categories of Unicode of blanks, of characters of control such as NUL, and of those without a width."""
+_INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+"""Unicode's categories of blanks, of control characters such as NUL, and of characters without a width."""
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """The rows of a split and what the model reads of them.
+    """The rows of a split and their encoding.
 
     Attributes:
         rows: as loaded.
-        encoded: one item a sequence: a row, or a window of one.
-        options: that it was encoded with.
-        processor: likewise; what reads sequences that a model writes.
+        encoded: one item per sequence: a row, or a window of one.
+        options: of the encoding.
+        tokenizer: of the encoding; it also decodes generated sequences.
     """
 
     rows: datasets.Dataset
     encoded: datasets.Dataset
     options: TaskOptions
-    processor: Any = None
+    tokenizer: Any = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model's outputs for a split are worth.
+    """The scores of a model on a split.
 
     Attributes:
-        metrics: fractions, by name; NaN where one is undefined.
-        predictions: a table of one line a row: its number from 0 among those that are evaluated, its label and what was
-            predicted.
-        thresholds: limits that some of the metrics were tuned to on the very same rows, by the metric's name.
+        metrics: fractions by name; NaN where a metric is undefined.
+        predictions: one line per row: its number from 0 among the evaluated rows, its label and the prediction.
+        thresholds: thresholds that some metrics were tuned to on the same rows, by the metric's name.
     """
 
     metrics: dict[str, float]
@@ -61,224 +60,177 @@ class Evaluation:
 
 
 class TaskProcessor(ABC, Generic[T]):
-    """A kind of task."""
+    """Reads, checks and encodes the rows of a task, and scores a model's outputs for them."""
 
     auto_class: ClassVar[Any]
-    """The class of transformers whose models have this kind's head."""
+    """The class of transformers whose models have the head of this task type."""
 
     reads_texts: ClassVar[bool] = True
-    """Whether it is a tokenizer that makes tensors of its rows."""
+    """Whether a tokenizer makes tensors of the rows."""
 
     continuous_input: ClassVar[str | None] = None
-    """The tensor of a batch that holds numbers, which noise can be added to; None where a batch holds tokens, and it is
-    their embeddings that are such numbers."""
+    """The tensor of a batch to which noise can be added; None if a batch holds tokens, whose embeddings take it."""
 
-    reads_texts_alone: ClassVar[bool] = True
-    """Whether all that a model attends to is tokens of a row's texts."""
+    reads_only_texts: ClassVar[bool] = True
+    """Whether a model attends to nothing but tokens of a row's texts."""
 
     has_lengths: ClassVar[bool] = True
-    """Whether what is encoded of a row are sequences of tokens, as long as they are many."""
+    """Whether encoded rows are sequences of tokens."""
 
     truncates_rows: ClassVar[bool] = True
-    """Whether what is too long of a row is left out, and not read in a window of its own."""
+    """Whether long rows are truncated, not split into windows."""
 
     is_generative: ClassVar[bool] = False
-    """Whether a model writes what is predicted, token by token, and `written` calls it for that; its forward trains."""
+    """Whether `generate` makes the predictions, token by token; the model's forward is for training."""
 
     tokenizer_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """How the tokenizer of a model must be loaded to serve."""
+    """Options that the model's tokenizer must be loaded with."""
 
-    def feature_dim(self, dims: int) -> int:
-        """Return along which dimension of the continuous input, of so many, its features are: the last.
+    def __init__(self, task: T) -> None:
+        self.task = task
 
-        Each feature is standardised by its own deviation.
-        """
+    @staticmethod
+    def feature_dim(dims: int) -> int:
+        """Return the feature dimension of a continuous input; each feature has its own scale."""
         return -1
 
-    def read_split(
-        self, task: T, name: str, data_dir: str | Path | None, cache_dir: str | None
-    ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of a split and where they are from, if this kind reads them by itself; None if it does not.
-
-        Args:
-            task: that they are of.
-            name: of the split.
-            data_dir: as for `alignattn.tasks.rows.load_rows`.
-            cache_dir: likewise.
-        """
-        return None
-
-    def read_rows(self, task: T, path: Path, encoding: str | None) -> FileRows:
-        """Return the rows of a user's file, which need have no label."""
-        return read_rows(path, encoding=encoding)
-
-    def watched(self, splits: Sequence[str]) -> Sequence[str]:
-        """Return which of the evaluation splits are evaluated while a model is trained, too.
-
-        All but `test` where there is another: those rows have no part in what is chosen on the way.
-        """
+    @staticmethod
+    def splits_in_training(splits: Sequence[str]) -> Sequence[str]:
+        """Return the splits to evaluate during training: all but `test`, which must not influence any choice."""
         return [name for name in splits if name != TEST] or splits
 
-    @abstractmethod
-    def columns(self, task: T) -> list[str]:
-        """Return the columns that are read of a row."""
+    def read_split(
+        self, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return the rows of a split and their origin if this type has a reader of its own for them; else None."""
+        return None
 
-    def normalise(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows in the one form that all other methods take."""
+    def read_rows(self, path: Path, encoding: str | None) -> FileRows:
+        """Return the rows of a user's file, which may lack labels."""
+        return read_rows(path, encoding=encoding)
+
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """Return the columns of a labelled row."""
+
+    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> T:
+        """Return the task with what only its training rows tell, such as its labels."""
+        return self.task
+
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows in the form that all methods below take."""
         return dataset
 
-    def resolve(self, task: T, dataset: datasets.Dataset, origin: str) -> T:
-        """Return the task with what only its training rows tell."""
-        return task
+    def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows of the `input_columns` alone in the form that the methods for such rows take."""
+        return dataset
 
     @abstractmethod
-    def problems(self, task: T, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return what is wrong with each bad row, by its index from 0.
 
         Args:
-            task: that the rows are of.
             dataset: with the columns of `columns`.
-            may_be_empty: whether a text may be: published ones are taken as they are, for a user cannot mend them.
-        """
-
-    def normalise_inputs(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return rows of `input_columns` alone in the one form that the methods for such rows take."""
-        return dataset
-
-    @abstractmethod
-    def input_problems(self, task: T, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return as `problems` does what is wrong with what a model reads of rows, which need have no label.
-
-        Args:
-            task: that the rows are of.
-            dataset: with the task's `input_columns`.
-            may_be_empty: as for `problems`.
+            may_be_empty: whether a text may be empty: a user cannot correct published rows.
         """
 
     @abstractmethod
-    def unlabelled(self, task: T, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return rows that have no label with one that stands for none: so they are encoded as all others.
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the same for unlabelled rows, which have the task's `input_columns`."""
 
-        Args:
-            task: that the rows are of.
-            dataset: its `input_columns` alone.
-        """
+    @abstractmethod
+    def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return rows of the `input_columns` with a dummy label, so that they can be encoded."""
 
-    def labelled(self, task: T, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
+    def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
         """Return the good rows that have a label."""
         return dataset
 
-    def part(self, task: T, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
-        """Return the rows that are the task's among those of its files, as indices, and which they are; None for all.
-
-        Args:
-            task: that has them.
-            dataset: good and labelled rows of a split.
-        """
+    def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
+        """Return the indices of the rows that the task uses of a split, and a description; None for all rows."""
         return None
 
-    def strata(self, task: T, dataset: datasets.Dataset) -> NDArray[Any] | None:
-        """Return what rows are alike in that are drawn class by class, a value or a line of them a row; or None."""
+    def strata(self, dataset: datasets.Dataset) -> NDArray[Any] | None:
+        """Return the stratum of each row for stratified sampling, a value or a vector per row; None for none."""
         return None
 
-    def smooths_labels(self, task: T) -> bool:
-        """Return whether the labels are classes that the Trainer can smooth (`--label_smoothing_factor`)."""
+    @property
+    def can_smooth_labels(self) -> bool:
+        """Whether the Trainer can smooth the labels (`--label_smoothing_factor`)."""
         return True
 
-    def has_divergence(self, task: T) -> bool:
-        """Return whether R-Drop's divergence is that of what the task's loss takes logits for."""
+    @property
+    def supports_r_drop(self) -> bool:
+        """Whether R-Drop's divergence fits the task's loss."""
         return True
 
-    def averages(self, task: T) -> bool:
-        """Return whether predictions of the same rows have a mean, which `mean_outputs` gives."""
+    @property
+    def can_average(self) -> bool:
+        """Whether predictions of several passes have a mean (`average_outputs`)."""
         return False
 
-    def mean_outputs(self, task: T, outputs: Sequence[Any]) -> Any:
-        """Return the mean of what several passes predict of the same rows, in the form of the outputs of one.
-
-        Args:
-            task: that the rows are of.
-            outputs: of each pass, as for `answers`.
-        """
+    def average_outputs(self, outputs: Sequence[Any]) -> Any:
+        """Return the mean of the outputs of several passes over the same rows, in the form of one pass."""
         raise NotImplementedError
 
-    def constant_prediction(self, task: T, predictions: pa.Table) -> str | None:
-        """Return what is predicted of every row, if that is one and the same of several, in words.
+    @abstractmethod
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Write the task's fields into a model's config."""
+
+    @abstractmethod
+    def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
+        """Return the model's inputs for labelled rows; nothing is padded.
 
         Args:
-            task: that the rows are of.
-            predictions: as of an `Evaluation`.
+            dataset: the rows.
+            tokenizer: the model's own; None if the rows need none.
+            options: such as the maximal length.
         """
+
+    @abstractmethod
+    def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
+        """Return the collator of a split's encoded rows.
+
+        Args:
+            tokenizer: as for `encode`.
+            split: the split; a graph's collator needs all of it.
+            is_training: whether the batches train a model; they may then be sampled.
+        """
+
+    def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
+        """Return what a model in evaluation mode generates for a batch, `[B, …]` each."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the predictions for a split, one line per row, in a column `prediction` and others.
+
+        Args:
+            split: the rows.
+            outputs: of `Trainer.predict`: the logits, one array or several.
+            labels: the encoded labels, of which only the positions are read.
+        """
+
+    def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
+        """Return predictions with the names of classes.
+
+        Args:
+            predictions: of `predictions`.
+            top_k: how many alternatives to list, the best first; the type's default if None.
+        """
+        return predictions
+
+    def empty_predictions(self, top_k: int | None) -> pa.Table:
+        """Return the columns of `readable_predictions` without a row; for types that read more than texts."""
+        raise NotImplementedError
+
+    def constant_prediction(self, predictions: pa.Table) -> str | None:
+        """Return in words the prediction that several rows share, if all do; `predictions` of `evaluate`."""
         return None
 
     @abstractmethod
-    def configure(self, task: T, config: PreTrainedConfig) -> None:
-        """Set what a model's config says of the task."""
-
-    @abstractmethod
-    def encode(self, task: T, dataset: datasets.Dataset, processor: Any, options: TaskOptions) -> datasets.Dataset:
-        """Return what a model reads of the rows; nothing is padded.
-
-        Args:
-            task: that the rows are of.
-            dataset: its rows.
-            processor: the model's own, as in `alignattn.models.build.BuiltModel`: a tokenizer for texts; None for rows
-                that need none.
-            options: how long a sequence may be, and so on.
-        """
-
-    def collator(self, processor: Any) -> Any:
-        """Return what makes a batch of encoded rows; `processor` as for `encode`."""
-        raise NotImplementedError
-
-    def batches(self, processor: Any, split: EncodedSplit, *, trains: bool = False) -> Any:
-        """Return what makes a batch of encoded rows, where that takes more than the rows of the batch: a graph.
-
-        Args:
-            processor: as for `encode`.
-            split: that the rows are of.
-            trains: whether a model is trained on them, and may see a part that is drawn.
-        """
-        return self.collator(processor)
-
-    def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
-        """Return what a model writes for a batch in place of what its forward returns, `[B, …]` each.
-
-        Args:
-            model: in evaluation mode.
-            batch: what it reads.
-            options: how it writes.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def answers(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
-        """Return what a model's outputs for a split say, one line a row: `prediction`, and what goes with it.
-
-        Args:
-            task: that the split is of.
-            split: its rows.
-            outputs: logits as `Trainer.predict` gives them, one array or several.
-            labels: the encoded labels, likewise, of which at most the places count.
-        """
-
-    def readable(self, task: T, answers: pa.Table, most: int | None) -> pa.Table:
-        """Return answers as they are told to a user: classes by their names.
-
-        Args:
-            task: that they are of.
-            answers: of the method of that name.
-            most: of what could be the answer so many are told, the best first; where None, what suits the kind.
-        """
-        return answers
-
-    def nothing(self, task: T, most: int | None) -> pa.Table:
-        """Return what `readable` returns, of no rows, where these are no texts, of which one is soon made up."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def evaluate(self, task: T, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score a model's outputs for a split; arguments as of `answers`."""
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score a model's outputs for a split; arguments as for `predictions`."""
 
 
 def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | None:
@@ -287,9 +239,33 @@ def text_problem(place: str, text: Any, *, may_be_empty: bool = False) -> str | 
         return f"{place} is no text ({shown(text)})"
     if text is None or not (may_be_empty or text.strip()):
         return f"{place} is empty"
-    if not may_be_empty and all(unicodedata.category(character) in _UNSEEN for character in text):
+    if not may_be_empty and all(unicodedata.category(character) in _INVISIBLE for character in text):
         return f"{place} holds no visible character ({shown(text)})"
     return None
+
+
+def text_problems(dataset: datasets.Dataset, columns: Sequence[str], *, may_be_empty: bool = False) -> dict[int, str]:
+    """Return what is wrong with the first bad text of each bad row, by the row's index from 0."""
+    problems: dict[int, str] = {}
+    for column in reversed(columns):
+        found = (text_problem(f"column {column!r}", text, may_be_empty=may_be_empty) for text in dataset[column][:])
+        problems |= by_row(found)
+    return problems
+
+
+def by_row(problems: Iterable[str | None]) -> dict[int, str]:
+    """Return the problems of rows by index, given one per row or None."""
+    return {index: problem for index, problem in enumerate(problems) if problem is not None}
+
+
+def map_rows(dataset: datasets.Dataset, function: Callable[..., dict[str, list[Any]]], **options: Any) -> Any:
+    """Return `dataset.map(function, batched=True, **options)`, without a hash if the dataset is not cached on disk.
+
+    Hashing a tokenizer takes a tenth of a second or more, as long as encoding a hundred rows.
+    """
+    if not dataset.cache_files:
+        options["new_fingerprint"] = generate_random_fingerprint()
+    return dataset.map(function, batched=True, **options)
 
 
 def encode_rows(
@@ -311,22 +287,31 @@ def encode_rows(
 
 
 def check_max_length(task: Task, tokenizer: PreTrainedTokenizerBase, max_length: int, num_texts: int) -> None:
-    """Refuse a length that leaves no room for a token of each text, or that the model does not take."""
-    # Below this the tokenizer does not cut at all, and does not say so.
+    """Refuse a length without room for a token of each text, or beyond what the model takes."""
+    # Below the smallest length the tokenizer silently does not truncate at all.
     smallest = tokenizer.num_special_tokens_to_add(pair=num_texts > 1) + num_texts
     if not smallest <= max_length <= tokenizer.model_max_length:
         raise AlignAttnError(
-            f"max_length {max_length} is no good: task {task.name!r} needs at least {smallest} tokens a row, "
+            f"--max_length {max_length} is out of range: task {task.name!r} needs at least {smallest} tokens per row, "
             f"and the model takes at most {tokenizer.model_max_length}"
         )
 
 
 def name_classes(config: PreTrainedConfig, labels: Sequence[str]) -> None:
-    """Set the names of a model's outputs, which say how many there are."""
+    """Set the names of a model's outputs, and so their number."""
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
 
 
-def row_numbers(dataset: datasets.Dataset) -> NDArray[np.int64]:
+def check_finite(outputs: NDArray[Any]) -> None:
+    """Refuse NaN and infinity, which argmax would silently turn into a class."""
+    if not np.isfinite(outputs).all():
+        raise AlignAttnError(
+            "the model's outputs hold NaN or infinity: the training diverged; lower the learning rate or the alignment "
+            "weight"
+        )
+
+
+def row_numbers(dataset: datasets.Dataset) -> pa.Array:
     """Return the numbers of the rows from 0, `[N]`."""
-    return np.arange(len(dataset))
+    return pa.array(np.arange(len(dataset)))

@@ -1,8 +1,9 @@
-"""The rows of a task, checked: columns are there, texts are not empty, labels are in range.
+"""The rows of a task, checked: columns are there, texts are not empty, labels are valid.
 
-Rows are counted from 1 in every message; a CSV file's header is not a row.
+Messages count rows from 1; a CSV file's header is not a row.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,18 +11,27 @@ from typing import Any, Generic, TypeVar
 
 import datasets
 import numpy as np
+from numpy.typing import NDArray
 
-from alignattn.tasks.labels import say_numbers_read
-from alignattn.tasks.multilabel.task import MultiLabelClassification
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.labels import report_numbered_labels
+from alignattn.tasks.processor import text_problems
+from alignattn.tasks.reading import hub_origin, read_hub, read_rows, split_path
 from alignattn.tasks.sampling import SAMPLING_SEED, sample_rows
-from alignattn.tasks.sources import hub_origin, own_file, read_hub, read_rows, split_path
-from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import FIRST, MAX_TEXTS, TRAIN, VALIDATION, LabelledTask, Task
-from alignattn.tasks.texts.label_hints import say_label_hints
-from alignattn.tasks.texts.processor import text_problems
-from alignattn.tasks.texts.task import TextClassification
-from alignattn.tasks.texts.user_labels import UserLabels, read_user_labels, share_names, user_label_column, user_task
+from alignattn.tasks.task_types import (
+    MultiLabelClassification,
+    TextClassification,
+    TokenClassification,
+    processor_for,
+)
+from alignattn.tasks.user_labels import (
+    UserLabels,
+    label_hints,
+    read_user_labels,
+    share_names,
+    user_label_column,
+    user_task,
+)
 from alignattn.utils.bad_rows import BadRow, list_bad_rows, numbers_without
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
@@ -29,10 +39,7 @@ from alignattn.utils.errors import AlignAttnError
 NUMBER = "__number__"
 """The column of the rows' numbers while some are left out."""
 DERIVED_SHARE = 10
-"""One in so many training rows makes the validation split of a data set that has none."""
-DERIVED_SEED = 42
-"""One draw for all runs, whatever their seed: they are compared on the same rows."""
-
+"""A derived validation split is one training row in so many."""
 T = TypeVar("T", bound=Task)
 
 
@@ -41,13 +48,13 @@ class Rows(Generic[T]):
     """The good, labelled rows of a task.
 
     Attributes:
-        task: The task, with what its training rows tell and its files have.
-        train: The rows to train on; None where they were not asked for.
-        evaluation: The rows to evaluate on, by the name of the split.
-        dropped: How many unlabelled rows (label -1) each split lost.
-        bad_rows: The rows left out because something is wrong with them, by split; splits without any have no entry.
-        derived: How a split came about that the data set does not have, by its name.
-        left_out: The bad and the unlabelled rows of each split that was read, by their numbers from 0.
+        task: The task, with what its training rows and its files tell.
+        train: The rows to train on; None if they were not asked for.
+        evaluation: The rows to evaluate on, by split.
+        dropped: The number of unlabelled rows (label -1) left out of each split.
+        bad_rows: The bad rows left out, by split; splits without any have no entry.
+        derived: How a split was made that the data set does not have, by split.
+        left_out: The numbers from 0 of the bad and unlabelled rows of each split.
     """
 
     task: T
@@ -59,19 +66,19 @@ class Rows(Generic[T]):
     left_out: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def numbered(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the rows of an evaluation split with their numbers in it, from 0; rows left out keep theirs."""
+        """Yield the rows of an evaluation split with their numbers in the file, from 0."""
         yield from zip(numbers_without(self.left_out.get(split, ())), self.evaluation[split], strict=False)
 
 
 @dataclass(frozen=True)
 class _RawSplit:
-    """The rows of a split as they were read.
+    """The rows of a split as read.
 
     Attributes:
         dataset: the rows.
-        origin: where they are from, for messages.
-        is_published: whether a user cannot mend them.
-        problems: what is known to be wrong with rows, by index.
+        origin: their source, for messages.
+        is_published: whether a user cannot correct them.
+        problems: known problems of rows, by index.
     """
 
     dataset: datasets.Dataset
@@ -88,32 +95,25 @@ def load_rows(
     cache_dir: str | None = None,
     skip_bad_rows: bool | None = None,
 ) -> Rows[T]:
-    """Loads the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
+    """Load the splits of a task: from `<data_dir>/<folder>/<split>.parquet`, its own files, or the Hub.
 
     Args:
-        task: One of `alignattn.tasks.TASKS`, or a user's own.
-        need_train: False where the rows are only evaluated on; then no train split need exist.
-        data_dir: A folder of Parquet files in the Hub's column names; the task's files, or else the Hub, when None.
-        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
-        skip_bad_rows: Leave out rows with which something is wrong, and list them.
+        task: one of `alignattn.tasks.TASKS`, or a user's own.
+        need_train: whether to load the train split, too.
+        data_dir: a folder of Parquet files with the Hub's column names; without it the task's files, or else the Hub.
+        cache_dir: the cache of `datasets`; its own default for downloads when None, and none for files.
+        skip_bad_rows: whether to leave out and list bad rows; None if the command has no such option.
     """
-    derived = (VALIDATION,) if task.derives_validation else ()
-    names = ((TRAIN,) if need_train or derived else ()) + tuple(
-        name for name in task.evaluation_splits if name not in derived
-    )
-    raw = {name: _read_split(task, name, data_dir, cache_dir) for name in names}
-    rows = _checked(task, raw, skip_bad_rows)
-    if not derived:
+    names = tuple(name for name in task.evaluation_splits if name != VALIDATION or not task.derives_validation)
+    if need_train or task.derives_validation:
+        names = (TRAIN, *names)
+    rows = _checked(task, {name: _read_split(task, name, data_dir, cache_dir) for name in names}, skip_bad_rows)
+    if not task.derives_validation:
         return rows
     assert rows.train is not None
-    rest, tenth = _without_a_tenth(rows.train)
-    how = f"{len(tenth)} of the {len(rows.train)} training rows, drawn with seed {DERIVED_SEED}"
-    return replace(
-        rows,
-        train=rest if need_train else None,
-        evaluation={VALIDATION: tenth} | rows.evaluation,
-        derived=rows.derived | {VALIDATION: how},
-    )
+    order = np.random.default_rng(SAMPLING_SEED).permutation(len(rows.train))
+    derived = _derive_validation(rows, np.sort(order[: max(1, len(order) // DERIVED_SHARE)]))
+    return derived if need_train else replace(derived, train=None)
 
 
 def load_task_files(
@@ -125,26 +125,23 @@ def load_task_files(
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[T]:
-    """Loads a user's own files that hold rows of a task, in the columns of its record.
+    """Load a user's own files with rows of a task, in the columns of its record.
 
     Args:
-        task: What the rows are of.
-        train_file: As `read_rows` takes it.
-        validation_file: Another, or None: then there is nothing to evaluate on.
-        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
-        skip_bad_rows: Leave out rows with which something is wrong, and list them.
-        encoding: Of files of text; UTF-8 when None.
+        task: of the rows.
+        train_file: as for `read_rows`.
+        validation_file: another, or None for nothing to evaluate on.
+        cache_dir: as for `load_rows`.
+        skip_bad_rows: as for `load_rows`.
+        encoding: of text files; UTF-8 when None.
 
     Returns:
-        The rows; `evaluation` has the one split "validation" or none.
+        The rows; `evaluation` has the split "validation" or none.
     """
-    raw = {
-        name: _read_own(task, Path(file), cache_dir, encoding)
-        for name, file in _files(train_file, validation_file).items()
-    }
+    files = _files(train_file, validation_file)
+    raw = {name: _read_file(task, file, cache_dir, encoding) for name, file in files.items()}
     evaluation_splits = tuple(name for name in raw if name != TRAIN)
-    own = replace(task, evaluation_splits=evaluation_splits, derives_validation=False)
-    return _checked(own, raw, skip_bad_rows)
+    return _checked(replace(task, evaluation_splits=evaluation_splits, derives_validation=False), raw, skip_bad_rows)
 
 
 def load_user_rows(
@@ -157,33 +154,35 @@ def load_user_rows(
     skip_bad_rows: bool | None = None,
     encoding: str | None = None,
 ) -> Rows[TextClassification]:
-    """Loads a user's own texts and labels, which pose the task.
+    """Load a user's own texts and labels, which define the task.
 
-    Integers are classes in their order, names are classes in alphabetical order or in that of a file which numbers
-    them, real numbers are a regression. The training file decides; the validation file is read by its classes.
+    Integers are classes in their order, names are classes in alphabetical order or in that of a file that numbers them,
+    real numbers are a regression. The training file decides; the validation file is read by its classes.
 
     Args:
-        train_file: As `read_rows` takes it.
-        validation_file: Another, or None: then there is nothing to evaluate on.
-        text_columns: One or two columns of text.
-        label_column: The column of labels.
-        cache_dir: Where `datasets` keeps what it read; when None, its own default for downloads, no place for files.
-        skip_bad_rows: Leave out rows with which something is wrong, and list them.
-        encoding: Of files of text; UTF-8 when None.
-
-    Returns:
-        The rows of a task named like the training file; `evaluation` has the one split "validation" or none.
+        train_file: as for `read_rows`; the task is named like the file.
+        validation_file: another, or None for nothing to evaluate on.
+        text_columns: one or two columns of text.
+        label_column: the column of labels.
+        cache_dir: as for `load_rows`.
+        skip_bad_rows: as for `load_rows`.
+        encoding: as for `load_task_files`.
     """
-    _check_column_choice(text_columns, label_column)
+    if not 1 <= len(text_columns) <= MAX_TEXTS:
+        raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
+    if len({*text_columns, label_column}) <= len(text_columns):
+        raise AlignAttnError(
+            f"a column is named twice: --text_columns {' '.join(text_columns)} --label_column {label_column}"
+        )
     raw: dict[str, _RawSplit] = {}
     labels: dict[str, UserLabels] = {}
-    for name, file in _files(train_file, validation_file).items():
-        origin = str(file)
-        rows = read_rows(Path(file), cache_dir, encoding=encoding)
+    for name, path in _files(train_file, validation_file).items():
+        origin = str(path)
+        rows = read_rows(path, cache_dir, encoding=encoding)
         dataset = select_columns(rows.dataset, [*text_columns, label_column], origin)
         read = read_user_labels(dataset, label_column, origin)
         problems = dict(read.problems) | text_problems(dataset, text_columns) | rows.problems_in(dataset.column_names)
-        # The good labels of the training file pose the task: there must be some before it is asked for.
+        # The good labels of the training file define the task, so there must be some.
         list_bad_rows(problems, origin, len(dataset), skip=skip_bad_rows)
         labels[name] = read.without(problems)
         raw[name] = _RawSplit(dataset, origin, problems=problems)
@@ -195,62 +194,41 @@ def load_user_rows(
         dataset = split.dataset.remove_columns(label_column).add_column(label_column, column)
         raw[name] = replace(split, dataset=dataset, problems=problems | dict(split.problems))
         if name == TRAIN:
-            say_label_hints(column, task.labels, split.origin)
+            for hint in label_hints(column, task.labels):
+                print(f"{split.origin}: {hint}", file=sys.stderr)
     return _checked(task, raw, skip_bad_rows)
 
 
-def load_user_multi_labels(
-    train_file: str | Path,
-    validation_file: str | Path | None,
-    text_columns: Sequence[str],
-    label_columns: Sequence[str],
-    *,
-    cache_dir: str | None = None,
-    skip_bad_rows: bool | None = None,
-    encoding: str | None = None,
-) -> Rows[MultiLabelClassification]:
-    """Loads a user's own texts with a column for each label: as `load_task_files`, of a task named like the file."""
+def user_multi_label_task(
+    train_file: str | Path, text_columns: Sequence[str], label_columns: Sequence[str]
+) -> MultiLabelClassification:
+    """Return the task of a user's own texts with one column per label, named like the file."""
     task = MultiLabelClassification(
         name=plain_stem(train_file), text_columns=tuple(text_columns), label_columns=tuple(label_columns)
     )
-    problem = task.problem()
-    if problem is not None:
+    if problem := task.problem():
         raise AlignAttnError(f"--text_columns and --label_column: {problem}")
-    return load_task_files(
-        task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows, encoding=encoding
-    )
+    return task
 
 
-def load_user_tags(
-    train_file: str | Path,
-    validation_file: str | Path | None,
-    tokens_column: str,
-    tags_column: str,
-    *,
-    cache_dir: str | None = None,
-    skip_bad_rows: bool | None = None,
-    encoding: str | None = None,
-) -> Rows[TokenClassification]:
-    """Loads a user's own lists of words and of their tags: as `load_task_files`, of a task named like the file."""
+def user_tag_task(train_file: str | Path, tokens_column: str, tags_column: str) -> TokenClassification:
+    """Return the task of a user's own lists of words and of their tags, named like the file."""
     if tokens_column == tags_column:
         raise AlignAttnError(f"a column is named twice: --tokens_column {tokens_column} --label_column {tags_column}")
-    task = TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
-    return load_task_files(
-        task, train_file, validation_file, cache_dir=cache_dir, skip_bad_rows=skip_bad_rows, encoding=encoding
-    )
+    return TokenClassification(name=plain_stem(train_file), tokens_column=tokens_column, tags_column=tags_column)
 
 
 def max_samples(
     task: Task, dataset: datasets.Dataset, count: int | None, take: str | None = None, seed: int = SAMPLING_SEED
 ) -> datasets.Dataset:
-    """As many rows as allowed; all rows where `count` is None.
+    """Return at most `count` rows; all rows if it is None.
 
     Args:
-        task: that the rows are of.
+        task: of the rows.
         dataset: the rows.
-        count: the most to take.
-        take: `FIRST` for those that stand first; they are drawn as `sample_rows` does otherwise.
-        seed: of the draw.
+        count: the maximum.
+        take: `FIRST` for the first rows; a sample by `sample_rows` otherwise.
+        seed: of the sample.
     """
     if count is None or count >= len(dataset):
         return dataset
@@ -260,33 +238,32 @@ def max_samples(
 
 
 def with_validation_share(rows: Rows[T], share: float) -> Rows[T]:
-    """The rows with a share of the training rows to evaluate on in their place, of each class as much.
-
-    Args:
-        rows: with rows to train on and none to evaluate on.
-        share: of the training rows, above 0 and below 1.
-    """
+    """Return rows in which a stratified share of the training rows, above 0 and below 1, is the validation split."""
     assert rows.train is not None
-    count = max(1, round(share * len(rows.train)))
-    drawn = sample_rows(rows.task, rows.train, count, leave_each=True)
+    drawn = sample_rows(rows.task, rows.train, max(1, round(share * len(rows.train))), leave_each=True)
     if not 0 < len(drawn) < len(rows.train):
         raise AlignAttnError(
             f"--validation_share {share} of {len(rows.train)} training rows leaves none on one side, or none of a "
             "class to train on: give a --validation_file"
         )
-    rest = np.setdiff1d(np.arange(len(rows.train)), drawn)
-    how = f"{len(drawn)} of the {len(rows.train)} training rows, drawn with seed {SAMPLING_SEED}"
+    return replace(_derive_validation(rows, drawn), task=replace(rows.task, evaluation_splits=(VALIDATION,)))
+
+
+def _derive_validation(rows: Rows[T], chosen: NDArray[np.int64]) -> Rows[T]:
+    """The rows with some training rows, by index, as the validation split."""
+    assert rows.train is not None
+    rest = np.setdiff1d(np.arange(len(rows.train)), chosen)
+    how = f"{len(chosen)} of the {len(rows.train)} training rows, drawn with seed {SAMPLING_SEED}"
     return replace(
         rows,
-        task=replace(rows.task, evaluation_splits=(VALIDATION,)),
         train=rows.train.select(rest),
-        evaluation={VALIDATION: rows.train.select(drawn)},
-        derived={VALIDATION: how},
+        evaluation={VALIDATION: rows.train.select(chosen)} | rows.evaluation,
+        derived=rows.derived | {VALIDATION: how},
     )
 
 
 def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: str) -> datasets.Dataset:
-    """The data set with these columns alone."""
+    """Return the dataset with these columns alone; raises `AlignAttnError` if one is missing."""
     for column in columns:
         if column not in dataset.column_names:
             there = ", ".join(dataset.column_names)
@@ -294,70 +271,55 @@ def select_columns(dataset: datasets.Dataset, columns: Sequence[str], origin: st
     return dataset.select_columns(list(columns))
 
 
-def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[str, str | Path]:
-    return {TRAIN: train_file} | ({} if validation_file is None else {VALIDATION: validation_file})
+def _files(train_file: str | Path, validation_file: str | Path | None) -> dict[str, Path]:
+    files = {TRAIN: train_file, VALIDATION: validation_file}
+    return {name: Path(file) for name, file in files.items() if file is not None}
 
 
 def _read_split(task: Task, name: str, data_dir: str | Path | None, cache_dir: str | None) -> _RawSplit:
-    own = processor_for(task).read_split(task, name, data_dir, cache_dir)
+    own = processor_for(task).read_split(name, data_dir, cache_dir)
     if own is not None:
         return _RawSplit(*own)
     if data_dir is None and not task.sources.files:
         return _RawSplit(read_hub(task, name, cache_dir), hub_origin(task, name), is_published=True)
-    path = own_file(task, name) if data_dir is None else split_path(task, name, data_dir)
-    return _read_own(task, path, cache_dir)
+    return _read_file(task, split_path(task, name, data_dir), cache_dir)
 
 
-def _read_own(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
+def _read_file(task: Task, path: Path, cache_dir: str | None, encoding: str | None = None) -> _RawSplit:
     rows = read_rows(path, cache_dir, encoding=encoding)
-    problems = rows.problems_in(processor_for(task).columns(task))
-    # The good rows tell what the task is: there must be some before it is asked for.
+    problems = rows.problems_in(processor_for(task).columns())
+    # The good rows tell what the task is, so there must be some.
     list_bad_rows(problems, str(path), len(rows.dataset), skip=True)
     return _RawSplit(rows.dataset, str(path), problems=problems)
 
 
 def _checked(task: T, raw: Mapping[str, _RawSplit], skip_bad_rows: bool | None) -> Rows[T]:
-    """The rows of the splits without those that are bad or have no label; the first split tells what is not known."""
-    kind = processor_for(task)
+    """The rows of the splits without bad and unlabelled ones; the first split tells the labels if the task does not."""
+    processor = processor_for(task)
     splits: dict[str, datasets.Dataset] = {}
     dropped: dict[str, int] = {}
     bad_rows: dict[str, list[BadRow]] = {}
     left_out: dict[str, frozenset[int]] = {}
     derived: dict[str, str] = {}
-    selected = {name: select_columns(split.dataset, kind.columns(task), split.origin) for name, split in raw.items()}
+    selected = {name: select_columns(split.dataset, processor.columns(), split.origin) for name, split in raw.items()}
     if isinstance(task, LabelledTask):
-        say_numbers_read(task, {split.origin: selected[name] for name, split in raw.items()})
+        report_numbered_labels(task, {split.origin: selected[name] for name, split in raw.items()})
     first = next(iter(raw))
-    task = kind.resolve(task, selected[first], raw[first].origin)
+    task = processor.infer_labels(selected[first], raw[first].origin)
+    processor = processor_for(task)
     for name, split in raw.items():
-        dataset = kind.normalise(task, selected[name])
-        problems = kind.problems(task, dataset, may_be_empty=split.is_published) | dict(split.problems)
+        dataset = processor.normalise(selected[name])
+        problems = processor.problems(dataset, may_be_empty=split.is_published) | dict(split.problems)
         bad = list_bad_rows(problems, split.origin, len(dataset), skip=skip_bad_rows)
         numbers = range(len(dataset))
         dataset = dataset.add_column(NUMBER, np.array(numbers))
         if bad:
             bad_rows[name] = bad
             dataset = dataset.select([index for index in numbers if index not in problems])
-        labelled = kind.labelled(task, dataset, split.origin)
+        labelled = processor.drop_unlabelled(dataset, split.origin)
         dropped[name] = len(dataset) - len(labelled)
-        if (part := kind.part(task, labelled)) is not None:
-            labelled, derived[name] = labelled.select(part[0]), part[1]
+        if (subset := processor.subset(labelled)) is not None:
+            labelled, derived[name] = labelled.select(subset[0]), subset[1]
         left_out[name] = frozenset(numbers).difference(labelled[NUMBER][:])
         splits[name] = labelled.remove_columns(NUMBER)
     return Rows(task, splits.pop(TRAIN, None), splits, dropped, bad_rows, derived, left_out)
-
-
-def _without_a_tenth(dataset: datasets.Dataset) -> tuple[datasets.Dataset, datasets.Dataset]:
-    """The other nine tenths of the rows and a tenth drawn at random, each in the order of the data set."""
-    order = np.random.default_rng(DERIVED_SEED).permutation(len(dataset))
-    count = max(1, len(dataset) // DERIVED_SHARE)
-    return dataset.select(np.sort(order[count:])), dataset.select(np.sort(order[:count]))
-
-
-def _check_column_choice(text_columns: Sequence[str], label_column: str) -> None:
-    if not 1 <= len(text_columns) <= MAX_TEXTS:
-        raise AlignAttnError(f"--text_columns takes one or two columns, not {len(text_columns)}")
-    if len({*text_columns, label_column}) <= len(text_columns):
-        raise AlignAttnError(
-            f"a column is named twice: --text_columns {' '.join(text_columns)} --label_column {label_column}"
-        )

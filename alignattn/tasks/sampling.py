@@ -1,48 +1,46 @@
-"""Rows drawn from a data set: the same for every run, whatever its seed, and of every class its share."""
+"""Stratified samples of rows, the same for every run whatever its seed."""
 
 import datasets
 import numpy as np
 from numpy.typing import NDArray
 
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.task import Task
+from alignattn.tasks.task_types import processor_for
 
 SAMPLING_SEED = 42
-"""One draw for all runs, whatever their seed: they are compared on the same rows."""
+"""One sample for all runs, so that they are compared on the same rows."""
 
 
 def sample_rows(
     task: Task, dataset: datasets.Dataset, count: int, *, leave_each: bool = False, seed: int = SAMPLING_SEED
 ) -> NDArray[np.int64]:
-    """Return the numbers of rows drawn without replacement, sorted, `[count]`.
+    """Return the sorted numbers of a sample of rows without replacement, `[count]`.
 
-    Each class has as much of them as of all rows, to within one row; of as many rows as there are classes or more, each
-    has one at least. Where there are no classes, all rows are one.
+    Each class has its share of the sample to within one row, and at least one row if there are enough rows for all.
 
     Args:
-        task: that the rows are of.
+        task: of the rows.
         dataset: the rows, as `alignattn.tasks.rows` loads them.
-        count: of the rows to draw; all of them where there are fewer.
-        leave_each: whether to leave a row of each class, even if fewer rows than `count` can be drawn then.
-        seed: of the draw.
+        count: size of the sample; all rows if there are fewer.
+        leave_each: whether to leave a row of each class, even if the sample is then smaller.
+        seed: of the sample.
     """
-    strata = processor_for(task).strata(task, dataset)
+    strata = processor_for(task).strata(dataset)
     _, strata = np.unique(np.zeros(len(dataset)) if strata is None else strata, return_inverse=True, axis=0)
-    sizes = np.bincount(strata.ravel())
-    shares = _shares(sizes, min(count, len(dataset)), leave_each)
+    shares = _shares(np.bincount(strata.ravel()), min(count, len(dataset)), leave_each)
     order = np.random.default_rng(seed).permutation(len(dataset))
-    drawn = [order[strata.ravel()[order] == stratum][:share] for stratum, share in enumerate(shares)]
-    return np.sort(np.concatenate(drawn))
+    chosen = [order[strata.ravel()[order] == stratum][:share] for stratum, share in enumerate(shares)]
+    return np.sort(np.concatenate(chosen))
 
 
 def _shares(sizes: NDArray[np.int64], count: int, leave_each: bool) -> NDArray[np.int64]:
-    """How many rows of each stratum make `count` rows, `[strata]`."""
+    """The number of rows of each stratum in a sample of `count` rows, `[strata]`."""
     limits = sizes - 1 if leave_each else sizes
     exact = count * sizes / sizes.sum()
     shares = np.minimum(np.floor(exact).astype(np.int64), limits)
     if count >= len(sizes):
         shares = np.minimum(np.maximum(shares, 1), limits)
-    # Which stratum lacks most, or has most too much: the first of those that are equal.
+    # The stratum that lacks most, or exceeds most; the first of equals.
     while shares.sum() < min(count, limits.sum()):
         shares[np.argmax(np.where(shares < limits, exact - shares, -np.inf))] += 1
     while shares.sum() > count:

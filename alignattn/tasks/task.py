@@ -1,7 +1,6 @@
-"""What a task is: one small record, from which everything else about it follows.
+"""What all tasks have in common: the record of a task, whose fields are those of its YAML file.
 
-`tasks/processors.py` lists the task types. A room's `task.py` declares the record of its type, and its `processor.py`
-reads rows and outputs. The fields of a record are those of a task's file (`tasks/definitions.py`).
+The record of each task type stands in `tasks/task_types.py`, its `TaskProcessor` in a module or room of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,33 +8,36 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 MetricName = Literal["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr", "mse", "mae"]
-"""The metrics of `alignattn.tasks.metrics.METRICS`; named here so that a record needs no heavy import."""
+"""The metrics of `alignattn.tasks.metrics`, listed here because a record imports nothing heavy."""
 
 CORRELATIONS = frozenset({"pearson", "spearmanr"})
 ERRORS = frozenset({"mse", "mae"})
-"""Those of them that are of scores and not of classes; of errors less is better, and they have the scores' unit."""
+"""The metrics of scores; all others are of classes. Errors have the unit of the scores."""
 
 LESS_IS_BETTER = ERRORS | {"error_rate"}
-"""Beside them what is an error as a share."""
 
 MAX_TEXTS = 2
-"""Texts that a tokenizer joins into one sequence."""
+"""A tokenizer joins at most so many texts into one sequence."""
 
 MAX_CLASSES = 10_000
-"""Of a task; a column of more different labels is free text or numbers of rows."""
+"""A column with more distinct labels holds free text or row numbers."""
 
 CONLL = ".conll"
-"""The ending of a file of tagged words."""
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-"""The endings of files of columns, all but the last compressed or not."""
+"""Endings of tables; all but the last may be compressed."""
 TEXT_FILE = ".txt"
 TEXT_FILES = (TEXT_FILE, *TABLES)
-"""Of texts without labels: a text a line, or a table."""
+"""Endings of files of unlabelled texts: one text per line, or a table."""
 NPZ = ".npz"
-"""The ending of a file of a graph."""
+"""The ending of a graph's file."""
+
+TEXT, LABEL = "text", "label"
+"""The columns of a folder of texts."""
+TOKENS, TAGS = "tokens", "ner_tags"
+"""The columns of a CoNLL file."""
 
 DRAWN, FIRST, BY_SEED = "drawn", "first", "seed"
-"""How fewer rows than there are may be taken; before there was a choice, it was the first."""
+"""How to choose some of the rows: a fixed sample, the first rows, a sample per seed."""
 
 TRAIN = "train"
 VALIDATION = "validation"
@@ -46,14 +48,14 @@ _FORBID_OTHERS = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where the rows of a task are read from: the Hub, a `--data_dir`, or the user's own files.
+    """Where to read the rows of a task: the Hub, a `--data_dir`, or the user's own files.
 
     Attributes:
-        hub: The data set's id on the Hub; empty where it is not there.
+        hub: The data set's id on the Hub; empty if it is not there.
         config: The configuration of that data set.
-        revision: The branch of the Hub that holds it as Parquet, where the main one holds code alone.
-        folder: Where `<split>.parquet` lies below a `--data_dir`.
-        files: A file a split, its path relative to that of the task's file.
+        revision: The branch of the Hub with Parquet files, if the main one holds only code.
+        folder: The folder of `<split>.parquet` below a `--data_dir`.
+        files: One file per split, relative to the folder of the task's file.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
@@ -67,27 +69,27 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all kinds of tasks have in common.
+    """What all task types have in common.
 
     Attributes:
-        kind: What the kind is called, here and on the Hub.
-        implementation: `module:class` of its `TaskProcessor`, imported when it is asked for: it needs transformers.
+        kind: The name of the task type, which is also the Hub's.
+        processor: `module:class` of its `TaskProcessor`, imported on demand because it needs transformers.
         name: What a user calls the task.
         metrics: The names of the task's official metrics. The first selects checkpoints and ranks runs.
         evaluation_splits: The names of the labelled splits that are not trained on.
-        derives_validation: Whether the split `validation` is a tenth of the training rows, drawn once and for all,
-            because the data set has none (as in Wu et al. 2020).
-        train_rows_of: The task whose training rows serve, where this one has none.
-        max_length: The most tokens of a sequence where the user asks for no other length.
-        sources: Where the rows are read from.
-        description: What is asked, in a line.
+        derives_validation: Whether the split `validation` is a fixed tenth of the training rows, because the data set
+            has none (as in Wu et al. 2020).
+        train_rows_of: The task whose training rows to use, if this one has none.
+        max_length: The default maximum of tokens per sequence.
+        sources: Where to read the rows.
+        description: One line on what the task asks.
         licence: Of the data.
         citation: Who made the data, and where it is described.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID_OTHERS
     kind: ClassVar[str]
-    implementation: ClassVar[str]
+    processor: ClassVar[str]
 
     name: str
     metrics: tuple[str, ...]
@@ -102,16 +104,16 @@ class Task:
 
     @property
     def input_columns(self) -> tuple[str, ...]:
-        """The columns that a model reads of a row: what new rows must have, which have no label."""
+        """The columns that a model reads, which unlabelled rows must have."""
         raise NotImplementedError
 
     @property
     def texts_of_a_row(self) -> int:
-        """How many texts make a row, of which `row_of` makes one."""
+        """The number of texts that `row_of` takes."""
         return len(self.input_columns)
 
     def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the row that texts make, `texts_of_a_row` of them, in the order of `input_columns`."""
+        """Return the row made of these texts, `texts_of_a_row` of them, in the order of `input_columns`."""
         return dict(zip(self.input_columns, texts, strict=True))
 
     @property
@@ -121,11 +123,11 @@ class Task:
 
     @property
     def fewest_rows(self) -> int:
-        """How many rows its metrics need."""
+        """The number of rows that the metrics need at least."""
         return 2 if CORRELATIONS.intersection(self.metrics) else 1
 
     def problem(self) -> str | None:
-        """Return what is wrong with the record as its file gives it, which types do not tell; None where nothing is."""
+        """Return what is wrong with the record beyond the types of its fields, or None."""
         splits = self.evaluation_splits
         if not self.metrics or not splits or len({*splits, TRAIN}) <= len(splits):
             return "metrics and evaluation_splits must name one each at least, no split twice, and not the split train"
@@ -139,28 +141,28 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTask(Task):
-    """A task whose rows have one label each: a class or a score.
+    """A task with one label per row: a class or a score.
 
     Attributes:
-        metrics: Names of `alignattn.tasks.metrics.METRICS`.
+        metrics: Metrics of `alignattn.tasks.metrics`.
         label_column: The column of class numbers 0 to C-1 or of real numbers; -1 marks an unlabelled row.
         labels: The names of the classes in the order of their numbers; empty for a regression.
-        label_range: The smallest and the largest score of a regression; None where there is no limit.
+        label_range: The smallest and the largest score of a regression; None for no limits.
     """
 
     metrics: tuple[MetricName, ...]
-    label_column: str = "label"
+    label_column: str = LABEL
     labels: tuple[str, ...] = ()
     label_range: tuple[float, float] | None = None
 
     @property
     def is_regression(self) -> bool:
-        """True where the label is a real number and not a class."""
+        """Whether the label is a real number and not a class."""
         return not self.labels
 
     @property
     def num_labels(self) -> int:
-        """How many outputs a row has: the number of classes, 1 for a regression."""
+        """The number of outputs per row: the number of classes, 1 for a regression."""
         return len(self.labels) or 1
 
     def problem(self) -> str | None:
@@ -182,19 +184,19 @@ class LabelledTask(Task):
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What a user can choose of how rows become tensors, and outputs answers.
+    """What a user can choose about encoding rows and reading outputs.
 
     Attributes:
-        max_length: the most tokens of a sequence, special tokens included.
-        doc_stride: tokens that neighbouring windows of a long context share.
-        n_best_size: answers to keep for each question.
-        max_answer_length: the most tokens of an answer.
-        num_beams: beginnings of a sequence that are followed where one is written.
-        num_proc: processes that tokenize; this one when None.
-        fan_out: of a graph, how many neighbours of a node are drawn at each step away from a batch's nodes; a batch is
-            the whole graph when None.
-        image_size: pixels of a side to which pictures are brought.
-        feature_width: numbers of a region's features.
+        max_length: The maximum of tokens per sequence, special tokens included.
+        doc_stride: Tokens that neighbouring windows of a long context share.
+        n_best_size: Answers to keep per question.
+        max_answer_length: The maximum of tokens per answer.
+        num_beams: Beams of the beam search of a generated sequence.
+        num_proc: Processes that tokenize; None for this one.
+        fan_out: How many neighbours of a node to sample at each step away from a batch's nodes; None to use the whole
+            graph as a batch.
+        image_size: Pixels per side to which pictures are scaled.
+        feature_width: The number of features of a region.
     """
 
     max_length: int

@@ -1,76 +1,160 @@
-"""Rows that are longer than what a model is given of them: how many, and what length would do."""
+"""What a model does not read of rows: tokens beyond the maximal length, and unknown words. Imports nothing heavy."""
 
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.task import Task
-from alignattn.tasks.truncated_rows import TruncatedRows, truncated_of
+from alignattn.tasks.task_types import processor_for
 
-INPUT, WRITTEN = "input_ids", "labels"
-"""The columns whose lists are the rows' tokens, and those that are to be written."""
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+    from alignattn.tasks.processor import EncodedSplit
+
+INPUT, TARGET = "input_ids", "labels"
+"""The columns of a row's tokens, and of the tokens to generate."""
 
 UNLIMITED = 2**31 - 1
 """More tokens than any row has."""
 
+COVERED_SHARE = 0.99
+"""A message tells the length that covers so many of the rows."""
 
-def truncated_rows(task: Task, split: EncodedSplit, processor: Any) -> TruncatedRows | None:
-    """Return which rows of a split are cut; None where none is, or where long rows are not cut.
+MANY_UNKNOWN = 0.2
+"""Share of a split's words: without every fifth word a text is hardly read."""
+
+
+@dataclass(frozen=True)
+class TruncatedRows:
+    """The truncated rows of a split.
+
+    Attributes:
+        rows: their number.
+        share: of all rows of the split.
+        max_length: the maximum of tokens per row.
+        length_of_99_percent: the length that covers 99 % of the rows.
+    """
+
+    rows: int
+    share: float
+    max_length: int
+    length_of_99_percent: int
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        enough = f"{self.length_of_99_percent} would cover 99 %"
+        if self.length_of_99_percent <= self.max_length:
+            enough = "it covers 99 %"
+        return f"--max_length {self.max_length} truncates {100 * self.share:.1f} % of the rows; {enough}"
+
+    @classmethod
+    def from_lengths(cls, counts: Mapping[int, int], max_length: int) -> "TruncatedRows | None":
+        """Return the truncated rows, or None.
+
+        Args:
+            counts: the number of rows of each length in tokens.
+            max_length: the maximum of tokens per row.
+        """
+        total = sum(counts.values())
+        truncated = sum(count for length, count in counts.items() if length > max_length)
+        if not truncated:
+            return None
+        lengths = sorted(counts)
+        place = math.ceil(COVERED_SHARE * (total - 1))
+        covering = lengths[bisect_right(list(accumulate(counts[length] for length in lengths)), place)]
+        return cls(truncated, truncated / total, max_length, covering)
+
+
+def truncated_rows(task: Task, split: "EncodedSplit", tokenizer: Any) -> TruncatedRows | None:
+    """Return the truncated rows of a split; None if there are none, or if the task type does not truncate.
 
     Args:
-        task: that the rows are of.
-        split: the rows and what the model is given of them.
-        processor: of the model, as it encoded them.
+        task: of the rows.
+        split: the rows and their encoding.
+        tokenizer: that encoded them.
     """
-    return truncated_of(count_lengths(task, split, processor), split.options.max_length)
+    return TruncatedRows.from_lengths(count_lengths(task, split, tokenizer), split.options.max_length)
 
 
-def count_lengths(task: Task, split: EncodedSplit, processor: Any) -> Counter[int]:
-    """Return how many rows of a split have so many tokens before any is cut; nothing where long rows are not cut.
+def count_lengths(task: Task, split: "EncodedSplit", tokenizer: Any) -> Counter[int]:
+    """Return the number of rows of each length before truncation; empty if the task type does not truncate.
 
     Arguments as of `truncated_rows`.
     """
-    kind, longest = processor_for(task), split.options.max_length
-    counted = [INPUT, WRITTEN] if kind.is_generative else [INPUT]
+    processor, longest = processor_for(task), split.options.max_length
+    counted = [INPUT, TARGET] if processor.is_generative else [INPUT]
     columns = [name for name in counted if name in split.encoded.column_names]
-    if not (kind.reads_texts and kind.truncates_rows and columns):
+    if not (processor.reads_texts and processor.truncates_rows and columns):
         return Counter()
     lengths = _lengths(split.encoded, columns)
     (full,) = np.nonzero(lengths >= longest)
     if len(full):
-        with _without_limit(processor):
+        with _without_limit(tokenizer):
             options = replace(split.options, max_length=UNLIMITED, num_proc=None)
-            lengths[full] = _lengths(kind.encode(task, split.rows.select(full), processor, options), columns)
+            lengths[full] = _lengths(processor.encode(split.rows.select(full), tokenizer, options), columns)
     return Counter(lengths.tolist())
 
 
 @contextmanager
-def _without_limit(processor: Any) -> Iterator[None]:
-    limit, processor.model_max_length = processor.model_max_length, UNLIMITED
+def _without_limit(tokenizer: Any) -> Iterator[None]:
+    limit, tokenizer.model_max_length = tokenizer.model_max_length, UNLIMITED
     try:
         yield
     finally:
-        processor.model_max_length = limit
+        tokenizer.model_max_length = limit
 
 
-def _lengths(encoded: datasets.Dataset, columns: Sequence[str]) -> NDArray[np.int64]:
-    """The tokens of each row, of several sequences those of the longest, `[N]`."""
+def _lengths(encoded: "datasets.Dataset", columns: Sequence[str]) -> NDArray[np.int64]:
+    """The tokens of each row, of the longest if it has several sequences, `[N]`."""
     table = encoded.with_format("arrow")[:]
     return np.max([lengths_of(table[name]) for name in columns], axis=0)
 
 
-def lengths_of(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return how many tokens the rows of a column have, `[N]`; of several sequences, as of choices, the longest."""
+def lengths_of(column: "pa.ChunkedArray") -> NDArray[np.int64]:
+    """Return the tokens of each row of a column, `[N]`; of the longest if it has several sequences, as choices."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not pa.types.is_nested(column.type.value_type):
         return np.array(pc.list_value_length(column), dtype=np.int64)
     return np.array([max(map(len, row)) for row in column.to_pylist()], dtype=np.int64)
+
+
+def unknown_share(split: "EncodedSplit", tokenizer: Any) -> float:
+    """Return the share of a split's words that the tokenizer does not know, 0 to 1."""
+    counts = _count_words(split, tokenizer)
+    return float(counts[0].sum() / max(counts.sum(), 1))
+
+
+def count_unknown_rows(split: "EncodedSplit", tokenizer: Any) -> int:
+    """Return the number of rows that have words, none of which the tokenizer knows."""
+    unknown, known = _count_words(split, tokenizer)
+    return int(((unknown > 0) & (known == 0)).sum())
+
+
+def unknown_rows_warning(count: int) -> str:
+    """Return the warning about rows without a known word."""
+    return f"{count} row(s) hold no word that the model knows: their predictions mean nothing"
+
+
+def _count_words(split: "EncodedSplit", tokenizer: Any) -> NDArray[np.int64]:
+    """The numbers of unknown and of known words of each row, `[2, N]`."""
+    import pyarrow.compute as pc
+
+    rows = len(split.encoded)
+    if getattr(tokenizer, "unk_token_id", None) is None or INPUT not in split.encoded.column_names:
+        return np.zeros((2, rows), dtype=np.int64)
+    column = split.encoded.with_format("arrow")[:][INPUT]
+    ids, row_of_id = np.array(pc.list_flatten(column)), np.array(pc.list_parent_indices(column))
+    groups = (ids == tokenizer.unk_token_id, ~np.isin(ids, tokenizer.all_special_ids))
+    return np.stack([np.bincount(row_of_id[group], minlength=rows) for group in groups])

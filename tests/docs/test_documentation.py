@@ -14,7 +14,7 @@ from alignattn.attention.choices import SLOTS
 from alignattn.attention.config import PRESETS
 from alignattn.commands import COMMANDS, get_command
 from alignattn.tasks import TASKS
-from alignattn.tasks.processors import TASK_PROCESSORS
+from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.command_line import CONFIG
 from alignattn.utils.options import options_of
 
@@ -117,7 +117,7 @@ def test_the_examples_are_read_by_their_task():
 @pytest.mark.parametrize("block", blocks("yaml"))
 def test_a_task_that_is_shown_is_one(block):
     values = yaml.safe_load(block)
-    record = TASK_PROCESSORS.load(values.pop("kind"))
+    record = TASK_TYPES.load(values.pop("kind"))
     assert values.keys() <= record.__dataclass_fields__.keys()
 
 

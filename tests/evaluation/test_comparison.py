@@ -82,12 +82,12 @@ def test_metric_is_that_of_scikit_learn_and_scipy(metric: str) -> None:
 
 
 def test_all_metrics_of_tasks_are_here_and_agree_where_they_are_undefined() -> None:
-    from alignattn.tasks.metrics import METRICS
+    from alignattn.tasks.metrics import METRICS, score
 
     cases = {"one class": ([1, 1, 1], [0, 0, 0]), "constant side": ([0, 1, 1], [1, 1, 1]), "equal": ([0, 0], [0, 0])}
-    for name, metric in METRICS.items():
+    for name in METRICS:
         for case, (labels, predictions) in cases.items():
-            expected = metric(keep_in_memory=True).compute(predictions=predictions, references=labels)[name]
+            expected = score(name, predictions, labels)
             # What a task's metric leaves undefined counts 0 here: a resample without one of the classes has a value.
             assert example_scores(name, labels, predictions).value == pytest.approx(np.nan_to_num(expected)), (
                 name,

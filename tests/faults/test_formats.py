@@ -42,7 +42,7 @@ from alignattn.reports.result_reader import UNREADABLE
 from alignattn.robustness.record_files import read_header, read_run, read_shown
 from alignattn.robustness.resources import Resources, read_neighbors
 from alignattn.tasks import TASKS, get_task
-from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
+from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task
 from alignattn.training.checkpoints import last_whole_checkpoint
 from alignattn.utils.command_line import read_words
 from alignattn.utils.errors import AlignAttnError
@@ -140,6 +140,11 @@ BENCHMARK_COMMAND = (
     f"benchmark --model tiny --attentions soft aa-ct --shapes 2x8 --repeats 1 --warmup 1 --output_dir {BENCHMARK_RUN}"
 )
 
+
+def of_tags(path):
+    return load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)
+
+
 JSON_ROWS = b'{"a": "a cat", "b": "the dog", "same": "no", "id": 1}\n{"a": "a", "b": "the", "same": "yes", "id": 2}\n'
 TAG_ROWS = b'{"tokens": ["a", "cat"], "ner_tags": ["O", "B-X"]}\n{"tokens": ["the"], "ner_tags": ["O"]}\n'
 SQUAD_ROW = b'{"id": "1", "question": "who?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}}\n'
@@ -172,7 +177,10 @@ FORMATS = {
     "texts and labels (JSON lines)": Format("rows.jsonl", broken_json_lines, read_texts_and_labels, JSON_ROWS),
     "texts and labels (Parquet)": Format("data/snli/train.parquet", broken_parquet, of_task("snli")),
     "words and tags (JSON lines)": Format(
-        "tags.jsonl", broken_json_lines, lambda path: load_user_tags(path, None, "tokens", "ner_tags"), TAG_ROWS
+        "tags.jsonl",
+        broken_json_lines,
+        of_tags,
+        TAG_ROWS,
     ),
     "words and tags (CoNLL)": Format("tags.conll", broken_table, of_task("msra"), b"a O\ncat B-X\n\nthe O\n"),
     "questions (JSON lines)": Format("squad.jsonl", broken_json_lines, of_task("squad"), SQUAD_ROW),

@@ -21,7 +21,7 @@ from alignattn.finetuning.card import model_card, write_model_card
 from alignattn.finetuning.hub import stage
 from alignattn.finetuning.results import BestModel, RunResult
 from alignattn.tasks import TASKS
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.network import say_push
 
 WORDS = ["cat", "dog", "man", "sees", "likes", "old"]

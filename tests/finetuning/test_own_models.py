@@ -17,7 +17,7 @@ from alignattn.cli import main
 from alignattn.commands.reproduce.table import parse_table
 from alignattn.models import MODELS, ModelCapabilities, ModelEntry
 from alignattn.tasks import TextClassification
-from alignattn.tasks.processors import TASK_PROCESSORS
+from alignattn.tasks.task_types import TASK_TYPES
 from alignattn.utils.registry import Entry
 
 WORDS = ("cat", "dog", "man", "sees", "likes", "old")
@@ -37,7 +37,7 @@ VECTORS = ModelEntry(
 LINES = (
     (MODELS, "toy", TOY),
     (MODELS, "vectors", VECTORS),
-    (TASK_PROCESSORS, "vector-classification", Entry("toy_processor:VectorClassification", "a class of a vector")),
+    (TASK_TYPES, "vector-classification", Entry("toy_processor:VectorClassification", "a class of a vector")),
 )
 
 

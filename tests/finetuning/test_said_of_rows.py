@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from alignattn.cli import main
 from alignattn.tasks import TASKS
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import processor_for
 from alignattn.tasks.truncation import TruncatedRows, truncated_rows
 
 
@@ -55,12 +55,12 @@ def test_a_run_says_what_is_odd_of_its_rows(
     cut = result["truncated_rows"]
     assert cut["train"]["rows"] + cut["validation"]["rows"] == 20
     assert {entry["length_of_99_percent"] for entry in cut.values()} == {14}
-    assert "of the rows are cut at --max_length 8; 14 would hold 99 % of them whole" in out
+    assert "of the rows; 14 would cover 99 %" in out
     # Two texts in all, and a model that is not trained: it may well tell them apart, and then says nothing.
     predicted = pd.read_parquet(folder / "predictions.parquet")["prediction"]
     assert (predicted.nunique() == 1) == ("validation" in result["constant_prediction"]) == ("nothing apart" in out)
     card = (folder / "README.md").read_text()
-    assert "of the rows are cut at" in card
+    assert "of the rows; " in card
     assert ("nothing apart" in card) == (predicted.nunique() == 1)
 
 
@@ -71,12 +71,12 @@ def test_cut_rows_are_those_that_are_longer(name: str, tiny_checkpoint: Path, tm
     loaded = load_task_files(TASKS[name], path, None)
     tokenizer: Any = AutoTokenizer.from_pretrained(tiny_checkpoint)
     tokenizer.model_max_length = 512
-    kind = processor_for(loaded.task)
+    processor = processor_for(loaded.task)
 
     def split(length: int) -> EncodedSplit:
         options = TaskOptions(max_length=length, doc_stride=2)
         assert loaded.train is not None
-        return EncodedSplit(loaded.train, kind.encode(loaded.task, loaded.train, tokenizer, options), options)
+        return EncodedSplit(loaded.train, processor.encode(loaded.train, tokenizer, options), options)
 
     assert truncated_rows(loaded.task, split(512), tokenizer) is None
     if name == "squad":
@@ -101,10 +101,10 @@ def test_cut_rows_are_those_that_are_longer(name: str, tiny_checkpoint: Path, tm
     ],
 )
 def test_one_answer_for_all_rows_is_told(name: str, same: Any, different: Any, words: str) -> None:
-    kind = processor_for(TASKS[name])
-    assert kind.constant_prediction(TASKS[name], pa.table({"prediction": same})) == words
+    processor = processor_for(TASKS[name])
+    assert processor.constant_prediction(pa.table({"prediction": same})) == words
     for others in (different, same[:1]):
-        assert kind.constant_prediction(TASKS[name], pa.table({"prediction": others})) is None
+        assert processor.constant_prediction(pa.table({"prediction": others})) is None
 
 
 def test_processes_on_a_cpu_make_one_run(tiny_checkpoint: Path, rows: Path, tmp_path: Path) -> None:
@@ -126,8 +126,6 @@ def test_accelerate_that_starts_one_process_of_two_is_told_of(
     assert "accelerate launch started one process" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("enough", "words"), [(40, "32; 40 would hold 99 % of them whole"), (32, "32, which holds 99 % of them whole")]
-)
+@pytest.mark.parametrize(("enough", "words"), [(40, "40 would cover 99 %"), (32, "it covers 99 %")])
 def test_the_length_that_would_do_is_told_in_a_sentence(enough: int, words: str) -> None:
-    assert str(TruncatedRows(1, 0.005, 32, enough)) == f"0.5 % of the rows are cut at --max_length {words}"
+    assert str(TruncatedRows(1, 0.005, 32, enough)) == f"--max_length 32 truncates 0.5 % of the rows; {words}"

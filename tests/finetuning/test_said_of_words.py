@@ -9,7 +9,7 @@ from alignattn.cli import main
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.unknown_words import count_unknown_rows, unknown_share
+from alignattn.tasks.truncation import count_unknown_rows, unknown_share
 
 KNOWN, HALF, STRANGE = "the cat sees", "the zebra", "okapi zebra"
 TOLD = "1 row(s) hold no word that the model knows"

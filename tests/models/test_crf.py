@@ -17,8 +17,7 @@ from alignattn.models.build import BuildContext
 from alignattn.models.taggers.crf import CRF_FIELD, LinearChainCrf, tagger_with_crf
 from alignattn.models.word_model import WordModel
 from alignattn.tasks import TokenClassification
-from alignattn.tasks.tags.collator import TagCollator
-from alignattn.tasks.tags.processor import TokenClassificationProcessor
+from alignattn.tasks.tags.processor import TagCollator, TokenClassificationProcessor
 from alignattn.tasks.tags.scheme import ANY, BIO, is_bio, may_follow, scheme_of
 from alignattn.tasks.tags.tagging import IGNORED
 from alignattn.tasks.task import TaskOptions
@@ -52,7 +51,7 @@ def built_of(name, pairs=ROWS, **fields):
 
 
 def batch_of(tokenizer, pairs=ROWS):
-    encoded = TokenClassificationProcessor().encode(TASK, rows_of(pairs), tokenizer, TaskOptions(max_length=64))
+    encoded = TokenClassificationProcessor(TASK).encode(rows_of(pairs), tokenizer, TaskOptions(max_length=64))
     return dict(TagCollator(tokenizer)(list(encoded.remove_columns("words_read"))))
 
 
@@ -139,13 +138,13 @@ def test_the_scheme_is_read_off_the_tags_and_mistakes_are_told(names, rows, sche
 @pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))
 def test_autocast_trains_near_full_precision(name, filling):
     built = built_of(name)
-    assert_near_under_autocast(fill(built.model, filling), batch_of(built.processor))
+    assert_near_under_autocast(fill(built.model, filling), batch_of(built.tokenizer))
 
 
 @pytest.mark.parametrize(("name", "filling"), with_fillings(TAGGERS))
 def test_padding_changes_nothing_wherever_it_stands(name, filling):
     built = built_of(name)
-    model, tokenizer = fill(built.model.double(), filling), built.processor
+    model, tokenizer = fill(built.model.double(), filling), built.tokenizer
     whole = model(**batch_of(tokenizer))
     tokenizer.padding_side = "left"
     left = model(**batch_of(tokenizer))
@@ -174,7 +173,7 @@ def test_learns_by_heart_with_a_gradient_for_every_parameter(name):
             (tokens, ["I-X" if i and tags[i - 1 : i + 1] == ["B-X"] * 2 else tag for i, tag in enumerate(tags)])
         )
     built = built_of(name, pairs, hidden_dim=16, embedding_dim=16)
-    model, batch = built.model.train(), batch_of(built.processor, pairs)
+    model, batch = built.model.train(), batch_of(built.tokenizer, pairs)
     model(**batch).loss.backward()
     for path, parameter in model.named_parameters():
         # A bias of keys moves all scores of a query alike, and softmax does not see it.
@@ -193,7 +192,7 @@ def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
     slot = filling.slot
     assert slot in capabilities_of(name).slots
     built = built_of(name)
-    batch = batch_of(built.processor)
+    batch = batch_of(built.tokenizer)
     plain = built.model.eval()(**batch).logits
     model = fill(built.model, filling).train()
     loss = model(**batch).loss
@@ -211,7 +210,7 @@ def test_takes_every_slot_saves_and_loads(name, filling, tmp_path):
 
 def test_words_are_read_as_they_are_written_and_the_scheme_is_kept():
     built = built_of(TAGGERS[0])
-    assert {"Ann", "ann", "New", "."} <= built.processor.get_vocab().keys()
+    assert {"Ann", "ann", "New", "."} <= built.tokenizer.get_vocab().keys()
     assert built.model.config.crf_tags == BIO
     assert isinstance(built.model, WordModel)
 

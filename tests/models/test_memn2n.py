@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from alignattn.tasks.texts.stories import PLACES, made_stories, read_babi
 from autocast import assert_near_under_autocast
 from resumed import assert_goes_on, finetune
 from slots_taken import STEP_BY_STEP, assert_counts, fill
@@ -20,7 +21,6 @@ from alignattn.models.memory import ADJACENT, LAYER_WISE, MemN2NForSequenceClass
 from alignattn.models.sentence_pairs import split_pair
 from alignattn.models.word_model import Sentences
 from alignattn.tasks import TextClassification, get_task
-from alignattn.tasks.texts.stories import PLACES, made_stories, read_babi
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(
@@ -75,7 +75,7 @@ def by_sentences(model, tokenizer, sentences, question):
 @pytest.mark.parametrize("encodes", [True, False])
 def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
     built = built_of(tying=tying, hops=hops, position_encoding=encodes, temporal_encoding=encodes)
-    model, tokenizer = built.model.double(), built.processor
+    model, tokenizer = built.model.double(), built.tokenizer
     model.apply(lambda part: [weight.data.normal_() for weight in part.parameters(recurse=False)])
     logits = model(**batch_of(tokenizer)).logits
     for story, question, found in zip(STORIES, QUESTIONS, logits, strict=True):
@@ -94,14 +94,14 @@ def test_it_is_its_equations_sentence_by_sentence(tying, hops, encodes):
 def test_autocast_trains_near_full_precision(filling):
     built = built_of()
     labels = torch.arange(len(STORIES)) % len(TASK.labels)
-    assert_near_under_autocast(fill(built.model, filling), {**batch_of(built.processor), "labels": labels})
+    assert_near_under_autocast(fill(built.model, filling), {**batch_of(built.tokenizer), "labels": labels})
 
 
 @pytest.mark.parametrize("filling", [None, *STEP_BY_STEP], ids=str)
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
 def test_padding_changes_nothing_wherever_it_stands(tying, filling):
     built = built_of(tying=tying)
-    model, tokenizer = fill(built.model.double(), filling), built.processor
+    model, tokenizer = fill(built.model.double(), filling), built.tokenizer
     right = model(**batch_of(tokenizer)).logits
     for row in range(3):
         alone = model(**batch_of(tokenizer, STORIES[row : row + 1], QUESTIONS[row : row + 1]))
@@ -112,7 +112,7 @@ def test_padding_changes_nothing_wherever_it_stands(tying, filling):
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
 def test_every_parameter_gets_a_gradient_and_an_empty_side_is_finite(tying):
     built = built_of(tying=tying, labels=("garden", "the hall", "none"))
-    model, tokenizer = built.model.double(), built.processor
+    model, tokenizer = built.model.double(), built.tokenizer
     assert model.classifier is not None
     model(**batch_of(tokenizer), labels=torch.tensor([0, 1, 2])).loss.backward()
     for path, parameter in model.named_parameters():
@@ -123,7 +123,7 @@ def test_every_parameter_gets_a_gradient_and_an_empty_side_is_finite(tying):
 
 def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
     built = built_of(memory_size=2)
-    model, tokenizer = built.model, built.processor
+    model, tokenizer = built.model, built.tokenizer
     whole = model(**batch_of(tokenizer, STORIES[:1], QUESTIONS[:1])).logits
     kept = model(**batch_of(tokenizer, ["John moved to the garden. Mary slept."], QUESTIONS[:1])).logits
     torch.testing.assert_close(whole, kept)
@@ -134,7 +134,7 @@ def test_the_latest_sentences_are_kept_and_a_row_of_10000_words_is_read():
 @pytest.mark.parametrize("tying", [ADJACENT, LAYER_WISE])
 def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
     built = built_of(tying=tying)
-    batch = batch_of(built.processor)
+    batch = batch_of(built.tokenizer)
     plain = built.model(**batch).logits
     model = fill(built.model, filling)
     expected = model(**batch).logits
@@ -167,9 +167,9 @@ def test_takes_every_slot_saves_and_loads(filling, tying, tmp_path):
 )
 def test_answers_are_words_where_each_is_one_of_its_own(labels, words):
     built = built_of(labels=labels)
-    assert built.processor.convert_ids_to_tokens(list(built.model.config.answer_words)) == words
+    assert built.tokenizer.convert_ids_to_tokens(list(built.model.config.answer_words)) == words
     assert built.model.config.ties_answers is bool(words)
-    assert built.model(**batch_of(built.processor)).logits.shape == (len(STORIES), len(labels) or 1)
+    assert built.model(**batch_of(built.tokenizer)).logits.shape == (len(STORIES), len(labels) or 1)
 
 
 @pytest.mark.parametrize("facts", [1, 2])
@@ -248,7 +248,7 @@ def test_learns_32_stories_by_heart(tying):
 
 
 def tensors(built, rows):
-    batch = batch_of(built.processor, rows["story"], rows["question"])
+    batch = batch_of(built.tokenizer, rows["story"], rows["question"])
     story, question = split_pair(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], 0)
     labels = get_task("babi1").labels
     return built.model.memories(story), question.tokens, torch.tensor([labels.index(word) for word in rows["answer"]])
@@ -275,6 +275,6 @@ def test_a_run_on_a_file_of_babi_trains_resumes_predicts_and_is_drawn(tmp_path, 
     drawn = make_figure(FigureOptions(kind="hops", run=(str(run),), output_file=again, text=texts))
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["mary moved .", "john slept ."]
     predictor = alignattn.load_run(run)
-    _, weights = by_sentences(predictor.model, predictor.processor, ["mary moved .", "john slept ."], "where ?")
+    _, weights = by_sentences(predictor.model, predictor.tokenizer, ["mary moved .", "john slept ."], "where ?")
     shown = torch.tensor(drawn.axes[0].images[0].get_array())
     torch.testing.assert_close(shown, weights.double(), rtol=1e-5, atol=1e-6)

@@ -49,7 +49,7 @@ def built_of(name, texts=TEXTS, *, num_labels=3, embeddings=None, seed=0, config
 def small_model(name, num_labels=3, dtype=torch.float64, filling=None, **fields):
     """A small model, in evaluation mode, and its tokenizer."""
     built = built_of(name, num_labels=num_labels, config_fields=SMALL | fields)
-    return fill(built.model.to(dtype), filling), built.processor
+    return fill(built.model.to(dtype), filling), built.tokenizer
 
 
 def batch_of(tokenizer, pairs, **options):
@@ -319,7 +319,7 @@ def test_learns_a_few_hundred_rows_by_heart(name, tmp_path):
     texts = [text for pair in rows for text in pair]
     sizes = {"embedding_dim": 40, "hidden_dim": 40, "dropout": 0.0}
     built = built_of(name, texts, config_fields=sizes)
-    model, tokenizer = built.model, built.processor
+    model, tokenizer = built.model, built.tokenizer
     data = [{**tokenizer(*pair), "label": number % 3} for number, pair in enumerate(rows)]
     options = {**capabilities_of(name).training_defaults, "learning_rate": LEARNING_RATES[name], "num_train_epochs": 25}
     options["per_device_train_batch_size"] = 21
@@ -438,7 +438,7 @@ def test_random_word_vectors_are_trained_and_given_ones_as_published(tmp_path):
     file.write_text("man 1 2\nbird 3 4\n")
     for name, trained in (("da", False), ("esim", True)):
         built = built_of(name, embeddings=file)
-        model, tokenizer, report = built.model, built.processor, built.embeddings
+        model, tokenizer, report = built.model, built.tokenizer, built.embeddings
         assert model.embedding.weight[tokenizer.get_vocab()["bird"]].tolist() == [3, 4]
         assert model.embedding.weight.requires_grad is trained
         assert (report.file, report.words, report.found) == (str(file), len(tokenizer) - 2, 2)
@@ -495,7 +495,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
         with pytest.raises(AlignAttnError, match=r"under names that alignattn knows|distribution"):
             fill(built.model, filling)
         return
-    batch = batch_of(built.processor, PAIRS)
+    batch = batch_of(built.tokenizer, PAIRS)
     plain = built.model.eval()(**batch).logits
     model = fill(built.model, filling)
     with alignattn.collect(model) as seen:

@@ -20,8 +20,9 @@ from alignattn.models.build import BuildContext
 from alignattn.models.sequence.decoding import Limits, beam_search, greedy
 from alignattn.models.sequence.model import log_likelihood
 from alignattn.tasks import SequenceToSequence, get_task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.processor import EncodedSplit
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import processor_for
 
 TASK = SequenceToSequence(name="own", source_units="characters", target_units="words")
 WRITING = [name for name in MODELS if SequenceToSequence in capabilities_of(name).tasks]
@@ -46,13 +47,13 @@ def built_of(name, pairs=PAIRS, **fields):
 
 def small_model(name, filling=None, **fields):
     built = built_of(name, **fields)
-    return fill(built.model.double(), filling), batch_of(built.processor)
+    return fill(built.model.double(), filling), batch_of(built.tokenizer)
 
 
 def batch_of(tokenizer, pairs=PAIRS):
-    kind = processor_for(TASK)
-    encoded = kind.encode(TASK, Dataset.from_dict(rows_of(pairs)), tokenizer, TaskOptions(max_length=32))
-    return dict(kind.collator(tokenizer)(list(encoded)))
+    processor, options, rows = processor_for(TASK), TaskOptions(max_length=32), Dataset.from_dict(rows_of(pairs))
+    split = EncodedSplit(rows, processor.encode(rows, tokenizer, options), options, tokenizer)
+    return dict(processor.collator(tokenizer, split)(list(split.encoded)))
 
 
 def without_labels(batch):
@@ -110,7 +111,7 @@ def test_learns_32_rows_by_heart_and_writes_them(name):
     texts = ["".join("abcdefgh"[i] for i in torch.randint(8, (4,), generator=generator)) for _ in range(32)]
     pairs = [(text, " ".join(reversed(text.upper()))) for text in texts]
     built = built_of(name, pairs, hidden_dim=16, embedding_dim=16)
-    model, batch = built.model.train(), batch_of(built.processor, pairs)
+    model, batch = built.model.train(), batch_of(built.tokenizer, pairs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(80):
         optimizer.zero_grad()
@@ -130,7 +131,7 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
         with pytest.raises(AlignAttnError, match=REFUSED):
             fill(built.model, filling)
         return
-    batch = batch_of(built.processor)
+    batch = batch_of(built.tokenizer)
     plain = built.model.eval()(**batch).logits
     model = fill(built.model, filling).train()
     loss = model(**batch).loss

@@ -43,7 +43,7 @@ def built_of(name, texts=TEXTS, **fields):
 def small_model(name, filling=None, **fields):
     """A small model in float64 and in evaluation mode, and its tokenizer."""
     built = built_of(name, **fields)
-    return fill(built.model.double(), filling), built.processor
+    return fill(built.model.double(), filling), built.tokenizer
 
 
 def batch_of(tokenizer, texts=TEXTS, **options):
@@ -60,7 +60,7 @@ def test_autocast_trains_near_full_precision(model_name, filling):
 def test_a_vocabulary_of_one_word_is_read(model_name, filling):
     built = built_of(model_name, ["a"] * 4)
     model, texts = fill(built.model.double(), filling), ["a", "a a", "b", ""]
-    logits = model(**batch_of(built.processor, texts)).logits
+    logits = model(**batch_of(built.tokenizer, texts)).logits
     assert logits.isfinite().all()
     assert not torch.equal(logits[0], logits[2])
 
@@ -120,7 +120,7 @@ def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
     if attention and attention.slot not in capabilities_of(name).slots:
         return
     built, live = built_of(name, TEXTS * STEPS), LiveTensors()
-    rows = [built.processor(text) | {"labels": label} for text, label in zip(TEXTS, (0, 1, 2, 0), strict=True)]
+    rows = [built.tokenizer(text) | {"labels": label} for text, label in zip(TEXTS, (0, 1, 2, 0), strict=True)]
     args = alignattn.AlignmentTrainingArguments(
         output_dir=str(tmp_path), use_cpu=True, num_train_epochs=1, per_device_train_batch_size=4, logging_steps=1,
         report_to=[], disable_tqdm=True, save_strategy="no", train_sampling_strategy="sequential",
@@ -129,7 +129,7 @@ def test_memory_is_constant_over_an_epoch(name, attention, tmp_path):
         model=fill(built.model, attention),
         args=args,
         train_dataset=rows * STEPS,
-        data_collator=DataCollatorWithPadding(built.processor, padding="max_length", max_length=16),
+        data_collator=DataCollatorWithPadding(built.tokenizer, padding="max_length", max_length=16),
         callbacks=[live],
     ).train()
     assert len(live.bytes) == STEPS
@@ -143,7 +143,7 @@ def test_learns_32_rows_by_heart(name):
     texts = [" ".join(words[i] for i in torch.randint(40, (12,), generator=generator)) + " ." for _ in range(32)]
     labels = torch.randint(3, (32,), generator=generator)
     built = built_of(name, texts, hidden_dim=16, embedding_dim=16)
-    model, batch = built.model, batch_of(built.processor, texts)
+    model, batch = built.model, batch_of(built.tokenizer, texts)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(60):
         optimizer.zero_grad()
@@ -161,25 +161,25 @@ def test_takes_the_slots_that_it_says_and_no_others(name, filling, tmp_path):
         with pytest.raises(AlignAttnError, match=r"no projections|distribution"):
             fill(built.model, filling)
         return
-    plain = built.model.eval()(**batch_of(built.processor)).logits
+    plain = built.model.eval()(**batch_of(built.tokenizer)).logits
     model = fill(built.model, filling).train()
-    loss = model(**batch_of(built.processor), labels=torch.tensor([0, 1, 2, 0])).loss
+    loss = model(**batch_of(built.tokenizer), labels=torch.tensor([0, 1, 2, 0])).loss
     if slot == "alignment":
         loss = loss + alignattn.alignment_loss(model)
     loss.backward()
     own = [part for path, part in model.named_parameters() if "alignattn" in path]
     assert any(part.grad is not None and part.grad.abs().max() > 0 for part in own) or slot == "normalizer"
-    expected = model.eval()(**batch_of(built.processor)).logits
+    expected = model.eval()(**batch_of(built.tokenizer)).logits
     assert_counts(filling, plain, expected)
     model.save_pretrained(tmp_path)
     loaded = alignattn.from_pretrained(tmp_path, AutoModelForSequenceClassification)
     assert loaded.alignattn.config == model.alignattn.config
-    torch.testing.assert_close(loaded(**batch_of(built.processor)).logits, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loaded(**batch_of(built.tokenizer)).logits, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_saved_plain_gives_the_same_logits(name, tmp_path):
     built = built_of(name)
-    batch = batch_of(built.processor)
+    batch = batch_of(built.tokenizer)
     # Not those that a model begins with.
     torch.manual_seed(1)
     with torch.no_grad():
@@ -260,7 +260,7 @@ SPELLED = {"byte_dim": 4, "spelling_filters": 5, "longest_spelling": 5}
 def test_dynamic_meta_embeddings_weigh_a_words_vector_and_its_spelling():
     texts = ["der Vogel überfliegt", "Vogel Vogel sees"]
     built = built_of("lstm-dme", texts, **SPELLED)
-    model, tokenizer = built.model.double(), built.processor
+    model, tokenizer = built.model.double(), built.tokenizer
     meta, spelling = model.meta_embedding, model.spelling
     from_vector, from_spelling = meta.key_projection.projections
 
@@ -293,9 +293,9 @@ def test_sentences_end_at_the_last_of_several_marks_and_after_the_longest():
 
 def test_han_knows_what_ends_a_sentence_and_takes_a_text_of_10000_words():
     built = built_of("han", ["one . two !", "three ?"])
-    words = built.processor.get_vocab()
+    words = built.tokenizer.get_vocab()
     assert set(built.model.config.sentence_ends) == {words["."], words["!"], words["?"]}
-    assert built.model(**batch_of(built.processor, ["one " * 10_000, "two ."])).logits.isfinite().all()
+    assert built.model(**batch_of(built.tokenizer, ["one " * 10_000, "two ."])).logits.isfinite().all()
 
 
 def test_a_convolution_is_its_filters_word_by_word():

@@ -141,7 +141,7 @@ def test_a_patched_model_reloaded_has_its_own_scores(tiny_checkpoint: Path, tmp_
 @pytest.mark.parametrize("name", [name for name in MODELS if capabilities_of(name).texts_per_row == (2,)])
 def test_a_baseline_is_wrapped_too(name: str) -> None:
     built = build_word_model(MODELS.load(name), random_texts(40), num_labels=3, embeddings=None, seed=0)
-    model, tokenizer = built.model, built.processor
+    model, tokenizer = built.model, built.tokenizer
     wrapped = wrap_model(model, tokenizer, max_length=MAX_LENGTH, batch_size=3, device="cpu")
     pairs = [*zip(random_texts(7), random_texts(7, seed=1), strict=True), ("", ""), ("12 !!", "a cat")]
     together = wrapped(pairs)

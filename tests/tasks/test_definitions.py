@@ -63,8 +63,8 @@ def test_a_task_has_its_folder_for_itself() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "mistake"),
     [
-        ("text-classification", "texts", "unknown kind of task 'texts': choose one of text-classification, multi"),
-        ("kind: text-classification\n", "", "unknown kind of task ''"),
+        ("text-classification", "texts", "unknown task type 'texts': choose one of text-classification, multi"),
+        ("kind: text-classification\n", "", "unknown task type ''"),
         ("metrics:", "metric:", "metric is no field of this kind (did you mean 'metrics'?)"),
         ("  files:", "  file:", "sources.file is no field of this kind"),
         ("accuracy, f1", "accuracy, bleu", "metrics.1 should be 'accuracy', 'f1', 'macro_f1', 'matthews_correlation'"),

@@ -10,7 +10,7 @@ from alignattn.tasks import TASKS
 from alignattn.tasks.rows import Rows, load_user_rows, max_samples, with_validation_share
 from alignattn.tasks.sampling import sample_rows
 from alignattn.tasks.task import FIRST
-from alignattn.tasks.texts.task import TextClassification
+from alignattn.tasks.task_types import TextClassification
 from alignattn.utils.errors import AlignAttnError
 
 TASK = TextClassification(name="t", text_columns=("a",), labels=("x", "y", "z"), metrics=("accuracy",))

@@ -17,8 +17,8 @@ import pytest
 
 from alignattn.cli import main
 from alignattn.commands import get_command
+from alignattn.tasks.reading import read_file
 from alignattn.tasks.rows import load_user_rows
-from alignattn.tasks.sources import read_file
 from alignattn.utils.errors import AlignAttnError
 
 ROWS = {
@@ -87,7 +87,7 @@ def test_a_table_between_tabs_need_not_be_quoted(tmp_path: Path, capsys: pytest.
     lines = ["text\ty", *("\t".join(row) for row in zip(*PLAIN_ROWS.values(), strict=True))]
     path.write_text("\n".join(lines) + "\n")
     assert read_file(path)[:] == PLAIN_ROWS
-    assert "double quotes are taken as letters" in capsys.readouterr().err
+    assert "double quotes are read as letters" in capsys.readouterr().err
 
 
 def test_quotes_that_swallow_lines_are_letters(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_labels_of_any_kind_are_mapped(
 @pytest.mark.parametrize(
     ("values", "part"),
     [
-        ([f"a text of its own {n}" for n in range(50)], "50 different labels in 50 rows"),
+        ([f"a text of its own {n}" for n in range(50)], "50 distinct labels in 50 rows"),
         ([f"{n}" for n in range(50)], "write 1.0 for 1 to learn a score"),
-        ([f"class {n % 10_001}" for n in range(40_000)], "10,001 different labels"),
+        ([f"class {n % 10_001}" for n in range(40_000)], "10,001 distinct labels"),
     ],
 )
 def test_labels_that_are_no_classes_are_one_line(tmp_path: Path, values: list[Any], part: str) -> None:

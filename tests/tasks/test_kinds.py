@@ -27,10 +27,10 @@ from alignattn.finetuning.training_options import TrainingOptions
 from alignattn.tasks import TASKS
 from alignattn.tasks.answers.squad_metric import squad_scores
 from alignattn.tasks.processor import EncodedSplit, TaskProcessor
-from alignattn.tasks.processors import TASK_PROCESSORS, processor_for
 from alignattn.tasks.rows import load_task_files
 from alignattn.tasks.tags.entities import entity_scores
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import TASK_TYPES, processor_class, processor_for
 from alignattn.utils.options import resolve
 
 ROWS = 24
@@ -82,12 +82,12 @@ def test_every_kind_has_a_task_and_rows_of_the_tests() -> None:
         {"multi-label-classification"},
         {"image-to-text", "node-classification", "text2text-generation", "visual-question-answering"},
     )
-    assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_PROCESSORS) == set(MAKERS) | of_files
+    assert {task.kind for task in TASKS.values()} | of_own_files == set(TASK_TYPES) == set(MAKERS) | of_files
 
 
-@pytest.mark.parametrize("name", TASK_PROCESSORS)
+@pytest.mark.parametrize("name", TASK_TYPES)
 def test_a_kind_is_called_as_its_records_say(name) -> None:
-    record = TASK_PROCESSORS.load(name)
+    record = TASK_TYPES.load(name)
     assert record.kind == name
     assert isinstance(processor_for(record), TaskProcessor)
 
@@ -103,7 +103,7 @@ def test_a_kind_is_called_as_its_records_say(name) -> None:
 )
 def test_the_rows_of_test_have_no_part_in_a_training_that_has_others(splits, watched) -> None:
     for task in (TASKS["agnews"], TASKS["squad"], TASKS["cora"]):
-        assert processor_for(task).watched(splits) == watched
+        assert processor_class(task).splits_in_training(splits) == watched
 
 
 def test_the_rows_of_test_are_evaluated_once_at_the_end(tmp_path) -> None:
@@ -126,19 +126,19 @@ def test_rows_of_every_task_go_from_their_file_to_scores(name, tiny_checkpoint, 
     made = make_rows(TASKS[name], ROWS)
     file = write_rows(tmp_path / "rows.jsonl", made)
     rows = load_task_files(TASKS[name], file, file)
-    task, kind, tokenizer = rows.task, processor_for(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
+    task, processor, tokenizer = rows.task, processor_for(rows.task), AutoTokenizer.from_pretrained(tiny_checkpoint)
     chosen = TaskOptions(max_length=32, doc_stride=8)
     dataset = rows.evaluation["validation"]
-    split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, chosen), chosen)
+    split = EncodedSplit(dataset, processor.encode(dataset, tokenizer, chosen), chosen)
     config = AutoConfig.from_pretrained(tiny_checkpoint)
-    kind.configure(task, config)
+    processor.configure(config)
     trainer = Trainer(
-        kind.auto_class.from_config(config),
+        processor.auto_class.from_config(config),
         TrainingArguments(tmp_path / "out", use_cpu=True, disable_tqdm=True, report_to="none"),
-        data_collator=kind.collator(tokenizer),
+        data_collator=processor.collator(tokenizer, split),
     )
     outputs = trainer.predict(split.encoded)
-    evaluation = kind.evaluate(task, split, outputs.predictions, outputs.label_ids)
+    evaluation = processor.evaluate(split, outputs.predictions, outputs.label_ids)
     assert set(evaluation.metrics) >= set(task.metrics)
     assert all(-1 <= value <= 1 for value in evaluation.metrics.values())
     others = {"token-classification": "ner_tags", "question-answering": None}
@@ -164,8 +164,8 @@ def test_the_beginning_of_swags_endings_is_read_with_the_ending(tiny_checkpoint,
     (row,) = make_rows(TASKS["swag"], 1)
     rows = load_task_files(TASKS["swag"], write_rows(tmp_path / "swag.jsonl", [row]), None)
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    kind = processor_for(rows.task)
-    encoded = kind.encode(rows.task, rows.train, tokenizer, TaskOptions(64))
+    processor = processor_for(rows.task)
+    encoded = processor.encode(rows.train, tokenizer, TaskOptions(64))
     expected = [f"[CLS] {row['sent1']} [SEP] {row['sent2']} {row[f'ending{index}']} [SEP]" for index in range(4)]
     assert [tokenizer.decode(ids) for ids in encoded[0]["input_ids"]] == expected
 

@@ -16,9 +16,9 @@ from alignattn.tasks.rows import (
     Rows,
     load_rows,
     load_task_files,
-    load_user_multi_labels,
     load_user_rows,
-    load_user_tags,
+    user_multi_label_task,
+    user_tag_task,
 )
 from alignattn.utils.errors import AlignAttnError
 
@@ -215,7 +215,7 @@ def test_labels_of_several_are_read_by_the_names_for_yes_and_no(tmp_path: Path) 
         features = datasets.Features({"text": datasets.Value("string"), "a": feature, "b": feature})
         datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / f"{name}.parquet")
     files = tmp_path / "train.parquet", tmp_path / "val.parquet"
-    rows = load_user_multi_labels(*files, ["text"], ["a", "b"])
+    rows = load_task_files(user_multi_label_task(files[0], ["text"], ["a", "b"]), *files)
     assert rows.train is not None
     assert rows.train[:] == rows.evaluation["validation"][:] == {"text": ["u", "v"], "a": [1, 0], "b": [0, 0]}
 
@@ -227,7 +227,9 @@ def test_tags_are_read_by_name(tmp_path: Path) -> None:
         features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "tags": feature})
         columns = {"tokens": [["Ann", "sees"]] * 2, "tags": [[names.index(tag) for tag in row] for row in tags]}
         datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / f"{name}.parquet")
-    rows = load_user_tags(tmp_path / "train.parquet", tmp_path / "val.parquet", "tokens", "tags")
+    rows = load_task_files(
+        user_tag_task("train", "tokens", "tags"), tmp_path / "train.parquet", tmp_path / "val.parquet"
+    )
     assert rows.evaluation["validation"]["tags"][:] == tags
 
 

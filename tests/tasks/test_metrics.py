@@ -8,9 +8,9 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from alignattn.tasks import TASKS, LabelledTask, VisualQuestionAnswering
-from alignattn.tasks.metrics import METRICS, compute_metrics
+from alignattn.tasks.metrics import METRICS, compute_metrics, score
 from alignattn.tasks.task import MetricName
-from alignattn.tasks.texts.user_labels import (
+from alignattn.tasks.user_labels import (
     USER_BINARY_METRICS,
     USER_CLASSIFICATION_METRICS,
     USER_REGRESSION_METRICS,
@@ -30,20 +30,17 @@ def logits_for(classes: list[int], num_labels: int = 2) -> np.ndarray:
     [("accuracy", 3 / 5), ("f1", 2 / 3), ("macro_f1", (2 / 3 + 1 / 2) / 2), ("matthews_correlation", 1 / 6)],
 )
 def test_classification_by_hand(name: MetricName, value: float) -> None:
-    scores = METRICS[name]().compute(predictions=PREDICTED, references=TRUE)
-    assert scores == {name: pytest.approx(value, abs=1e-12)}
+    assert score(name, PREDICTED, TRUE) == pytest.approx(value, abs=1e-12)
 
 
 @pytest.mark.parametrize(("name", "value"), [("pearson", 3 / sqrt(2 * 42 / 9)), ("spearmanr", 1.0)])
 def test_correlation_by_hand(name: MetricName, value: float) -> None:
-    scores = METRICS[name]().compute(predictions=[1.0, 2.0, 3.0], references=[1.0, 2.0, 4.0])
-    assert scores == {name: pytest.approx(value, abs=1e-12)}
+    assert score(name, [1.0, 2.0, 3.0], [1.0, 2.0, 4.0]) == pytest.approx(value, abs=1e-12)
 
 
 def test_macro_f1_counts_classes_alike_and_a_missed_one_as_0() -> None:
     predicted, true = [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 2]
-    scores = METRICS["macro_f1"]().compute(predictions=predicted, references=true)
-    assert scores == {"macro_f1": pytest.approx((1 + 2 / 3 + 0) / 3, abs=1e-12)}
+    assert score("macro_f1", predicted, true) == pytest.approx((1 + 2 / 3 + 0) / 3, abs=1e-12)
 
 
 def test_classification_tasks_against_sklearn() -> None:
@@ -93,12 +90,12 @@ def test_constant_predictions_score_zero(task: str) -> None:
 @pytest.mark.parametrize("name", ["pearson", "spearmanr", "matthews_correlation"])
 @pytest.mark.parametrize("predicted", [[0, 1, 1], [1, 1, 1]])
 def test_correlation_with_constant_labels_is_undefined(name: MetricName, predicted: list[int]) -> None:
-    assert np.isnan(METRICS[name]().compute(predictions=predicted, references=[1, 1, 1])[name])
+    assert np.isnan(score(name, predicted, [1, 1, 1]))
 
 
 def test_f1_of_a_class_that_is_nowhere_is_undefined() -> None:
-    assert np.isnan(METRICS["f1"]().compute(predictions=[0, 0], references=[0, 0])["f1"])
-    assert METRICS["f1"]().compute(predictions=[0, 1], references=[0, 0]) == {"f1": 0.0}
+    assert np.isnan(score("f1", [0, 0], [0, 0]))
+    assert score("f1", [0, 1], [0, 0]) == 0
 
 
 def test_no_predicted_positive_scores_zero_f1() -> None:
@@ -108,7 +105,7 @@ def test_no_predicted_positive_scores_zero_f1() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_of_nothing_raises(name: MetricName) -> None:
     with pytest.raises(AlignAttnError, match=f"{name} needs at least"):
-        METRICS[name]().compute(predictions=[], references=[])
+        score(name, [], [])
 
 
 def test_no_rows_raise() -> None:

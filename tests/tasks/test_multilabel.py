@@ -17,8 +17,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import alignattn
 from alignattn.cli import main
 from alignattn.tasks import MultiLabelClassification, get_task
-from alignattn.tasks.multilabel.processor import multi_label_scores
-from alignattn.tasks.rows import load_user_multi_labels
+from alignattn.tasks.multilabel import multi_label_scores
+from alignattn.tasks.rows import load_task_files, user_multi_label_task
 from alignattn.utils.errors import AlignAttnError
 
 LABELS = ("toxic", "rude", "threat")
@@ -77,7 +77,7 @@ def test_a_run_of_several_labels(tiny_checkpoint: Path, rows: Path, tmp_path: Pa
     assert metrics["macro_f1"] == pytest.approx(f1_score(labels, predictions, average="macro", zero_division=0.0))
     assert metrics["accuracy"] == pytest.approx(accuracy_score(labels, predictions))
 
-    evaluated = load_user_multi_labels(rows, None, ["comment"], LABELS).train
+    evaluated = load_task_files(user_multi_label_task(rows, ["comment"], LABELS), rows, None).train
     assert evaluated is not None
     # Plain transformers computes the same, and takes the logistic loss.
     model = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -117,7 +117,7 @@ def test_rows_that_say_neither_are_one_line(tmp_path: Path, line: str, part: str
     path = tmp_path / "comments.csv"
     path.write_text(f"comment,{','.join(LABELS)}\n{line}\n")
     with pytest.raises(AlignAttnError, match=part):
-        load_user_multi_labels(path, None, ["comment"], LABELS)
+        load_task_files(user_multi_label_task(path, ["comment"], LABELS), path, None)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_rows_that_say_neither_are_one_line(tmp_path: Path, line: str, part: str
 )
 def test_columns_that_cannot_be_are_one_line(rows: Path, columns: tuple[str, ...], part: str) -> None:
     with pytest.raises(AlignAttnError, match=part):
-        load_user_multi_labels(rows, None, ["comment"], columns)
+        load_task_files(user_multi_label_task(rows, ["comment"], columns), rows, None)
 
 
 @pytest.mark.parametrize("words", ["--tokens_column t", "--text_columns a --task mrpc"], ids=["tags", "a task"])

@@ -12,8 +12,8 @@ import pytest
 
 from alignattn.commands.predict.inputs import file_source
 from alignattn.tasks import TASKS, TextClassification
-from alignattn.tasks.rows import load_task_files, load_user_rows, load_user_tags
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
+from alignattn.tasks.rows import load_task_files, load_user_rows, user_tag_task
 from alignattn.utils.errors import AlignAttnError
 
 TEXTS, LABELS = ["good", "bad", "fine", "poor"], ["pos", "neg", "pos", "neg"]
@@ -337,8 +337,8 @@ def test_a_bad_text_of_a_folder_is_named_by_its_file(tmp_path: Path, content: by
 def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "x.conll", "EU B-ORG\nsays O\n\nIt O\nworks\n\nin O\nRome B-LOC\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll, row 2: line 5 .*works.*--skip_bad_rows"):
-        load_user_tags(path, None, "tokens", "ner_tags", skip_bad_rows=False)
-    rows = load_user_tags(path, None, "tokens", "ner_tags", skip_bad_rows=True)
+        load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None, skip_bad_rows=False)
+    rows = load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None, skip_bad_rows=True)
     assert rows.train is not None
     assert rows.train["tokens"][:] == [["EU", "says"], ["in", "Rome"]]
     assert [bad.row for bad in rows.bad_rows["train"]] == [2]
@@ -347,4 +347,4 @@ def test_a_bad_sentence_is_named_and_can_be_left_out(tmp_path: Path) -> None:
 def test_a_file_of_bad_sentences_alone_says_what_is_wrong(tmp_path: Path) -> None:
     path = write(tmp_path / "x.conll", "EU\nsays\n")
     with pytest.raises(AlignAttnError, match=r"x\.conll .*line 1 has a token and no tag"):
-        load_user_tags(path, None, "tokens", "ner_tags")
+        load_task_files(user_tag_task(path, "tokens", "ner_tags"), path, None)

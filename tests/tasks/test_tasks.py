@@ -12,8 +12,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from alignattn.tasks import TASKS, TextClassification, get_task
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
 GLUE = {name: task for name, task in TASKS.items() if task.sources.hub == "nyu-mll/glue"}
@@ -37,7 +37,7 @@ SCORE = TextClassification(name="score", text_columns=("a",), label_column="y", 
 def encode(
     rows: Dataset, task: TextClassification, tokenizer: PreTrainedTokenizerFast, max_length: int, num_proc: int = 1
 ) -> Dataset:
-    return processor_for(task).encode(task, rows, tokenizer, TaskOptions(max_length, num_proc=num_proc))
+    return processor_for(task).encode(rows, tokenizer, TaskOptions(max_length, num_proc=num_proc))
 
 
 @pytest.fixture

@@ -6,10 +6,7 @@ import sys
 
 SCORING = """
 from alignattn.evaluation.calibration.metric import CalibrationError
-from alignattn.tasks.metrics import METRICS
 
-for metric in METRICS.values():
-    metric().compute(predictions=[0, 1, 1], references=[0, 1, 0])
 CalibrationError().compute(predictions=[[0.75, 0.25]], references=[0])
 """
 

@@ -20,9 +20,9 @@ from alignattn.patching.balance import BalanceReport, balance
 from alignattn.patching.checkpoints import load_pretrained, loading, read_config_fields
 from alignattn.tasks import Task, get_task
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished, write_json
 from alignattn.utils.publishing import publishable
@@ -39,14 +39,14 @@ def balance_checkpoint(arguments: BalanceOptions) -> BalanceReport:
     check_free(folder, (REPORT_FILE, MODEL_FILE))
     task, rows = _texts(arguments)
     moments, measured = split_rows(len(rows), arguments.max_train_samples, arguments.held_back_samples)
-    kind = processor_for(task)
+    processor = processor_for(task)
     model, tokenizer = load_pretrained(
-        arguments.model, _class_of(arguments.model), tokenizer_options=kind.tokenizer_options
+        arguments.model, _class_of(arguments.model), tokenizer_options=processor.tokenizer_options
     )
     most = most_tokens(model, tokenizer)
     options = TaskOptions(min(arguments.max_length or _length_of(arguments.model, tokenizer), most), doc_stride=0)
     chosen = rows.select(range(measured.stop))
-    split = EncodedSplit(chosen, kind.encode(task, chosen, tokenizer, options), options, tokenizer)
+    split = EncodedSplit(chosen, processor.encode(chosen, tokenizer, options), options, tokenizer)
     report = balance(
         model,
         input_batches(task, split, tokenizer, moments, arguments.batch_size),

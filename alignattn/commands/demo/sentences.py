@@ -18,7 +18,7 @@ from alignattn.tasks import Task, get_task
 from alignattn.tasks.definitions import write_definition
 from alignattn.tasks.rows import load_rows, max_samples
 from alignattn.tasks.task import TRAIN, Sources
-from alignattn.tasks.texts.task import TextClassification
+from alignattn.tasks.task_types import TextClassification
 from alignattn.utils.files import replacing
 
 TASK_FOLDER = "demo"

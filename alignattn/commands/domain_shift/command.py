@@ -51,10 +51,9 @@ from alignattn.patching.checkpoints import load_pretrained
 from alignattn.reports.diagrams import coverage_panel, reliability_panels
 from alignattn.reports.plots import draw_reliability, draw_risk_coverage, write_figure
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows, max_samples
-from alignattn.tasks.truncated_rows import TruncatedRows
-from alignattn.tasks.truncation import truncated_rows
+from alignattn.tasks.task_types import processor_for
+from alignattn.tasks.truncation import TruncatedRows, truncated_rows
 from alignattn.utils.bad_rows import as_json
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import entries, write_json, write_text
@@ -205,8 +204,8 @@ def check_folder(options: DomainShiftOptions) -> None:
 def _predict(training: RunOptions, args: RunArguments, sides: Sequence[DevelopmentSet]) -> list[JudgedSide]:
     """What the run's saved model makes of the development set of each side."""
     folder, data = training.output_dir, training.data
-    kind = processor_for(sides[0].task)
-    model, tokenizer = load_pretrained(str(folder), kind.auto_class)
+    processor = processor_for(sides[0].task)
+    model, tokenizer = load_pretrained(str(folder), processor.auto_class)
     splits = [encode_split(side.task, side.loaded.evaluation[side.split], tokenizer, data) for side in sides]
     cut = [truncated_rows(side.task, split, tokenizer) for side, split in zip(sides, splits, strict=True)]
     train_rows = None
@@ -224,7 +223,7 @@ def _predict(training: RunOptions, args: RunArguments, sides: Sequence[Developme
         model=model,
         args=args,
         train_dataset=train_rows,
-        data_collator=kind.collator(tokenizer),
+        data_collator=processor.collator(tokenizer, splits[0]),
         processing_class=tokenizer,
     )
     predictions = [trainer.predict_split(split).predictions for split in splits]
@@ -259,11 +258,7 @@ def _result(
         constant_prediction={
             one.development_set.side: answer
             for one in judged
-            if (
-                answer := processor_for(one.development_set.task).constant_prediction(
-                    one.development_set.task, one.predictions
-                )
-            )
+            if (answer := processor_for(one.development_set.task).constant_prediction(one.predictions))
         },
     )
 

@@ -10,7 +10,7 @@ from alignattn.evaluation.statistics.intervals import CONFIDENCE_LEVEL
 from alignattn.evaluation.statistics.seeds import over_seeds, with_deviation
 from alignattn.finetuning.results import RESULTS_FILE
 from alignattn.models.packaged import seen_before
-from alignattn.tasks.truncated_rows import TruncatedRows
+from alignattn.tasks.truncation import TruncatedRows
 from alignattn.utils.files import write_json
 from alignattn.utils.json_records import read_record
 from alignattn.utils.text_tables import render_table

@@ -12,9 +12,9 @@ from alignattn.finetuning.heads import Examples, row_examples
 from alignattn.finetuning.rows import load_run_evaluation
 from alignattn.finetuning.run_folder import read_finished_run, read_run_options
 from alignattn.tasks import MultipleChoice, TextClassification
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
+from alignattn.tasks.task_types import processor_class
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -25,7 +25,7 @@ def choose_examples(folders: Sequence[Path], options: FigureOptions, num_rows: i
         for folder in folders:
             _check_texts(folder, len(texts))
         return Examples(
-            "the given text", processor_for(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)]
+            "the given text", processor_class(TextClassification), lambda tokenizer: [_batch(tokenizer, texts)]
         )
     runs = [read_run_options(folder) for folder in folders]
     sources = [_source(run.data) for run in runs]

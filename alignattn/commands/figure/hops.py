@@ -49,13 +49,13 @@ def hops_of(folder: Path, name: str, examples: Examples, texts: Sequence[str] | 
         predictor.checked([texts])
     if not is_patched(model):
         patch(model, "soft")
-    encoded = examples.encode(predictor.processor)[0]
+    encoded = examples.encode(predictor.tokenizer)[0]
     batch = {key: torch.as_tensor(values).view(1, -1) for key, values in encoded.items()}
     with collect(model) as seen, torch.inference_mode():
         answer = int(model(**batch).logits.argmax())
     story = batch["input_ids"][batch["token_type_ids"] == 0][None]
     memories, is_real = model.memories(Sentences(story, torch.ones_like(story, dtype=torch.bool)))
-    told = [predictor.processor.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
+    told = [predictor.tokenizer.decode(ids[ids != model.config.pad_token_id]) for ids in memories[0][is_real[0]]]
     weights = torch.stack([layer.weights[0, 0, 0] for layer in seen.layers if layer.weights is not None], dim=1)
     # The latest comes first in the model.
     return HeatMapPanel(f"{name}: {run.task.labels[answer]}", told[::-1], {"": weights.flip(0).tolist()})

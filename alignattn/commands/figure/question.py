@@ -76,7 +76,7 @@ def see_question(folder: Path, options: FigureOptions) -> SeenQuestion:
         raise AlignAttnError("figure question shows one question: give --text PICTURE QUESTION")
     predictor = load_predictor(run, device="cpu")
     split = predictor.encode(predictor.checked([options.text]))
-    batch = next(input_batches(run.task, split, predictor.processor, [0], 1))
+    batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
     model: Any = predictor.model
     if is_patched(model) and not patch_of(model).config.changes_function:
         # Not each of its layers may have slots, whose calls are recorded.
@@ -98,7 +98,7 @@ def see_question(folder: Path, options: FigureOptions) -> SeenQuestion:
         raise AlignAttnError(f"--run {folder}: none of its patched layers, {there}, attends from cells to words")
     weights = [record.weights[0].mean(dim=0) for record in seen.layers if record.weights is not None]
     cells, word_weights = roll_out(cells, sides, weights)
-    words = predictor.processor.convert_ids_to_tokens(batch["input_ids"][0])
+    words = predictor.tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
     return SeenQuestion(batch["image"][0], cells, tuple(words), word_weights, run.task.labels[int(logits.argmax())])
 
 

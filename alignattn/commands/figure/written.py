@@ -16,7 +16,7 @@ from alignattn.finetuning.run_folder import read_finished_run
 from alignattn.patching import collect, is_patched, patch, patch_of, unpatch
 from alignattn.reports.plots import ImagePanel, TokenMapPanel, draw_image_attention, draw_token_maps
 from alignattn.tasks import ImageToText
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -67,27 +67,27 @@ def see_written(folder: Path, options: FigureOptions) -> Written:
         AlignAttnError: if the run writes nothing, or the row cannot be used.
     """
     run = read_finished_run(folder, "--run")
-    kind = processor_for(run.task)
-    if not kind.is_generative:
+    processor = processor_for(run.task)
+    if not processor.is_generative:
         raise AlignAttnError(f"--run {folder}: task {run.task.name!r} writes no sequences")
     if options.text is None or len(options.text) != len(run.task.input_columns):
         raise AlignAttnError(f"figure written shows one row: give --text {' '.join(run.task.input_columns).upper()}")
     predictor = load_predictor(run, device="cpu")
     split = predictor.encode(predictor.checked([options.text]))
-    batch = next(input_batches(run.task, split, predictor.processor, [0], 1))
+    batch = next(input_batches(run.task, split, predictor.tokenizer, [0], 1))
     model: Any = predictor.model
     if is_patched(model) and not patch_of(model).config.changes_function:
         # Not each of its layers may have slots, whose calls are recorded.
         unpatch(model)
     if not is_patched(model):
         patch(model, "soft")
-    written = kind.generate(model, batch, split.options)[0]
+    written = processor.generate(model, batch, split.options)[0]
     with collect(model) as seen, torch.inference_mode():
         model(**batch, labels=written)
     # Of several beams the likeliest need not be the longest.
     is_word = written[0] != model.config.pad_token_id
     weights = model.weights_of_words([layer.weights for layer in seen.layers])[0, is_word]
-    name_of = predictor.processor.convert_ids_to_tokens
+    name_of = predictor.tokenizer.convert_ids_to_tokens
     words = name_of(written[0, is_word])
     if isinstance(run.task, ImageToText):
         return Written(words, weights, pixels=batch["image"][0])

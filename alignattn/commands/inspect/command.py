@@ -32,8 +32,8 @@ from alignattn.patching import patch_of
 from alignattn.patching.balance import reason_unbalanced
 from alignattn.tasks import NodeClassification, Task, get_task
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
+from alignattn.tasks.task_types import processor_class, processor_for
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, unfinished
 from alignattn.utils.progress import progress
@@ -64,11 +64,11 @@ def inspect_heads(arguments: InspectOptions) -> list[ModelStudy]:
 def study_models(arguments: InspectOptions) -> tuple[list[ModelStudy], StudiedTexts]:
     """Return what the heads of one model or two do, and with which texts."""
     task, rows = load_texts(arguments)
-    kind = processor_for(task)
+    processor = processor_for(task)
     compares = arguments.compare is not None
-    models = [load_recorded_model(name, kind.tokenizer_options, with_head=compares) for name in arguments.models()]
+    models = [load_recorded_model(name, processor.tokenizer_options, with_head=compares) for name in arguments.models()]
     for loaded in models:
-        loaded.check_reads(kind, task.name)
+        loaded.check_reads(type(processor), task.name)
     _check_same_shape(models)
     names = published_names(arguments.models())
     most = min(most_tokens(loaded.model, loaded.tokenizer) for loaded in models)
@@ -127,7 +127,7 @@ def study_model(
 def _encoded(loaded: RecordedModel, rows: datasets.Dataset, task: Task, max_length: int) -> EncodedSplit:
     # A token is studied once: windows of a long context share none.
     options = replace(DataOptions(max_length=max_length).task_options(task, loaded.tokenizer), doc_stride=0)
-    return EncodedSplit(rows, processor_for(task).encode(task, rows, loaded.tokenizer, options), options)
+    return EncodedSplit(rows, processor_for(task).encode(rows, loaded.tokenizer, options), options)
 
 
 def _change(
@@ -176,7 +176,7 @@ def _samples(
 
 def _task_texts(name: str, arguments: InspectOptions) -> tuple[Task, datasets.Dataset]:
     task = get_task(name)
-    if not processor_for(task).reads_texts:
+    if not processor_class(task).reads_texts:
         raise AlignAttnError(f"--task {name} has no texts whose tokens could be studied: give one that has")
     loaded = load_rows(task, need_train=False, data_dir=arguments.data_dir)
     return loaded.task, loaded.evaluation[task.evaluation_splits[0]]

@@ -13,8 +13,7 @@ from alignattn.commands.predict.seen import SeenRows
 from alignattn.finetuning.run_folder import FinishedRun, read_finished_run, warn_plain
 from alignattn.reports.plots import write_figure
 from alignattn.tasks import LabelledTask
-from alignattn.tasks.processors import processor_for
-from alignattn.tasks.sequences.task import check_writes
+from alignattn.tasks.task_types import check_generates, processor_class
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import OWN_PREFIX, replacing
@@ -173,13 +172,13 @@ def _check_run(options: PredictOptions, run: FinishedRun) -> None:
         raise AlignAttnError(
             f"--explain: {run.folder} is a run of {run.options.model.model}, whose words attend to none"
         )
-    if options.explain is not None and not processor_for(run.task).reads_texts_alone:
+    if options.explain is not None and not processor_class(run.task).reads_only_texts:
         raise AlignAttnError(
             f"--explain: {run.folder} reads no texts alone, whose tokens the picture shows: leave it out"
         )
     task = run.task
     if options.num_beams is not None:
-        check_writes(task)
+        check_generates(task)
     if isinstance(task, LabelledTask) and task.num_labels > MANY_CLASSES and options.top_k is None:
         print(f"{task.num_labels} classes, all told of each row: --top_k 5 tells the best", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from alignattn.commands.predict import PredictOptions
 from alignattn.finetuning.heads import Examples, batch_of_one, view_head
 from alignattn.finetuning.predictor import Predictor
 from alignattn.reports.plots import draw_token_maps
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_class
 from alignattn.utils.errors import AlignAttnError
 
 MAX_PANELS = 4
@@ -35,7 +35,7 @@ def draw_explanation(predictor: Predictor, row: datasets.Dataset, options: Predi
     shown = sequences[:MAX_PANELS]
     more = f", {MAX_PANELS} of its {len(sequences)} sequences" if len(sequences) > MAX_PANELS else ""
     examples = Examples(
-        "the first row", processor_for(predictor.task), lambda tokenizer: list(map(batch_of_one, shown))
+        "the first row", processor_class(predictor.task), lambda tokenizer: list(map(batch_of_one, shown))
     )
     view = view_head(predictor.run.folder, predictor.run.folder.name, examples, options.layer, options.head)
     return draw_token_maps(view.attention_panels(), title=f"attention, {examples.description}{more}")

@@ -10,10 +10,10 @@ import datasets
 import pyarrow as pa
 
 from alignattn.tasks import Task
-from alignattn.tasks.file_rows import FileRows
-from alignattn.tasks.processors import processor_for
-from alignattn.tasks.sources import read_rows
+from alignattn.tasks.formats.file_rows import FileRows
+from alignattn.tasks.reading import read_rows
 from alignattn.tasks.task import CONLL
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError, listing, one_line
 from alignattn.utils.parquet import UNREADABLE, open_parquet, without_bad_texts
@@ -71,7 +71,7 @@ def file_source(path: Path, task: Task, *, encoding: str | None = None, may_be_e
     """
     if path.suffix.lower() == PARQUET:
         return _parquet_source(path, task, may_be_empty)
-    rows = processor_for(task).read_rows(task, path, encoding)
+    rows = processor_for(task).read_rows(path, encoding)
     suffix = plain_suffix(path)
     return _dataset_source(rows, task, str(path), JSON_LINES if suffix in NESTED else TSV if suffix == TSV else CSV)
 

@@ -16,9 +16,8 @@ from alignattn.commands.predict.seen import SeenRows
 from alignattn.finetuning.predictor import Batching, Predictor, load_predictor
 from alignattn.finetuning.run_folder import FinishedRun
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.tags.tagging import count_unspaced
-from alignattn.tasks.tags.task import TokenClassification
+from alignattn.tasks.task_types import TokenClassification, processor_class, processor_for
 from alignattn.utils.bad_rows import list_bad_rows
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import replacing
@@ -59,8 +58,8 @@ class Prediction:
     def nothing(self) -> pa.Table:
         """The columns of predictions, without a row."""
         task = self.predictor.task
-        if not processor_for(task).reads_texts_alone:
-            return processor_for(task).nothing(task, self.top_k)
+        if not processor_class(task).reads_only_texts:
+            return processor_for(task).empty_predictions(self.top_k)
         row = task.row_of(["a"] * task.texts_of_a_row)
         split = self.predictor.encode(self.predictor.dataset([row]))
         return self.predictor.readable(split, Batching(), self.top_k).slice(0, 0)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from alignattn.tasks.truncated_rows import truncated_of
-from alignattn.tasks.unknown_words import told_of_unknown_rows
+from alignattn.tasks.truncation import TruncatedRows, unknown_rows_warning
 
 
 @dataclass
@@ -27,7 +26,7 @@ class SeenRows:
 
     def remarks(self) -> Iterator[str]:
         """Yield what is odd of them, a line each."""
-        cut = truncated_of(self.lengths, self.max_length)
+        cut = TruncatedRows.from_lengths(self.lengths, self.max_length)
         if cut is not None:
             yield f"{cut} (it is the run's)"
         if self.unspaced:
@@ -36,7 +35,7 @@ class SeenRows:
                 "stands between blanks; put them between characters if the training rows have each as a word"
             )
         if self.unknown:
-            yield told_of_unknown_rows(self.unknown)
+            yield unknown_rows_warning(self.unknown)
 
     def add(self, other: Self) -> None:
         """Count the rows of another part, too."""

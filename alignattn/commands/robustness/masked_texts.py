@@ -11,7 +11,7 @@ import datasets
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from alignattn.robustness.masked_head import masked_positions
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
 from alignattn.tasks.task import TABLES
 from alignattn.utils.compression import plain_suffix
 from alignattn.utils.errors import AlignAttnError

@@ -29,8 +29,8 @@ from alignattn.robustness.records import AttackSettings
 from alignattn.robustness.resources import label_model
 from alignattn.robustness.wrapper import TaskModelWrapper, wrap_model
 from alignattn.tasks import TextClassification, get_task
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import Rows, load_rows
+from alignattn.tasks.task_types import processor_for
 from alignattn.utils.digests import model_digest
 from alignattn.utils.errors import AlignAttnError
 
@@ -197,7 +197,7 @@ def _target(name: str, model: str, rows: Rows[TextClassification]) -> Target:
             "give the task that it was fine-tuned on"
         )
     saved = named_classes(loaded.config)
-    processor_for(task).configure(task, loaded.config)
+    processor_for(task).configure(loaded.config)
     if said := keep_classes(loaded, model, saved):
         print(said, file=sys.stderr)
     attacked = [

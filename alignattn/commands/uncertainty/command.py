@@ -24,9 +24,9 @@ from alignattn.reports.diagrams import reliability_panel
 from alignattn.reports.plots import draw_reliability, write_figure
 from alignattn.tasks import LabelledTask
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import max_samples
 from alignattn.tasks.task import FIRST
+from alignattn.tasks.task_types import processor_class
 from alignattn.training.methods.mc_dropout import can_drop, mc_dropout
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.files import check_free, replacing, unfinished, write_json
@@ -82,7 +82,7 @@ def uncertainty(options: UncertaintyOptions) -> list[MeasuredInputs]:
             "of another model"
         )
     encoded = {
-        name: encode_split(run.task, rows, predictor.processor, run.options.data) for name, rows in splits.items()
+        name: encode_split(run.task, rows, predictor.tokenizer, run.options.data) for name, rows in splits.items()
     }
     measured = [one for name, split in encoded.items() for one in _measured(predictor, name, split, options)]
     with unfinished(folder):
@@ -143,7 +143,7 @@ def _measured(
     batching = Batching(size, by_length=False)
     yield _of_passes(predictor, name, split, batching, options, None)
     if options.noise:
-        noise = InputNoise(predictor.model, processor_for(predictor.task), amount=options.noise, seed=options.seed)
+        noise = InputNoise(predictor.model, processor_class(predictor.task), amount=options.noise, seed=options.seed)
         with noise.measured():
             predictor.outputs(split, batching)
         yield _of_passes(predictor, name, split, batching, options, noise)

@@ -18,12 +18,12 @@ class InputNoise:
     """Adds noise to the continuous inputs of a model's forwards: x + a σ ⊙ ε, ε of mean 0 and variance 1.
 
     σ is the deviation of each feature over all inputs that were measured: with a = 1 it is noise of variance 1 on
-    inputs that are standardised feature by feature, and put back. The inputs are what a task's kind names, or the word
-    embeddings of a model of texts, without padding.
+    inputs that are standardised feature by feature, and put back. The inputs are the continuous input of the task, or
+    the word embeddings of a model of texts, without padding.
 
     Args:
         model: whose inputs they are.
-        kind: of the task.
+        processor: the class of the task.
         amount: a.
         seed: of the noise, which is the same in each context of `added` whose forwards are of the same inputs.
 
@@ -31,10 +31,10 @@ class InputNoise:
         AlignAttnError: if a model of texts has no word embeddings.
     """
 
-    def __init__(self, model: nn.Module, kind: TaskProcessor[Any], *, amount: float, seed: int) -> None:
+    def __init__(self, model: nn.Module, processor: type[TaskProcessor[Any]], *, amount: float, seed: int) -> None:
         self.model = model
-        self.name = kind.continuous_input
-        self.kind = kind
+        self.name = processor.continuous_input
+        self.processor = processor
         self.amount = amount
         self.seed = seed
         self._embeddings = embeddings_of(model, "--noise") if self.name is None else None
@@ -77,7 +77,7 @@ class InputNoise:
             inputs = batch[self.name]
             # Noise leaves no feature at 0: sparse ones are that no more.
             dense = inputs if inputs.layout == torch.strided else inputs.to_dense()
-            along = self.kind.feature_dim(dense.dim())
+            along = self.processor.feature_dim(dense.dim())
             changed = change(dense.movedim(along, -1), None).movedim(-1, along)
             return args, batch | {self.name: changed}
 

@@ -14,7 +14,7 @@ from alignattn.models.sequence.lstm_writer import LstmWriter, LstmWriterConfig, 
 from alignattn.models.sequence.model import build_sequence_tokenizer, longest_of
 from alignattn.models.vqa import NORM_GROUPS, PictureGrid
 from alignattn.tasks import ImageToText
-from alignattn.tasks.sequences.units import SPECIAL, units_of
+from alignattn.tasks.sequences import SPECIAL, units_of
 from alignattn.tasks.vqa.images import COLOURS, colour_moments
 
 

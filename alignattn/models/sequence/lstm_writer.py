@@ -14,7 +14,7 @@ from alignattn.attention.values import Identity
 from alignattn.models.sequence.hard_attention import BASELINE_KEPT, at_place, drawn_place, entropy, log_of, reinforced
 from alignattn.models.sequence.model import SequenceModel, SequenceModelConfig, log_likelihood
 from alignattn.models.word_model import Sentences
-from alignattn.tasks.sequences.processor import NO_LABEL
+from alignattn.tasks.sequences import NO_LABEL
 from alignattn.utils.errors import AlignAttnError
 
 

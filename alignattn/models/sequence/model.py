@@ -18,9 +18,8 @@ from alignattn.models.sequence.decoding import Limits, State, beam_search, greed
 from alignattn.models.word_model import Sentences, WordModel, WordModelConfig, take_words
 from alignattn.models.words import MAX_LENGTH, MAX_WORDS
 from alignattn.tasks import SequenceToSequence
-from alignattn.tasks.sequences.processor import NO_LABEL
-from alignattn.tasks.sequences.task import Units
-from alignattn.tasks.sequences.units import BEGIN, END, PADDING, SPECIAL, UNKNOWN, units_of
+from alignattn.tasks.sequences import BEGIN, END, NO_LABEL, PADDING, SPECIAL, UNKNOWN, units_of
+from alignattn.tasks.task_types import Units
 
 
 @strict

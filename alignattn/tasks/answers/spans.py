@@ -1,6 +1,6 @@
-"""Start and end scores of tokens to answers: exact substrings of the contexts, best first."""
+"""The best answers by the start and end scores of tokens: exact substrings of the contexts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alignattn.tasks.answers.windows import NO_CHARACTER, NULL_POSITION
-from alignattn.tasks.outputs import check_finite
+from alignattn.tasks.processor import check_finite
 
-_WINDOWS_AT_ONCE = 1024  # with 20 × 20 pairs a window, some 10 MB
+_WINDOWS_AT_ONCE = 1024  # some 10 MB with 20 × 20 pairs per window
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class AnswerCandidates:
     """The answers to one question, best first; at least one.
 
     Attributes:
-        texts: Substrings of the context, no span twice; one empty text where no span is possible.
+        texts: Substrings of the context, each span once; one empty text if no span is possible.
         scores: The start logit plus the end logit of each, the best over windows.
-        starts: The character of the context at which each begins.
-        no_answer_score: How much "no answer" is better than the best of them: the least over windows of [CLS]'s
-            start logit plus end logit, minus the best score. Positive is "no answer" (Devlin et al. 2019, section 4.3).
+        starts: The first character of each in the context.
+        no_answer_score: How much better "no answer" is than the best of them: the minimum over windows of [CLS]'s start
+            logit plus end logit, minus the best score. Positive is "no answer" (Devlin et al. 2019, section 4.3).
         probabilities: The softmax of `scores`.
     """
 
@@ -36,7 +36,7 @@ class AnswerCandidates:
 
 @dataclass(frozen=True)
 class _Spans:
-    """Candidates of many windows, [C] each."""
+    """Candidates of several windows, [C] each."""
 
     row: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -58,22 +58,22 @@ def best_answers(
     n_best: int = 20,
     max_answer_length: int = 30,
 ) -> list[AnswerCandidates]:
-    """The best answers to each question, from the windows of `encode_windows`.
+    """Return the best answers to each question, from the windows of `encode_windows`.
 
     Args:
-        rows: [W] which context each window is of; every context has a window.
-        span_start: [W] lists, the first character of each token, `NO_CHARACTER` beside the context; the length of a
-            list is the window's, and logits beyond it (padding) do not count.
-        span_end: [W] lists, the character after the last one of each token.
-        start_logits: [W, n] how well an answer starts at each token.
-        end_logits: [W, n] how well an answer ends at each token, that token included.
-        contexts: [N] texts.
-        n_best: How many starts and ends of a window are paired, and the most answers a question gets.
-        max_answer_length: The most tokens of an answer.
+        rows: `[W]`, the context of each window; every context has a window.
+        span_start: `[W]` lists, the first character of each token, `NO_CHARACTER` outside the context; the length of a
+            list is the window's, and logits beyond it (padding) are ignored.
+        span_end: `[W]` lists, the character after the last one of each token.
+        start_logits: `[W, n]`, scores of each token as the first one of the answer.
+        end_logits: `[W, n]`, scores of each token as the last one of the answer.
+        contexts: `[N]` texts.
+        n_best: how many starts and ends of a window to pair, and the maximum of answers per question.
+        max_answer_length: the maximum of tokens per answer.
 
     Returns:
-        One item a context. Where no span is possible (a context without tokens) its score is 0, as in
-        transformers' `run_qa.py`.
+        One item per context. If no span is possible (a context without tokens), its score is 0, as in transformers'
+        `run_qa.py`.
     """
     window_rows = np.asarray(rows, dtype=np.int64)
     starts, ends = np.asarray(start_logits), np.asarray(end_logits)
@@ -82,23 +82,22 @@ def best_answers(
         return []
     null_scores = np.full(len(contexts), np.inf)
     found: list[_Spans] = []
-    for part in _parts(len(window_rows)):
+    for low in range(0, len(window_rows), _WINDOWS_AT_ONCE):
+        part = slice(low, low + _WINDOWS_AT_ONCE)
         spans = _padded(span_start[part], starts.shape[1]), _padded(span_end[part], starts.shape[1])
         null = starts[part, NULL_POSITION].astype(np.float64) + ends[part, NULL_POSITION]
         np.minimum.at(null_scores, window_rows[part], null)
         found.append(_window_candidates(window_rows[part], *spans, starts[part], ends[part], n_best, max_answer_length))
     if not np.isfinite(null_scores).all():
         raise ValueError(f"context {int(np.argmax(null_scores))} has no window")
-    candidates = _best_of_rows(_joined(found), n_best)
+    names = ("row", "start", "end", "score")
+    joined = _Spans(*(np.concatenate([getattr(part, name) for part in found]) for name in names))
+    candidates = _best_of_rows(joined, n_best)
     bounds = np.searchsorted(candidates.row, np.arange(len(contexts) + 1))
     return [
         _answers(context, candidates.take(slice(low, high)), float(null))
         for context, low, high, null in zip(contexts, bounds[:-1], bounds[1:], null_scores, strict=True)
     ]
-
-
-def _parts(size: int) -> Iterator[slice]:
-    return (slice(low, low + _WINDOWS_AT_ONCE) for low in range(0, size, _WINDOWS_AT_ONCE))
 
 
 def _check_windows(
@@ -121,7 +120,7 @@ def _check_windows(
 
 
 def _padded(lists: Sequence[Sequence[int]], width: int) -> NDArray[np.int64]:
-    """[W, width], `NO_CHARACTER` beyond the lists."""
+    """`[W, width]`, `NO_CHARACTER` beyond the lists."""
     lengths = np.fromiter(map(len, lists), np.int64)
     if len(lengths) and lengths.max() > width:
         raise ValueError(f"a window of {lengths.max()} tokens has logits for {width}")
@@ -139,7 +138,7 @@ def _window_candidates(
     n_best: int,
     max_answer_length: int,
 ) -> _Spans:
-    """The best `n_best` spans of each window (all arrays are [W, n]), out of its best starts and best ends."""
+    """The best `n_best` spans of each window, from its best starts and best ends; all arrays are `[W, n]`."""
     in_context = span_start != NO_CHARACTER
     first, first_score = _top(np.where(in_context, starts, -np.inf), n_best)
     last, last_score = _top(np.where(in_context, ends, -np.inf), n_best)
@@ -156,20 +155,14 @@ def _window_candidates(
 
 
 def _top(scores: NDArray[Any], size: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Where the highest `size` scores of each row are, in no order, and what they are: [W, size] each."""
+    """The places of the highest `size` scores of each row, in no order, and the scores: `[W, size]` each."""
     size = min(size, scores.shape[1])
     chosen = np.argpartition(scores, scores.shape[1] - size, axis=1)[:, scores.shape[1] - size :]
     return chosen, np.take_along_axis(scores, chosen, 1).astype(np.float64)
 
 
-def _joined(parts: Sequence[_Spans]) -> _Spans:
-    return _Spans(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start", "end", "score"))
-    )
-
-
 def _best_of_rows(spans: _Spans, n_best: int) -> _Spans:
-    """The best `n_best` distinct spans of each row, sorted by row and from the best; equals by their place."""
+    """The best `n_best` distinct spans of each row, sorted by row and from the best; equals by place."""
     spans = spans.take(np.lexsort((-spans.score, spans.end, spans.start, spans.row)))
     keys = np.stack([spans.row, spans.start, spans.end])
     is_new = np.ones(len(spans.row), dtype=bool)

@@ -28,12 +28,11 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class SquadScores:
-    """What `squad_scores` found.
+    """The result of `squad_scores`.
 
     Attributes:
-        metrics: Each metric by its name, a fraction and not a percentage.
-        thresholds: The no-answer scores up to which questions are answered for `best_exact` and `best_f1`;
-            empty for SQuAD 1.1.
+        metrics: Fractions by name.
+        thresholds: The no-answer scores up to which `best_exact` and `best_f1` answer questions; empty for SQuAD 1.1.
     """
 
     metrics: dict[str, float]
@@ -41,34 +40,12 @@ class SquadScores:
 
 
 def normalize_answer(text: str) -> str:
-    """The text in lower case without ASCII punctuation, English articles and superfluous white space."""
+    """Return a text in lower case without ASCII punctuation, English articles and superfluous white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, golds: Sequence[str], version: SquadVersion = "2.0") -> float:
-    """1.0 where the prediction is one of the golds after normalisation, else 0.0.
-
-    Args:
-        prediction: The answer; empty for "no answer".
-        golds: The right answers; none for an unanswerable question.
-        version: Whose rule holds for golds that normalise to nothing.
-    """
-    return _exact_and_f1(prediction, golds, version)[0]
-
-
-def f1(prediction: str, golds: Sequence[str], version: SquadVersion = "2.0") -> float:
-    """The best F1, over the golds, of the normalised words that prediction and gold share (as multisets).
-
-    Args:
-        prediction: The answer; empty for "no answer".
-        golds: The right answers; none for an unanswerable question.
-        version: Whose rule holds for texts that normalise to nothing.
-    """
-    return _exact_and_f1(prediction, golds, version)[1]
-
-
 def final_answers(answers: Sequence[str], no_answer_scores: Sequence[float]) -> list[str]:
-    """The answers, empty where the no-answer score is above `NO_ANSWER_THRESHOLD`."""
+    """Return the answers, empty if the no-answer score is above `NO_ANSWER_THRESHOLD`."""
     return [
         NO_ANSWER if score > NO_ANSWER_THRESHOLD else answer
         for answer, score in zip(answers, no_answer_scores, strict=True)
@@ -78,19 +55,18 @@ def final_answers(answers: Sequence[str], no_answer_scores: Sequence[float]) -> 
 def squad_scores(
     answers: Sequence[str], golds: Sequence[Sequence[str]], no_answer_scores: Sequence[float] | None = None
 ) -> SquadScores:
-    """Scores answers by SQuAD 1.1, or by SQuAD 2.0 where there are no-answer scores.
+    """Score answers by SQuAD 2.0 if there are no-answer scores, and by SQuAD 1.1 otherwise.
 
     Args:
-        answers: [N] the best answer to each question, which for SQuAD 2.0 is never "no answer".
-        golds: [N] the right answers to each question; none for an unanswerable one.
-        no_answer_scores: [N] how much better than its answer "no answer" is, for SQuAD 2.0; None for 1.1.
+        answers: `[N]`, the best answer to each question, for SQuAD 2.0 never "no answer".
+        golds: `[N]`, the right answers to each question; none for an unanswerable one.
+        no_answer_scores: `[N]`, how much better "no answer" is than the answer, for SQuAD 2.0; None for 1.1.
 
     Returns:
-        `exact` and `f1`; for SQuAD 2.0 these are of the `final_answers`, and there are besides
-        `has_answer_exact`, `has_answer_f1`, `no_answer_exact`, `no_answer_f1` (of the answerable and of the
-        unanswerable questions, where there are any) and `best_exact`, `best_f1`: of the threshold tuned on these
-        very rows. As in the official script such a threshold is 0.0 where answering nothing is best, and rows of
-        equal no-answer score are passed one by one in their order.
+        `exact` and `f1`. For SQuAD 2.0 these are of the `final_answers`, and there are also `has_answer_exact`,
+        `has_answer_f1`, `no_answer_exact`, `no_answer_f1` (of the answerable and the unanswerable questions, if there
+        are any) and `best_exact`, `best_f1`: with the best threshold for these rows. As in the official script that
+        threshold is 0.0 if answering nothing is best, and rows of equal no-answer score count one by one in order.
     """
     if not len(answers):
         raise AlignAttnError("exact match and F1 need at least 1 row and got 0: evaluate on more rows")
@@ -115,12 +91,12 @@ def squad_scores(
 def _best_threshold(
     gains: NDArray[np.float64], no_answer_scores: NDArray[np.float64], unanswerable: NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """The best mean score over the thresholds, and the threshold (`find_best_thresh` of `evaluate-v2.0.py`).
+    """Return the best mean score over the thresholds, and its threshold (`find_best_thresh` of `evaluate-v2.0.py`).
 
     Args:
-        gains: [N] what answering each question adds to the sum of scores.
-        no_answer_scores: [N].
-        unanswerable: [N] which questions score 1 while nothing is answered.
+        gains: `[N]`, what answering each question adds to the sum of scores.
+        no_answer_scores: `[N]`.
+        unanswerable: `[N]`, which questions score 1 unanswered.
     """
     order = np.argsort(no_answer_scores, kind="stable")
     sums = np.cumsum(np.concatenate([[float(unanswerable.sum())], gains[order]]))
@@ -132,12 +108,22 @@ def _best_threshold(
 def _scores(
     answers: Sequence[str], golds: Sequence[Sequence[str]], version: SquadVersion
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    pairs = [_exact_and_f1(answer, texts, version) for answer, texts in zip(answers, golds, strict=True)]
+    pairs = [exact_and_f1(answer, texts, version) for answer, texts in zip(answers, golds, strict=True)]
     scores = np.array(pairs, dtype=np.float64)
     return scores[:, 0], scores[:, 1]
 
 
-def _exact_and_f1(prediction: str, golds: Sequence[str], version: SquadVersion) -> tuple[float, float]:
+def exact_and_f1(prediction: str, golds: Sequence[str], version: SquadVersion = "2.0") -> tuple[float, float]:
+    """Return exact match and F1 of a prediction.
+
+    Exact match is 1.0 if the prediction is one of the golds after normalisation. F1 is of the normalised words that
+    prediction and gold share (as multisets), the best over the golds.
+
+    Args:
+        prediction: the answer; empty for "no answer".
+        golds: the right answers; none for an unanswerable question.
+        version: whose rule holds for texts that normalise to nothing.
+    """
     answer = normalize_answer(prediction)
     references = {normalize_answer(gold) for gold in golds} or {NO_ANSWER}
     if version == "2.0":

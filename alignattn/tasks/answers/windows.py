@@ -1,4 +1,4 @@
-"""Questions and contexts to token ids: a context longer than a model takes becomes overlapping windows."""
+"""Questions and contexts as token ids; long contexts become overlapping windows."""
 
 from bisect import bisect_left, bisect_right
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.tasks.mapping import map_rows
+from alignattn.tasks.processor import map_rows
 from alignattn.utils.errors import AlignAttnError
 
 MAX_QUESTION_TOKENS = 64
-"""A longer question is cut (as in BERT's `run_squad.py`)."""
+"""A longer question is truncated, as in BERT's `run_squad.py`."""
 NULL_POSITION = 0
-"""Where the [CLS] token is, to which "no answer" points."""
+"""The position of the [CLS] token, which means "no answer"."""
 NO_CHARACTER = -1
-"""The span of a token that is not of the context."""
+"""The span of a token outside the context."""
 
 _CONTEXT = 1  # the number of the second sequence
 _NEW_TOKENS_SHARE = 2
-# A question takes at most one in so many of the tokens that special ones and the overlap leave: a window that
-# moved on by a token or two would make hundreds of windows of one context.
+# A question takes at most one in so many of the tokens that special ones and the overlap leave: windows that move on
+# by a token or two would be hundreds for one context.
 
 
 def encode_windows(
@@ -30,25 +30,24 @@ def encode_windows(
     doc_stride: int,
     num_proc: int | None = None,
 ) -> datasets.Dataset:
-    """Tokenizes each question with its context, in as many windows of the context as it takes.
+    """Tokenize each question with its context, in as many windows of the context as necessary, without padding.
 
-    Nothing is padded: `transformers.DataCollatorWithPadding` pads each batch to its longest window. Questions lose
-    leading white space, and what is beyond `MAX_QUESTION_TOKENS` or beyond half of what `doc_stride` leaves free.
+    Questions lose leading white space, and what exceeds `MAX_QUESTION_TOKENS` or half of what `doc_stride` leaves free.
 
     Args:
-        dataset: Rows with `question`, `context` and `answers` (`{"text": [...], "answer_start": [...]}`, characters
+        dataset: rows with `question`, `context` and `answers` (`{"text": [...], "answer_start": [...]}`, characters
             from 0; no answers for an unanswerable question).
-        tokenizer: A fast tokenizer whose sequences start with [CLS]; the context comes second.
-        max_length: The most tokens of a window, question and special tokens included.
-        doc_stride: How many context tokens neighbouring windows share.
-        num_proc: How many processes tokenize; this one when None.
+        tokenizer: a fast tokenizer whose sequences start with [CLS]; the context comes second.
+        max_length: the maximum of tokens per window, question and special tokens included.
+        doc_stride: number of context tokens that neighbouring windows share.
+        num_proc: number of processes that tokenize; this one when None.
 
     Returns:
-        One row a window: `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `start_positions`
-        and `end_positions`, the first and the last token of the first answer, both `NULL_POSITION` where the window
-        does not hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the
-        first and the last + 1 character of the context that each token stands for, without white space around it
-        (`NO_CHARACTER` beside the context; a token of white space alone ends before it starts).
+        One row per window: `input_ids`, `attention_mask`, `token_type_ids` if the model has them; `start_positions` and
+        `end_positions`, the first and the last token of the first answer, both `NULL_POSITION` if the window does not
+        hold the whole answer; `row`, the number of the row in `dataset`; `span_start` and `span_end`, the first and the
+        last + 1 character of each token in the context, without white space around it (`NO_CHARACTER` outside the
+        context; a token of white space alone ends before it starts).
     """
     _check_tokenizer(tokenizer)
     question_tokens = _check_lengths(tokenizer, max_length, doc_stride)
@@ -84,12 +83,12 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _check_lengths(tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int) -> int:
-    """The most tokens that a question may take."""
+    """The maximum of tokens per question."""
     if doc_stride < 0:
-        raise AlignAttnError(f"--doc_stride {doc_stride} is no good: it is how many tokens windows share, 0 or more")
+        raise AlignAttnError(f"--doc_stride {doc_stride} is negative: it is how many tokens windows share, 0 or more")
     if max_length > tokenizer.model_max_length:
         raise AlignAttnError(
-            f"--max_length {max_length} is no good: the model takes at most {tokenizer.model_max_length} tokens"
+            f"--max_length {max_length} is too long: the model takes at most {tokenizer.model_max_length} tokens"
         )
     special = tokenizer.num_special_tokens_to_add(pair=True)
     smallest = special + doc_stride + _NEW_TOKENS_SHARE
@@ -123,7 +122,7 @@ def _encode_batch(
     question_tokens: int,
 ) -> dict[str, list[Any]]:
     encoding = tokenizer(
-        _cut_questions([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
+        _truncated_questions([question.lstrip() for question in batch["question"]], tokenizer, question_tokens),
         batch["context"],
         truncation="only_second",
         max_length=max_length,
@@ -149,20 +148,16 @@ def _encode_batch(
     }
 
 
-def _cut_questions(questions: list[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
-    """The questions, each cut to at most `limit` tokens."""
-    windows = _tokens(questions, tokenizer)
-    return [
-        question if len(window) <= limit else _cut_question(question, tokenizer, limit)
-        for question, window in zip(questions, windows, strict=True)
-    ]
-
-
-def _cut_question(question: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> str:
-    # The tokens of a beginning need not be the beginning of the tokens: after a cut there may still be too many.
-    while len(window := _tokens([question], tokenizer)[0]) > limit:
-        question = question[: min(window.offsets[limit][0], len(question) - 1)]
-    return question
+def _truncated_questions(questions: list[str], tokenizer: PreTrainedTokenizerBase, limit: int) -> list[str]:
+    """The questions, each truncated to at most `limit` tokens."""
+    truncated = []
+    for question, window in zip(questions, _tokens(questions, tokenizer), strict=True):
+        # The tokens of a beginning need not be the beginning of the tokens: there may still be too many.
+        while len(window) > limit:
+            question = question[: min(window.offsets[limit][0], len(question) - 1)]
+            (window,) = _tokens([question], tokenizer)
+        truncated.append(question)
+    return truncated
 
 
 def _tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -171,7 +166,7 @@ def _tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Any:
 
 
 def _context_spans(window: Any, context: str) -> tuple[list[int], list[int]]:
-    """First and last + 1 character of each token of a `tokenizers.Encoding`, `NO_CHARACTER` beside the context."""
+    """First and last + 1 character of each token of a `tokenizers.Encoding`, `NO_CHARACTER` outside the context."""
     starts: list[int] = []
     ends: list[int] = []
     for sequence, (start, end) in zip(window.sequence_ids, window.offsets, strict=True):

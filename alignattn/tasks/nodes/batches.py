@@ -1,4 +1,4 @@
-"""Batches of nodes: the whole graph, or what is drawn of it around some nodes."""
+"""Batches of nodes: the whole graph, or a sample of it around some nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from torch import Tensor
 from alignattn.tasks.nodes.graph import Graph
 
 ALL = -1
-"""Of a node's neighbours."""
+"""Sample all neighbours of a node."""
 
 
 class NodeBatches:
-    """Makes a batch of rows that are nodes of one graph.
+    """A collator of rows that are nodes of one graph.
 
     Args:
         graph: of the rows.
-        fan_out: how many neighbours of a node are drawn at each step away from the rows' nodes, as many steps as the
-            model has layers (Hamilton, Ying & Leskovec 2017, algorithm 2); -1: all. None: a batch is the whole graph.
+        fan_out: how many neighbours of a node to sample at each step away from the rows' nodes, one step per layer of
+            the model (Hamilton, Ying & Leskovec 2017, algorithm 2); -1 for all. None for the whole graph.
     """
 
     def __init__(self, graph: Graph, fan_out: Sequence[int] | None = None) -> None:
@@ -32,12 +32,11 @@ class NodeBatches:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Return `labels` `[B]`, `node` `[B]`, `features` `[n, …]` and `edges` `[2, E]` of rows `node`, `label`."""
         nodes = torch.tensor([row["node"] for row in rows])
-        # First what tells transformers how many rows a batch has.
+        # First, because transformers takes the size of a batch from its first tensor.
         labels = {"labels": torch.tensor([row["label"] for row in rows])} if "label" in rows[0] else {}
         if self.fan_out is None:
             return {**labels, "node": nodes, "features": self.graph.features, "edges": self.graph.edges}
         reached, edges = self._around(nodes)
-        # A row's node that is asked for twice is one node.
         places = torch.empty(self.graph.num_nodes, dtype=torch.int64)
         places[reached] = torch.arange(len(reached))
         return {
@@ -48,28 +47,28 @@ class NodeBatches:
         }
 
     def _around(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the nodes within reach, and the edges that are drawn, `[2, E]`: those of each node, once."""
+        """Return the nodes within reach, and the sampled edges, `[2, E]`, of each node once."""
         assert self.fan_out is not None
         is_reached = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
         frontier = nodes.unique()
         is_reached[frontier] = True
         parts = []
         for most in self.fan_out:
-            edges = self._drawn(frontier, most)
+            edges = self._sampled(frontier, most)
             parts.append(edges)
             found = edges[1].unique()
             frontier = found[~is_reached[found]]
             is_reached[frontier] = True
         return is_reached.nonzero().squeeze(1), torch.cat(parts, dim=1)
 
-    def _drawn(self, nodes: Tensor, most: int) -> Tensor:
-        """Return edges of some nodes, `[2, E]`: to at most so many neighbours, and to themselves."""
+    def _sampled(self, nodes: Tensor, most: int) -> Tensor:
+        """Return edges of nodes, `[2, E]`: to at most so many neighbours, and to themselves."""
         counts = self._degrees[nodes]
         owner, offsets = _in_turn(counts)
         edges = torch.stack([nodes[owner], self._keys[self._starts[nodes][owner] + offsets]])
         if most == ALL:
             return edges
-        # By random rank within the node, itself before all others.
+        # By random rank within the node, the node itself first.
         ranks = torch.rand(len(owner)).masked_fill(edges[0] == edges[1], -1)
         order = ranks.argsort()
         order = order[owner[order].argsort(stable=True)]
@@ -77,7 +76,7 @@ class NodeBatches:
 
 
 def _in_turn(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whose each of `counts.sum()` things is, all of one owner before the next, and which of the owner's."""
+    """Return the owner of each of `counts.sum()` items, sorted by owner, and its number among the owner's."""
     owner = torch.arange(len(counts)).repeat_interleave(counts)
     return owner, torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
 

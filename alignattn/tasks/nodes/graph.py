@@ -1,4 +1,4 @@
-"""A graph from an `.npz` file: checked, its edges made two-way, its features normalised by rows."""
+"""A graph from an `.npz` file, checked, with its edges both ways and its features normalised by rows."""
 
 import warnings
 import zipfile
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from alignattn.tasks.labels import UNLABELLED
-from alignattn.tasks.nodes.task import GRAPH
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION
+from alignattn.tasks.task_types import GRAPH
 from alignattn.utils.errors import AlignAttnError, one_line
 from alignattn.utils.files import check_file
 
 SPARSE_FEATURES = ("feat_row", "feat_col", "feat_val", "feat_shape")
 DENSE_FEATURES, EDGES, LABELS, LABEL_NAMES = "features", "edges", "labels", "label_names"
 SPLITS: Mapping[str, str] = {TRAIN: "train_idx", VALIDATION: "val_idx", TEST: "test_idx"}
-"""The arrays of a file."""
+"""The names of the arrays in a file."""
 
 FORM = (
     f"{', '.join(SPARSE_FEATURES)} (or {DENSE_FEATURES} [nodes, width]), {EDGES} [edges, 2] in one direction, {LABELS} "
@@ -31,10 +31,10 @@ FORM = (
 )
 
 SPARSE_BELOW = 0.1
-"""Share of features that are not 0, below which they are kept by rows: dropout and product then cost as much less."""
+"""Features with a smaller share of nonzero values are stored as CSR: dropout and product then cost as much less."""
 
 GRAPHS_KEPT = 4
-"""Of those that were read, in memory."""
+"""In memory, the last ones read."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,12 @@ class Graph:
     """A graph as a model reads it.
 
     Attributes:
-        features: `[n, num_features]` float32, the absolute values of a row summing to 1 unless all are 0; dense, or
-            sparse by rows (CSR).
-        edges: `[2, E]` int64, a node that attends and one that it attends, in the order of the first: each edge of the
-            file both ways, once, and each node to itself.
-        labels: `[n]` int64; -1 = none.
-        label_names: of the classes in the order of their numbers; empty where the file has none.
-        splits: numbers of nodes by the name of the split.
+        features: `[n, num_features]` float32; the absolute values of a row sum to 1 unless all are 0; dense or CSR.
+        edges: `[2, E]` int64, an attending node and an attended one, sorted by the first: each edge of the file both
+            ways, once, and each node to itself.
+        labels: `[n]` int64; -1 for none.
+        label_names: of the classes in the order of their numbers; empty if the file has none.
+        splits: numbers of nodes by split.
     """
 
     features: Tensor
@@ -59,12 +58,12 @@ class Graph:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, or their numbers where the file has no names."""
+        """The names of the classes, or their numbers if the file has no names."""
         return self.label_names or tuple(map(str, range(int(self.labels.max(initial=UNLABELLED)) + 1)))
 
     @property
     def problem(self) -> str | None:
-        """What keeps a task from being posed by it, or None."""
+        """Why the graph makes no task, or None."""
         if len(self.class_names) < 2:
             return f"{LABELS} holds {len(self.class_names)} class(es), and a task has two at least"
         if not len(self.splits[TRAIN]):
@@ -75,17 +74,17 @@ class Graph:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are, n."""
+        """The number of nodes n."""
         return len(self.labels)
 
     @property
     def num_features(self) -> int:
-        """How many features a node has."""
+        """The number of features per node."""
         return self.features.shape[1]
 
 
 def read_graph(path: str | Path) -> Graph:
-    """Return the graph that a file holds; it is read once.
+    """Return the graph of a file, which is read once.
 
     Raises:
         AlignAttnError: if it cannot be read, or does not hold a graph.
@@ -96,10 +95,10 @@ def read_graph(path: str | Path) -> Graph:
 
 
 def graph_of(rows: datasets.Dataset) -> Graph:
-    """Return the one graph that rows are nodes of.
+    """Return the graph of which the rows are nodes.
 
     Raises:
-        AlignAttnError: if they are of several.
+        AlignAttnError: if there are several.
     """
     paths = rows.unique(GRAPH)
     if len(paths) != 1:
@@ -109,7 +108,14 @@ def graph_of(rows: datasets.Dataset) -> Graph:
 
 @lru_cache(maxsize=GRAPHS_KEPT)
 def _read(path: str, *_: int) -> Graph:
-    arrays = _arrays(path)
+    try:
+        # Never with pickle: an array of objects runs code when it is read.
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise AlignAttnError(
+            f"{path} cannot be read ({one_line(error)}): give an .npz file with {FORM}; pickled objects are refused"
+        ) from error
     reader = _Checked(path, arrays)
     labels = reader.whole_numbers(LABELS, 1)
     reader.check_range(LABELS, labels, UNLABELLED, None)
@@ -119,23 +125,16 @@ def _read(path: str, *_: int) -> Graph:
         raise reader.wrong(f"{EDGES} is {list(edges.shape)}: it must be [edges, 2]")
     reader.check_range(EDGES, edges, 0, len(labels))
     both_ways = torch.from_numpy(two_way(edges, len(labels)))
-    return Graph(features, both_ways, labels, _names(reader, labels), _splits(reader, len(labels)))
-
-
-def _arrays(path: str) -> dict[str, NDArray[Any]]:
-    try:
-        # Never with pickle: an array of objects runs code when it is read.
-        with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise AlignAttnError(
-            f"{path} cannot be read ({one_line(error)}): give an .npz file with {FORM}; pickled objects are refused"
-        ) from error
+    names: tuple[str, ...] = ()
+    if LABEL_NAMES in arrays:
+        names = tuple(reader.array(LABEL_NAMES, 1, "U", "texts").tolist())
+        reader.check_range(LABELS, labels, UNLABELLED, len(names))
+    return Graph(features, both_ways, labels, names, _splits(reader, len(labels)))
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """The arrays of a file, each checked as it is asked for."""
+    """The arrays of a file, each checked on access."""
 
     path: str
     arrays: Mapping[str, NDArray[Any]]
@@ -180,14 +179,14 @@ def _features(reader: _Checked, nodes: int) -> Tensor:
     if not np.isfinite(values).all():
         raise reader.wrong("features hold NaN or infinity")
     with warnings.catch_warnings():
-        # Once, that sparse tensors by rows are in beta.
+        # PyTorch warns once that CSR tensors are in beta.
         warnings.simplefilter("ignore")
         return _normalised(np.stack([rows, columns]), torch.from_numpy(values), shape)
 
 
 def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return features whose rows have absolute values that sum to 1, dense or by rows."""
-    # Values that stand twice at a place are summed.
+    """Return features, dense or CSR, in which the absolute values of each row sum to 1."""
+    # Values at the same place are summed.
     whole = torch.sparse_coo_tensor(torch.from_numpy(places), values, shape).coalesce()
     rows_of, kept = whole.indices()[0], whole.values()
     sums = torch.zeros(shape[0]).index_add_(0, rows_of, kept.abs())
@@ -197,19 +196,11 @@ def _normalised(places: NDArray[np.int64], values: Tensor, shape: tuple[int, int
 
 
 def two_way(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
-    """Return each edge of `[E, 2]` both ways, once, and each node to itself, `[2, E']` in the order of the first."""
+    """Return each edge of `[E, 2]` both ways, once, and each node to itself, `[2, E']` sorted by the first node."""
     own = np.repeat(np.arange(nodes), 2).reshape(-1, 2)
     both = np.concatenate([edges, edges[:, ::-1], own])
     codes = np.unique(both[:, 0] * nodes + both[:, 1])
     return np.stack([codes // max(nodes, 1), codes % max(nodes, 1)])
-
-
-def _names(reader: _Checked, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    if LABEL_NAMES not in reader.arrays:
-        return ()
-    names = reader.array(LABEL_NAMES, 1, "U", "texts")
-    reader.check_range(LABELS, labels, UNLABELLED, len(names))
-    return tuple(names.tolist())
 
 
 def _splits(reader: _Checked, nodes: int) -> dict[str, NDArray[np.int64]]:

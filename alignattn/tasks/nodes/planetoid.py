@@ -1,30 +1,30 @@
-"""The citation graphs of torch-geometric's own loader, as files that this package reads."""
+"""The citation graphs of torch-geometric's Planetoid loader, as files that this package reads."""
 
 from pathlib import Path
 
 import numpy as np
 
-from alignattn.tasks.nodes.task import NodeClassification
 from alignattn.tasks.task import NPZ
+from alignattn.tasks.task_types import NodeClassification
 from alignattn.utils.errors import AlignAttnError, install_extra, one_line
 from alignattn.utils.files import cache_folder, replacing
 from alignattn.utils.network import say_download
 
 HOST = "https://github.com/kimiyoung/planetoid"
-"""That torch-geometric asks."""
+"""The server of torch-geometric's loader."""
 
 
 def planetoid_file(task: NodeClassification, cache_dir: str | None) -> Path:
-    """Return the file of a task's graph with the public split, made once of what torch-geometric downloads.
+    """Return the file of a task's graph with the public split, converted once from torch-geometric's download.
 
-    Its raw files are pickles, which torch-geometric unpickles; nothing of that is done to a user's file.
+    The downloaded files are pickles, which torch-geometric unpickles; no user's file is ever unpickled.
 
     Args:
         task: with a name in that collection.
-        cache_dir: where it is kept; the user's cache if None.
+        cache_dir: the folder of the file; the user's cache if None.
 
     Raises:
-        AlignAttnError: if the task is not of the collection, torch-geometric is not there, or it cannot download.
+        AlignAttnError: if the task is not of the collection, torch-geometric is missing, or the download fails.
     """
     folder = Path(cache_dir) if cache_dir is not None else cache_folder()
     path = folder / "planetoid" / f"{task.name}{NPZ}"

@@ -9,31 +9,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedConfig
 
-from alignattn.tasks.file_rows import FileRows
+from alignattn.tasks.formats.file_rows import FileRows
 from alignattn.tasks.labelled import LabelledProcessor
 from alignattn.tasks.nodes.batches import ALL, NodeBatches
 from alignattn.tasks.nodes.graph import graph_of, read_graph
 from alignattn.tasks.nodes.planetoid import planetoid_file
-from alignattn.tasks.nodes.task import GRAPH, NODE, NodeClassification
 from alignattn.tasks.processor import EncodedSplit, Evaluation, name_classes
-from alignattn.tasks.sources import read_rows
+from alignattn.tasks.reading import read_rows
 from alignattn.tasks.task import NPZ, TaskOptions
+from alignattn.tasks.task_types import GRAPH, NODE, NodeClassification
 from alignattn.utils.errors import AlignAttnError, shown
 
 
 class NodeProcessor(LabelledProcessor[NodeClassification]):
-    """One node a row; a batch is the graph around some of them."""
+    """One node per row; a batch is the graph around some of them."""
 
     auto_class = AutoModel
     reads_texts = False
     has_lengths = False
     continuous_input = "features"
-    reads_texts_alone = False
+    reads_only_texts = False
 
-    def read_split(
-        self, task: NodeClassification, name: str, data_dir: str | Path | None, cache_dir: str | None
-    ) -> tuple[datasets.Dataset, str]:
-        """Return the nodes of a split of the task's graph: of a `--data_dir`, its own file, or torch-geometric's."""
+    def read_split(self, name: str, data_dir: str | Path | None, cache_dir: str | None) -> tuple[datasets.Dataset, str]:
+        """Return the nodes of a split of the task's graph: from `--data_dir`, its own file, or torch-geometric."""
+        task = self.task
         if data_dir is not None:
             path = Path(data_dir) / task.sources.folder / f"{task.name}{NPZ}"
             if not path.is_file():
@@ -45,27 +44,31 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
         nodes = read_graph(path).splits.get(name)
         if nodes is None or not len(nodes):
             raise AlignAttnError(f"{path} has no nodes of split {name!r}: choose others with --evaluation_splits")
-        return _rows(task, path, nodes), f"split {name!r} of {path}"
+        return self._rows(path, nodes), f"split {name!r} of {path}"
 
-    def read_rows(self, task: NodeClassification, path: Path, encoding: str | None) -> FileRows:
-        """Return all nodes of a graph's file, with their labels, or the rows of a table that lists graphs and nodes."""
+    def read_rows(self, path: Path, encoding: str | None) -> FileRows:
+        """Return all nodes of a graph's file with their labels, or the rows of a table of graphs and nodes."""
         if path.suffix.lower() != NPZ:
             return read_rows(path, encoding=encoding)
-        return FileRows(_rows(task, path, np.arange(read_graph(path).num_nodes)))
+        return FileRows(self._rows(path, np.arange(read_graph(path).num_nodes)))
 
-    def normalise(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+    def _rows(self, path: Path, nodes: NDArray[np.int64]) -> datasets.Dataset:
+        labels = read_graph(path).labels[nodes]
+        return datasets.Dataset.from_dict(
+            {GRAPH: [str(path)] * len(nodes), NODE: nodes, self.task.label_column: labels}
+        )
+
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows as they are: a graph numbers its classes, whatever their names are."""
         return dataset
 
-    def normalise_inputs(self, task: NodeClassification, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with numbers of nodes as numbers, which a CSV file and a command line give as text."""
+    def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with node numbers as integers, which a CSV file and a command line give as text."""
         nodes = [int(node) if isinstance(node, str) and node.isdecimal() else node for node in dataset[NODE][:]]
         return datasets.Dataset.from_dict({GRAPH: dataset[GRAPH][:], NODE: nodes}, on_mixed_types="use_json")
 
-    def input_problems(
-        self, task: NodeClassification, dataset: datasets.Dataset, *, may_be_empty: bool
-    ) -> dict[int, str]:
-        """Return the rows whose node is none of their graph's."""
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows whose node is not in their graph."""
         counts = {path: read_graph(path).num_nodes for path in dataset.unique(GRAPH)}
         return {
             index: f"node {shown(node)} is none of 0 to {counts[path] - 1}"
@@ -73,30 +76,23 @@ class NodeProcessor(LabelledProcessor[NodeClassification]):
             if not isinstance(node, int) or not 0 <= node < counts[path]
         }
 
-    def configure(self, task: NodeClassification, config: PreTrainedConfig) -> None:
+    def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the classes."""
-        name_classes(config, task.labels)
+        name_classes(config, self.task.labels)
 
-    def encode(
-        self, task: NodeClassification, dataset: datasets.Dataset, processor: Any, options: TaskOptions
-    ) -> datasets.Dataset:
+    def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
         """Return `node` and `label`."""
-        return datasets.Dataset.from_dict({NODE: dataset[NODE][:], "label": dataset[task.label_column][:]})
+        return datasets.Dataset.from_dict({NODE: dataset[NODE][:], "label": dataset[self.task.label_column][:]})
 
-    def batches(self, processor: Any, split: EncodedSplit, *, trains: bool = False) -> NodeBatches:
-        """Return what makes a batch: the split's graph, or of it what the options draw, to evaluate all neighbours."""
+    def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> NodeBatches:
+        """Return a collator of the split's graph, or of the sampled neighbours; evaluation uses all neighbours."""
         fan_out = split.options.fan_out
-        if fan_out is not None and not trains:
+        if fan_out is not None and not is_training:
             fan_out = (ALL,) * len(fan_out)
         return NodeBatches(graph_of(split.rows), fan_out)
 
-    def evaluate(self, task: NodeClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score logits, as for all tasks of classes; the predictions also say which node each is of."""
-        evaluation = super().evaluate(task, split, outputs, labels)
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score logits as for all classes; the table of predictions also names the nodes."""
+        evaluation = super().evaluate(split, outputs, labels)
         predictions = evaluation.predictions.append_column(NODE, pa.array(split.rows[NODE][:]))
         return Evaluation(evaluation.metrics, predictions)
-
-
-def _rows(task: NodeClassification, path: Path, nodes: NDArray[np.int64]) -> datasets.Dataset:
-    labels = read_graph(path).labels[nodes]
-    return datasets.Dataset.from_dict({GRAPH: [str(path)] * len(nodes), NODE: nodes, task.label_column: labels})

@@ -16,7 +16,7 @@ OUTSIDE = "O"
 """The tag of a token that is in no entity."""
 
 TOKEN_ACCURACY: Final = "token_accuracy"  # noqa: S105
-"""The one score that needs no entities."""
+"""The only score that needs no entities."""
 
 SCORES: Final = ("precision", "recall", "f1", TOKEN_ACCURACY)
 
@@ -55,7 +55,7 @@ def score_parts(score: str, predicted: list[str], gold: list[str]) -> tuple[int,
 
 @contextmanager
 def _any_tags() -> Iterator[None]:
-    """Let seqeval read parts of speech, too: it warns of each tag that has no prefix."""
+    """Silence seqeval's warning of tags without a prefix, such as parts of speech."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*seems not to be NE tag")
         yield

@@ -8,8 +8,10 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
+import torch
 from transformers import (
     AutoModelForTokenClassification,
+    DataCollatorForTokenClassification,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
@@ -18,13 +20,14 @@ from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
     TaskProcessor,
+    by_row,
     check_max_length,
     name_classes,
     row_numbers,
 )
-from alignattn.tasks.tags.collator import TagCollator
 from alignattn.tasks.tags.entities import TOKEN_ACCURACY, entity_scores
 from alignattn.tasks.tags.tagging import (
+    WORD_STARTS,
     WORDS_READ,
     encode_tags,
     is_numbered,
@@ -33,123 +36,126 @@ from alignattn.tasks.tags.tagging import (
     word_tags,
     words_problem,
 )
-from alignattn.tasks.tags.task import TokenClassification
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import TokenClassification
 
 
 class TokenClassificationProcessor(TaskProcessor[TokenClassification]):
-    """One sequence a row; the first piece of a word carries its tag."""
+    """One sequence per row; the first piece of a word carries its tag."""
 
     auto_class = AutoModelForTokenClassification
     # Byte-level tokenizers would read each word of a list as if nothing stood before it.
     tokenizer_options = MappingProxyType({"add_prefix_space": True})
 
-    def columns(self, task: TokenClassification) -> list[str]:
-        """Return the column of words and that of their tags."""
-        return [task.tokens_column, task.tags_column]
+    def columns(self) -> list[str]:
+        """Return the columns of words and tags."""
+        return [self.task.tokens_column, self.task.tags_column]
 
-    def normalise(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with their tags as names: a class number has that of its feature, or is its own."""
-        written, names = dataset[task.tags_column][:], _feature_names(dataset, task.tags_column)
-        tags = [_named(row, names) for row in written]
-        if tags == written:
-            return dataset
-        return dataset.remove_columns(task.tags_column).add_column(task.tags_column, tags)
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with tags as names; a class number without a name becomes text."""
+        column = self.task.tags_column
+        given, names = dataset[column][:], _feature_names(dataset, column)
+        tags = [[_tag_name(tag, names) for tag in row] if isinstance(row, list) else row for row in given]
+        return dataset if tags == given else dataset.remove_columns(column).add_column(column, tags)
 
-    def resolve(self, task: TokenClassification, dataset: datasets.Dataset, origin: str) -> TokenClassification:
-        """Return the task with the tags that its rows have."""
-        if task.labels:
-            return task
-        feature_names = _feature_names(dataset, task.tags_column)
-        tags = self.normalise(task, dataset)[task.tags_column][:]
-        names = tag_names(tags, feature_names, origin)
-        return replace(task, labels=names, metrics=(TOKEN_ACCURACY,) if is_numbered(names) else task.metrics)
+    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> TokenClassification:
+        """Return the task with the tags of its rows."""
+        if self.task.labels:
+            return self.task
+        tags = self.normalise(dataset)[self.task.tags_column][:]
+        names = tag_names(tags, _feature_names(dataset, self.task.tags_column), origin)
+        return replace(self.task, labels=names, metrics=(TOKEN_ACCURACY,) if is_numbered(names) else self.task.metrics)
 
-    def problems(self, task: TokenClassification, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows with more or fewer tags than words, an empty word, or a tag that the task does not have."""
-        rows = zip(dataset[task.tokens_column][:], dataset[task.tags_column][:], strict=True)
-        found = {index: tag_problem(tokens, tags, task.labels) for index, (tokens, tags) in enumerate(rows)}
-        return {index: problem for index, problem in found.items() if problem is not None}
+    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with unequal numbers of words and tags, an empty word, or an unknown tag."""
+        rows = zip(dataset[self.task.tokens_column][:], dataset[self.task.tags_column][:], strict=True)
+        return by_row(tag_problem(tokens, tags, self.task.labels) for tokens, tags in rows)
 
-    def normalise_inputs(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with texts cut into words at blanks: no CSV file holds lists."""
-        values = dataset[task.tokens_column][:]
+    def normalise_inputs(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with texts split into words at blanks: a CSV file holds no lists."""
+        values = dataset[self.task.tokens_column][:]
         if not any(isinstance(value, str) for value in values):
             return dataset
         words = [value.split() if isinstance(value, str) else value for value in values]
-        return datasets.Dataset.from_dict({task.tokens_column: words}, on_mixed_types="use_json")
+        return datasets.Dataset.from_dict({self.task.tokens_column: words}, on_mixed_types="use_json")
 
-    def input_problems(
-        self, task: TokenClassification, dataset: datasets.Dataset, *, may_be_empty: bool
-    ) -> dict[int, str]:
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without words, or with an empty one."""
-        found = {index: words_problem(tokens) for index, tokens in enumerate(dataset[task.tokens_column][:])}
-        return {index: problem for index, problem in found.items() if problem is not None}
+        return by_row(map(words_problem, dataset[self.task.tokens_column][:]))
 
-    def unlabelled(self, task: TokenClassification, dataset: datasets.Dataset) -> datasets.Dataset:
+    def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
         """Return the rows with the first tag at every word."""
-        tags = [[task.labels[0]] * len(tokens) for tokens in dataset[task.tokens_column][:]]
-        return dataset.add_column(task.tags_column, tags)
+        tags = [[self.task.labels[0]] * len(tokens) for tokens in dataset[self.task.tokens_column][:]]
+        return dataset.add_column(self.task.tags_column, tags)
 
-    def configure(self, task: TokenClassification, config: PreTrainedConfig) -> None:
+    def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the tags."""
-        name_classes(config, task.labels)
+        name_classes(config, self.task.labels)
 
     def encode(
-        self,
-        task: TokenClassification,
-        dataset: datasets.Dataset,
-        tokenizer: PreTrainedTokenizerBase,
-        options: TaskOptions,
+        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return the model's inputs, `labels`, and which words the model reads."""
-        check_max_length(task, tokenizer, options.max_length, num_texts=1)
+        """Return the model's inputs, `labels`, and which words the model reads, as `encode_tags`."""
+        check_max_length(self.task, tokenizer, options.max_length, num_texts=1)
         return encode_tags(
-            dataset,
+            dataset.select_columns(self.columns()),
             tokenizer,
-            task.labels,
-            tokens_column=task.tokens_column,
-            tags_column=task.tags_column,
+            self.task.labels,
             max_length=options.max_length,
             num_proc=options.num_proc,
         )
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase) -> TagCollator:
-        """Return what pads inputs and labels to the longest row of a batch."""
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
+    ) -> "TagCollator":
+        """Return a collator that pads inputs and labels to the longest row."""
         return TagCollator(tokenizer)
 
-    def answers(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
-        """Return a tag for each word; words that the model does not read are outside of all entities.
+    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return one tag per word, `O` for words that the model does not read.
 
-        Outputs of a model that chooses sequences of tags are two arrays, its logits and the tags' numbers.
+        The outputs of a model that decodes sequences of tags are two arrays, the logits and the numbers of the tags.
         """
         logits, decoded = outputs if isinstance(outputs, tuple) else (outputs, None)
-        tags = word_tags(np.asarray(logits), np.asarray(labels), task.labels, split.encoded[WORDS_READ][:], decoded)
+        words_read = split.encoded[WORDS_READ][:]
+        tags = word_tags(np.asarray(logits), np.asarray(labels), self.task.labels, words_read, decoded)
         return pa.table({"prediction": pa.array(tags)})
 
-    def constant_prediction(self, task: TokenClassification, predictions: pa.Table) -> str | None:
-        """Return the one tag that every word is given."""
+    def constant_prediction(self, predictions: pa.Table) -> str | None:
+        """Return the only predicted tag."""
         tags = predictions["prediction"].combine_chunks().flatten().unique().to_pylist()
         return f"the tag {tags[0]!r}" if len(tags) == 1 and predictions.num_rows > 1 else None
 
-    def evaluate(self, task: TokenClassification, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
         """Score the entities of the predicted tags."""
-        answers = self.answers(task, split, outputs, labels)["prediction"]
-        predicted, gold = answers.to_pylist(), split.rows[task.tags_column][:]
-        table = {"row": pa.array(row_numbers(split.rows)), "label": pa.array(gold), "prediction": answers}
-        scores = entity_scores(predicted, gold)
-        return Evaluation({name: scores[name] for name in task.metrics}, pa.table(table))
+        predictions = self.predictions(split, outputs, labels)["prediction"]
+        gold = split.rows[self.task.tags_column][:]
+        scores = entity_scores(predictions.to_pylist(), gold)
+        table = {"row": row_numbers(split.rows), "label": pa.array(gold), "prediction": predictions}
+        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(table))
+
+
+class TagCollator(DataCollatorForTokenClassification):
+    """Pads like the collator of transformers, and pads the starts of words, if the model reads them."""
+
+    def torch_call(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a batch of encoded rows."""
+        starts = [list(feature[WORD_STARTS]) for feature in features if WORD_STARTS in feature]
+        others = [{name: value for name, value in feature.items() if name != WORD_STARTS} for feature in features]
+        batch: dict[str, Any] = super().torch_call(others)  # type: ignore[no-untyped-call]
+        if starts:
+            length, pads_left = batch["input_ids"].shape[1], self.tokenizer.padding_side == "left"
+            gaps = [[0] * (length - len(row)) for row in starts]
+            rows = [gap + row if pads_left else row + gap for row, gap in zip(starts, gaps, strict=True)]
+            batch[WORD_STARTS] = torch.tensor(rows)
+        return batch
 
 
 def _feature_names(dataset: datasets.Dataset, column: str) -> Sequence[str] | None:
     return getattr(getattr(dataset.features[column], "feature", None), "names", None)
 
 
-def _named(tags: Any, names: Sequence[str] | None) -> Any:
-    if not isinstance(tags, list):
-        return tags
-    is_number = [isinstance(tag, int) and not isinstance(tag, bool) for tag in tags]
-    return [
-        (names[tag] if names is not None and 0 <= tag < len(names) else str(tag)) if known else tag
-        for tag, known in zip(tags, is_number, strict=True)
-    ]
+def _tag_name(tag: Any, names: Sequence[str] | None) -> Any:
+    if not isinstance(tag, int) or isinstance(tag, bool):
+        return tag
+    return names[tag] if names is not None and 0 <= tag < len(names) else str(tag)

@@ -1,6 +1,6 @@
-"""Tags of words (named entities, parts of speech): to labels of word pieces, and from a model's outputs back.
+"""Tags of words as labels of word pieces, and back from a model's outputs.
 
-Words are what a row's tokens column holds; a tokenizer cuts each into pieces, and the first piece carries its tag.
+A tokenizer splits each word of a row into pieces, and the first piece carries the word's tag.
 """
 
 import re
@@ -13,43 +13,39 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from alignattn.tasks.labels import is_code
-from alignattn.tasks.mapping import map_rows
-from alignattn.tasks.outputs import check_finite
+from alignattn.tasks.processor import check_finite, map_rows
 from alignattn.tasks.tags.entities import OUTSIDE
 from alignattn.utils.errors import AlignAttnError, listing, shown
 
 IGNORED = -100
-"""The label of a piece that is not the first of its word: `torch.nn.functional.cross_entropy` passes over it."""
+"""The label of a piece that is not the first of its word; `torch.nn.functional.cross_entropy` ignores it."""
 
 WORDS_READ = "words_read"
-"""The column that says, a word, whether the model reads it: whether a piece of it is left after truncation."""
-
+"""The column that tells of each word whether a piece of it is left after truncation."""
 
 IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
-"""A character of Chinese, in the blocks that BERT's tokenizer cuts at."""
+"""A Chinese character, in the blocks at which BERT's tokenizer splits."""
 
 WORD_STARTS = "word_starts"
-"""The column that says, a piece, whether a word begins with it; also the argument of models that read it."""
+"""The column that tells of each piece whether a word begins with it; some models take it as an argument."""
 
 
 def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin: str) -> tuple[str, ...]:
-    """The tags of a training split, in the order of the model's outputs.
-
-    What is no tag, in a row that `tag_problem` will tell of, is passed over.
+    """Return the tags of a training split in the order of the model's outputs; what is no tag is ignored.
 
     Args:
-        values: The tags of every row; class numbers written as texts.
-        feature_names: The names of the class numbers where the data set has them (`datasets.ClassLabel.names`).
-        origin: What the tags are of, for messages.
+        values: the tags of every row, class numbers as text.
+        feature_names: the dataset's names of its class numbers, if any (`datasets.ClassLabel.names`).
+        origin: of the rows, for messages.
 
     Returns:
-        `feature_names` where given; else the texts, sorted, `O` first where there is one, numbers as numbers. Codes
-        such as 01 are texts.
+        `feature_names` if given; otherwise the names, sorted, `O` first, or the numbers in order. Codes
+        such as 01 are names.
     """
     if feature_names is not None:
         return tuple(feature_names)
     rows = list(values)
-    names = {tag for tags in rows if _is_list(tags) for tag in tags if _is_text(tag)}
+    names = {tag for tags in rows if _is_list(tags) for tag in tags if isinstance(tag, str) and tag}
     if not names:
         raise AlignAttnError(
             f"{origin} has no tag at all; its first row has {shown(rows[0])} for tags: give lists of words and of "
@@ -67,24 +63,23 @@ def tag_names(values: Iterable[Any], feature_names: Sequence[str] | None, origin
 
 
 def is_numbered(names: Collection[str]) -> bool:
-    """Whether tags are numbers without names, which tell no entities."""
+    """Return whether tags are numbers without names, which tell no entities."""
     return all(name.removeprefix("-").isdecimal() for name in names)
 
 
 def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
-    """What is wrong with a row, as the rest of a sentence after "row 3 of FILE:"; None when nothing is.
+    """Return what is wrong with a row, as the rest of a sentence after "row 3 of FILE:", or None.
 
     Args:
-        tokens: What the row holds for words.
-        tags: What it holds for tags.
-        names: The tags of the training split, of `tag_names`.
+        tokens: the row's words.
+        tags: the row's tags.
+        names: the tags of the training split, of `tag_names`.
     """
     if not _is_list(tags):
-        return _no_list("tokens", tokens) or _no_list("tags", tags)
+        return f"its tags are {shown(tags)} and no list" if _is_list(tokens) else words_problem(tokens)
     if _is_list(tokens) and len(tokens) != len(tags):
         return f"it has {len(tokens)} tokens and {len(tags)} tags"
-    problem = words_problem(tokens)
-    if problem is not None:
+    if problem := words_problem(tokens):
         return problem
     for position, tag in enumerate(tags, start=1):
         if tag not in names:
@@ -93,9 +88,11 @@ def tag_problem(tokens: Any, tags: Any, names: tuple[str, ...]) -> str | None:
 
 
 def words_problem(tokens: Any) -> str | None:
-    """What is wrong with the words of a row, as of `tag_problem`; None when nothing is."""
-    if not _is_list(tokens) or not tokens:
-        return _no_list("tokens", tokens) or "it has no tokens"
+    """Return what is wrong with the words of a row, as `tag_problem`."""
+    if not _is_list(tokens):
+        return f"its tokens are {shown(tokens)} and no list"
+    if not tokens:
+        return "it has no tokens"
     for position, token in enumerate(tokens, start=1):
         if token == "":
             return f"its token {position} is empty"
@@ -105,33 +102,25 @@ def words_problem(tokens: Any) -> str | None:
 
 
 def count_unspaced(values: Iterable[Any]) -> int:
-    """Count the rows whose one word is several Chinese characters, as of a text without blanks.
+    """Count the rows whose only word is several Chinese characters, as of a text without blanks.
 
     Args:
-        values: of each row its text, whose words stand between blanks, or its words.
+        values: the text of each row, or its words.
     """
     rows = (value.split() if isinstance(value, str) else value for value in values)
     return sum(len(words) == 1 and len(IDEOGRAPH.findall(words[0])) > 1 for words in rows)
-
-
-def _no_list(column: str, values: Any) -> str | None:
-    return None if _is_list(values) else f"its {column} are {shown(values)} and no list"
 
 
 def _is_list(values: object) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Checks that a tokenizer reads a list of words as it reads the text that they make.
+    """Check that a tokenizer reads a list of words as it reads their text.
 
-    Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) as published do not: without `add_prefix_space=True` they
-    read each word as if nothing stood before it, in other pieces than those the model was trained on, and
-    transformers 5.23 does not say so. Its `TokenizersBackend` (ModernBERT's) even takes that argument and ignores it.
+    Byte-level BPE tokenizers (RoBERTa, ModernBERT, GPT-2) do not without `add_prefix_space=True`: they read each word
+    as if nothing stood before it, in other pieces than those of the pretraining, and transformers 5.23 does not say so.
+    Its `TokenizersBackend` (ModernBERT's) even takes that argument and ignores it.
     """
     name = tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
@@ -152,36 +141,32 @@ def encode_tags(
     tokenizer: PreTrainedTokenizerBase,
     names: tuple[str, ...],
     *,
-    tokens_column: str,
-    tags_column: str,
     max_length: int,
     num_proc: int | None = None,
 ) -> datasets.Dataset:
-    """Tokenizes tagged sentences, one sequence a row.
+    """Tokenize tagged sentences, one sequence per row, without padding.
 
-    Nothing is padded: `TagCollator` pads each batch, labels with -100. It cannot take the column `words_read`, which
-    the Trainer takes away since no model reads it, as it takes `word_starts` from most.
+    `TagCollator` pads each batch. The Trainer removes the columns that the model does not read: `words_read`, and
+    mostly `word_starts`.
 
     Args:
-        dataset: Rows in which `tag_problem` finds nothing.
-        tokenizer: The model's tokenizer.
-        names: The tags of the training split, of `tag_names`.
-        tokens_column: The column of the words.
-        tags_column: The column of their tags.
-        max_length: The most tokens a row keeps, special tokens included.
-        num_proc: How many processes tokenize; this one when None.
+        dataset: a column of words and one of tags, in which `tag_problem` finds nothing.
+        tokenizer: the model's.
+        names: the tags of the training split, of `tag_names`.
+        max_length: the maximum of tokens per row, special tokens included.
+        num_proc: number of processes that tokenize; this one when None.
 
     Returns:
-        `input_ids`, `attention_mask`, `token_type_ids` where the model has them; `labels`, the number of a word's tag
-        at its first piece and -100 elsewhere; `word_starts`, 1 at these pieces and 0 elsewhere; and `words_read`, a
-        truth value for each word: False where `max_length` cut it off, or where the tokenizer makes nothing of it
-        (BERT's of a control character).
+        `input_ids`, `attention_mask`, `token_type_ids` if the model has them; `labels`, the number of a word's tag at
+        its first piece and -100 elsewhere; `word_starts`, 1 at these pieces and 0 elsewhere; and `words_read`, one
+        truth value per word: False if `max_length` truncates it, or if the tokenizer makes no piece of it (BERT's of a
+        control character).
     """
     check_tokenizer(tokenizer)
     return map_rows(
         dataset,
         _encode_batch,
-        input_columns=[tokens_column, tags_column],
+        input_columns=dataset.column_names,
         fn_kwargs={"tokenizer": tokenizer, "names": names, "max_length": max_length},
         remove_columns=dataset.column_names,
         num_proc=num_proc,
@@ -219,17 +204,17 @@ def word_tags(
     words_read: Iterable[Sequence[bool]],
     decoded: NDArray[np.integer[Any]] | None = None,
 ) -> list[list[str]]:
-    """The predicted tag of every word of every row, in order.
+    """Return the predicted tag of every word of every row.
 
     A word that the model does not read is predicted `O`, so that an entity in it counts as missed. The example of
-    transformers (`run_ner.py`) leaves such words out of the gold tags too, and its recall is the higher for it.
+    transformers (`run_ner.py`) leaves such words out of the gold tags, too, which raises its recall.
 
     Args:
-        logits: The model's outputs, [N, n, C], padded to the longest row.
-        labels: The labels of `encode_tags`, [N, n], -100 wherever no word begins and in the padding.
-        names: The tags, C of them.
-        words_read: The column `words_read` of `encode_tags`, N rows with a truth value for each word.
-        decoded: The numbers of the tags that a model has chosen by itself, [N, n]; the largest logit's where None.
+        logits: the model's outputs, `[N, n, C]`, padded to the longest row.
+        labels: the labels of `encode_tags`, `[N, n]`, -100 wherever no word begins and in the padding.
+        names: the tags, C of them.
+        words_read: the column `words_read` of `encode_tags`, N rows with one truth value per word.
+        decoded: the numbers of the tags that a model decodes itself, `[N, n]`; the largest logit's if None.
     """
     if logits.ndim != 3 or logits.shape != (*labels.shape, len(names)):
         raise ValueError(f"logits {logits.shape} are not [N, n, {len(names)}] of labels {labels.shape}")

@@ -1,4 +1,4 @@
-"""Images as files: pictures, and features of their regions."""
+"""Image files: pictures, and features of their regions."""
 
 import re
 import zipfile
@@ -15,34 +15,34 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from alignattn.tasks.task import NPZ
-from alignattn.tasks.vqa.task import VisualQuestionAnswering
+from alignattn.tasks.task_types import VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, one_line
 
 NPY = ".npy"
 KEYS = ("x", "features")
-"""The array of features in an `.npz`: MCAN's own name, and another."""
+"""The name of the features in an `.npz`; MCAN's own is the first."""
 
 PICTURES_KEPT = 8192
-"""In memory, once they are read; 12 KiB each at 64 pixels a side."""
+"""In memory; 12 KiB each at 64 pixels per side."""
 COLOURS = 3
 REGION_DIMS, PICTURE_DIMS = 3, 4
-"""Of the tensor of images in a batch."""
+"""Dimensions of a batch's tensor of images."""
 WHITE = 255
-"""The most that a colour of a picture is."""
+"""The largest value of a picture's colour."""
 
 IMAGE_NUMBER = re.compile(r"(\d+)(\.jpe?g|\.png)?\.np[yz]")
-"""At the end of a file's name: `COCO_train2014_000000000123.jpg.npz` is of image 123."""
+"""The end of a file's name: `COCO_train2014_000000000123.jpg.npz` belongs to image 123."""
 
 UNREADABLE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, UnidentifiedImageError)
 
 
 def is_of_features(path: str) -> bool:
-    """Return whether a file holds features, by its name."""
+    """Return whether a file holds features, according to its name."""
     return Path(path).suffix.lower() in (NPZ, NPY)
 
 
 def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
-    """Return what is wrong with the file of an image by its first bytes, or None."""
+    """Return what is wrong with an image file according to its first bytes, or None."""
     if not task.reads_features and not is_of_features(path):
         return picture_problem(path)
     if not Path(path).is_file():
@@ -62,7 +62,7 @@ def image_problem(path: str, task: VisualQuestionAnswering) -> str | None:
 
 
 def picture_problem(path: str) -> str | None:
-    """Return what is wrong with the file of a picture by its first bytes, or None."""
+    """Return what is wrong with a picture file according to its first bytes, or None."""
     if not Path(path).is_file():
         return f"there is no image {path}"
     try:
@@ -74,7 +74,7 @@ def picture_problem(path: str) -> str | None:
 
 @lru_cache(maxsize=PICTURES_KEPT)
 def read_picture(path: str, size: int) -> Tensor:
-    """Return a picture, `[3, size, size]` uint8; one of another size is scaled.
+    """Return a picture, `[3, size, size]` uint8, scaled if necessary.
 
     Raises:
         AlignAttnError: if it cannot be read.
@@ -90,10 +90,10 @@ def read_picture(path: str, size: int) -> Tensor:
 
 
 def read_features(path: str, width: int) -> Tensor:
-    """Return the features of an image's regions, `[boxes, width]` float32; a file may hold `[width, boxes]`, as MCAN's.
+    """Return the features of an image's regions, `[boxes, width]` float32; MCAN's files hold `[width, boxes]`.
 
     Raises:
-        AlignAttnError: if it cannot be read, or holds others.
+        AlignAttnError: if it cannot be read, or holds anything else.
     """
     try:
         # Never with pickle: an array of objects runs code when it is read.
@@ -109,7 +109,7 @@ def read_features(path: str, width: int) -> Tensor:
 
 
 def feature_files(folder: str) -> dict[int, str]:
-    """Return the files of features below a folder, by the numbers of their images.
+    """Return the feature files below a folder, by the numbers of their images.
 
     Raises:
         AlignAttnError: if there are none.
@@ -125,7 +125,7 @@ def feature_files(folder: str) -> dict[int, str]:
 
 
 def colour_moments(paths: Iterable[str], size: int) -> tuple[list[float], list[float]]:
-    """Return the mean and the standard deviation of each colour of pictures, of 0 to 1; a deviation of 0 is 1."""
+    """Return the mean and the standard deviation of each colour of 0 to 1; a deviation of 0 becomes 1."""
     sums, squares, count = torch.zeros(COLOURS, dtype=torch.float64), torch.zeros(COLOURS, dtype=torch.float64), 0
     for path in paths:
         pixels = read_picture(path, size).flatten(1).double() / WHITE
@@ -144,7 +144,7 @@ def _key(names: Iterable[str]) -> str:
 
 
 def _header(path: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and the type of the array of a file, of which nothing else is read."""
+    """Return the shape and the type of a file's array, reading nothing else."""
     if Path(path).suffix.lower() == NPY:
         with open(path, "rb") as file:
             return _npy_header(file)

@@ -1,4 +1,4 @@
-"""The official accuracy of visual question answering, and what it takes for one and the same answer.
+"""The official accuracy of visual question answering, and its normalisation of answers.
 
 Antol et al. 2015, "VQA: Visual Question Answering", as its evaluation code has it since the second version of the data.
 """
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 ENOUGH = 3
-"""People who must agree with an answer for it to be right altogether."""
+"""An answer is entirely right if so many people agree with it."""
 
 PUNCTUATION = ";:/'[]\"()=+\\_><@`,?"
 COMMA_OF_NUMBER = re.compile(r"\d,\d")
@@ -32,12 +32,12 @@ CONTRACTIONS: Mapping[str, str] = {
     **{word + end.replace("'", ""): word + end for end, words in _SHORTENED.items() for word in words.split()},
     **{"maam": "ma'am", "oclock": "o'clock", "twas": "'twas", "yall": "y'all"},
 }
-"""What is written without its apostrophe, which is put back. Forms with two of them cannot come up: what is left of an
-apostrophe within a word is a blank."""
+"""Words without their apostrophe, which is restored. Forms with two apostrophes cannot occur: a blank replaces an
+apostrophe within a word."""
 
 
 def plain_answer(answer: str) -> str:
-    """Return an answer as it is compared: lower case, without punctuation, articles and number words."""
+    """Return an answer in lower case without punctuation, articles and number words, as it is compared."""
     text = " ".join(answer.replace("\n", " ").replace("\t", " ").split(" ")).strip()
     is_spaced = COMMA_OF_NUMBER.search(text) is not None
     kept = text
@@ -49,13 +49,13 @@ def plain_answer(answer: str) -> str:
 
 
 def vqa_accuracy(answer: str, answers: Sequence[str]) -> float:
-    """Return how right an answer is: the mean of min(matches / 3, 1) over the answers of all people but one.
+    """Return the accuracy of an answer: the mean of min(matches / 3, 1) over all leave-one-out sets of people.
 
-    As in the official code, all are made plain only where people do not agree letter by letter.
+    As in the official code, answers are normalised only if the people's answers differ letter by letter.
 
     Args:
-        answer: that is judged.
-        answers: of the people who were asked, ten of them in VQA-v2.
+        answer: the prediction.
+        answers: of the people, ten of them in VQA-v2.
     """
     given = [text.replace("\n", " ").replace("\t", " ").strip() for text in answers]
     if len(set(given)) > 1:
@@ -64,12 +64,12 @@ def vqa_accuracy(answer: str, answers: Sequence[str]) -> float:
 
 
 def agreement(matches: int, people: int) -> float:
-    """Return the accuracy of an answer that so many people of all gave: 0.3, 0.6, 0.9 and 1 for 1 to 4 of ten."""
+    """Return the accuracy of an answer given by so many people: 0.3, 0.6, 0.9 and 1 for 1 to 4 of ten."""
     of_those, of_others = min((matches - 1) / ENOUGH, 1), min(matches / ENOUGH, 1)
     return (matches * of_those + (people - matches) * of_others) / people if matches else 0.0
 
 
 def answer_scores(answers: Sequence[str]) -> dict[str, float]:
-    """Return how right each answer is that people gave, in their plain form: what a model is trained on."""
+    """Return the accuracy of each normalised answer of the people, which is a model's training target."""
     counts = Counter(map(plain_answer, answers))
     return {answer: agreement(count, len(answers)) for answer, count in counts.items()}

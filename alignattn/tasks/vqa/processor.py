@@ -1,7 +1,7 @@
 """Questions about images, whose answers are classes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,58 +9,89 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow as pa
-from transformers import AutoModelForVisualQuestionAnswering, PreTrainedConfig, PreTrainedTokenizerBase
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoModelForVisualQuestionAnswering,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from alignattn.tasks.labelled import PREDICTION, LabelledProcessor
 from alignattn.tasks.labels import UNLABELLED
 from alignattn.tasks.processor import (
     EncodedSplit,
     Evaluation,
+    by_row,
     check_max_length,
     encode_rows,
     name_classes,
     text_problem,
 )
 from alignattn.tasks.task import TaskOptions
-from alignattn.tasks.vqa.batches import ANSWER_IDS, ANSWER_SCORES, ImageBatches
-from alignattn.tasks.vqa.images import PICTURE_DIMS, image_problem
+from alignattn.tasks.task_types import EASY_VQA, IMAGE, QUESTION, VQA_ACCURACY, VQA_V2, VisualQuestionAnswering
+from alignattn.tasks.vqa.images import (
+    PICTURE_DIMS,
+    WHITE,
+    image_problem,
+    is_of_features,
+    read_features,
+    read_picture,
+)
 from alignattn.tasks.vqa.official import answer_scores, plain_answer, vqa_accuracy
 from alignattn.tasks.vqa.sources import easy_vqa_rows, vqa_v2_rows
-from alignattn.tasks.vqa.task import EASY_VQA, IMAGE, QUESTION, VQA_ACCURACY, VQA_V2, VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, shown
+
+ANSWER_IDS, ANSWER_SCORES = "answer_ids", "answer_scores"
+"""The people's answers as class numbers, and the accuracy of each."""
 
 
 class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
-    """A question and an image a row: tokens of the question, and the image's file until a batch is made."""
+    """One question and one image per row; the image is read when a batch is made."""
 
     auto_class = AutoModelForVisualQuestionAnswering
-    reads_texts_alone = False
+    reads_only_texts = False
     continuous_input = IMAGE
 
-    def feature_dim(self, dims: int) -> int:
-        """Return that of the colours of pictures, or that of the features of regions."""
+    @staticmethod
+    def feature_dim(dims: int) -> int:
+        """Return the dimension of a picture's colours, or of a region's features."""
         return 1 if dims == PICTURE_DIMS else -1
 
+    @property
+    def can_smooth_labels(self) -> bool:
+        """Whether a question has one right answer: if several people have answered, each answer has a score."""
+        return not self.task.answers_column
+
+    @property
+    def supports_r_drop(self) -> bool:
+        """Whether the loss is of one class per row: if several people have answered, it is of each answer by itself."""
+        return not self.task.answers_column
+
     def read_split(
-        self, task: VisualQuestionAnswering, name: str, data_dir: str | Path | None, cache_dir: str | None
+        self, name: str, data_dir: str | Path | None, cache_dir: str | None
     ) -> tuple[datasets.Dataset, str] | None:
-        """Return the rows of a collection; None for a task of files, and for easy-VQA as Parquet of a `--data_dir`."""
-        if task.collection == VQA_V2:
-            return vqa_v2_rows(task, name, data_dir)
-        if task.collection == EASY_VQA and data_dir is None:
-            return easy_vqa_rows(task, name)
+        """Return the rows of a collection; None for a task of files, and for easy-VQA as Parquet in a `--data_dir`."""
+        if self.task.collection == VQA_V2:
+            return vqa_v2_rows(self.task, name, data_dir)
+        if self.task.collection == EASY_VQA and data_dir is None:
+            return easy_vqa_rows(self.task, name)
         return None
 
-    def columns(self, task: VisualQuestionAnswering) -> list[str]:
+    def columns(self) -> list[str]:
         """Return the columns of the image, the question and the answer or the answers."""
-        return [*task.input_columns, task.answers_column or task.label_column]
+        return [*self.task.input_columns, self.task.answers_column or self.task.label_column]
 
-    def resolve(self, task: VisualQuestionAnswering, dataset: datasets.Dataset, origin: str) -> VisualQuestionAnswering:
-        """Return the task with the answers that are frequent among its training rows, the most frequent first."""
+    def infer_labels(self, dataset: datasets.Dataset, origin: str) -> VisualQuestionAnswering:
+        """Return the task with the frequent answers of its training rows, the most frequent first."""
+        task = self.task
         if task.labels:
             return task
-        best = [_most_given(answers) for answers in dataset[task.answers_column][:] if _is_answered(answers)]
-        counts = Counter(best)
+        # Of equally frequent answers of a row, the first counts.
+        rows = (answers for answers in dataset[task.answers_column][:] if _is_answered(answers))
+        counts = Counter(Counter(map(plain_answer, answers)).most_common(1)[0][0] for answers in rows)
         frequent = [answer for answer, count in counts.items() if answer and count >= task.fewest_answers]
         if len(frequent) < 2:
             raise AlignAttnError(
@@ -68,96 +99,108 @@ class VqaProcessor(LabelledProcessor[VisualQuestionAnswering]):
             )
         return replace(task, labels=tuple(sorted(frequent, key=lambda answer: (-counts[answer], answer))))
 
-    def normalise(self, task: VisualQuestionAnswering, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with a label: of several people's answers the most frequent that is a class, or none (-1)."""
-        if not task.answers_column:
-            return super().normalise(task, dataset)
-        number = {label: index for index, label in enumerate(task.labels)}
-        labels = [_best_known(answers, number) for answers in dataset[task.answers_column][:]]
-        return dataset.add_column(task.label_column, np.array(labels, dtype=np.int64))
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with a label: the most frequent answer that is a class, or -1."""
+        if not self.task.answers_column:
+            return super().normalise(dataset)
+        number = {label: index for index, label in enumerate(self.task.labels)}
+        labels = [_best_known(answers, number) for answers in dataset[self.task.answers_column][:]]
+        return dataset.add_column(self.task.label_column, np.array(labels, dtype=np.int64))
 
-    def problems(
-        self, task: VisualQuestionAnswering, dataset: datasets.Dataset, *, may_be_empty: bool
-    ) -> dict[int, str]:
+    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
         """Return the rows without a question or an image, and those whose answer is none of the task's."""
-        problems = super().problems(task, dataset, may_be_empty=may_be_empty)
-        if task.answers_column:
-            for index, answers in enumerate(dataset[task.answers_column][:]):
+        problems = super().problems(dataset, may_be_empty=may_be_empty)
+        if column := self.task.answers_column:
+            for index, answers in enumerate(dataset[column][:]):
                 if not _is_answered(answers):
-                    problems[index] = f"column {task.answers_column!r} is no list of answers ({shown(answers)})"
+                    problems[index] = f"column {column!r} is no list of answers ({shown(answers)})"
         return problems
 
-    def input_problems(
-        self, task: VisualQuestionAnswering, dataset: datasets.Dataset, *, may_be_empty: bool
-    ) -> dict[int, str]:
-        """Return the rows without a question, and those without an image that can be read."""
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows without a question or a readable image."""
         images = dataset[IMAGE][:]
-        known = {path: image_problem(path, task) for path in set(images) if isinstance(path, str) and path}
-        problems: dict[int, str] = {}
-        for index, (path, question) in enumerate(zip(images, dataset[QUESTION][:], strict=True)):
-            problem = text_problem(f"column {QUESTION!r}", question) or (
-                known[path] if path in known else f"column {IMAGE!r} names no image ({shown(path)})"
-            )
-            if problem is not None:
-                problems[index] = problem
-        return problems
+        known = {path: image_problem(path, self.task) for path in set(images) if isinstance(path, str) and path}
+        return by_row(
+            text_problem(f"column {QUESTION!r}", question)
+            or (known[path] if path in known else f"column {IMAGE!r} names no image ({shown(path)})")
+            for path, question in zip(images, dataset[QUESTION][:], strict=True)
+        )
 
-    def labelled(self, task: VisualQuestionAnswering, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
-        """Return the rows that have a label; where people were asked all: an answer that is no class is a wrong one."""
-        return dataset if task.answers_column else super().labelled(task, dataset, origin)
+    def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
+        """Return the rows that have a label; all rows of several people's answers: one that is no class is wrong."""
+        return dataset if self.task.answers_column else super().drop_unlabelled(dataset, origin)
 
-    def unlabelled(self, task: VisualQuestionAnswering, dataset: datasets.Dataset) -> datasets.Dataset:
-        """Return the rows with the label 0, which stands for none."""
-        return super().unlabelled(replace(task, answers_column=""), dataset)
-
-    def smooths_labels(self, task: VisualQuestionAnswering) -> bool:
-        """Return whether a question has one right answer: where people were asked, each answer has a score."""
-        return not task.answers_column
-
-    def has_divergence(self, task: VisualQuestionAnswering) -> bool:
-        """Return whether the loss is of one class a row: where people were asked, it is of each answer by itself."""
-        return not task.answers_column
-
-    def configure(self, task: VisualQuestionAnswering, config: PreTrainedConfig) -> None:
+    def configure(self, config: PreTrainedConfig) -> None:
         """Set the names of the answers."""
-        name_classes(config, task.labels)
+        name_classes(config, self.task.labels)
 
     def encode(
-        self,
-        task: VisualQuestionAnswering,
-        dataset: datasets.Dataset,
-        processor: PreTrainedTokenizerBase,
-        options: TaskOptions,
+        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return `input_ids`, `attention_mask`, the image's file and `label`, and answers where there are several."""
-        check_max_length(task, processor, options.max_length, 1)
-        return encode_rows(_encode_batch, task, dataset, processor, options)
+        """Return `input_ids`, `attention_mask`, the image's file and `label`, and the answers of several people."""
+        check_max_length(self.task, tokenizer, options.max_length, 1)
+        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
 
-    def batches(self, processor: PreTrainedTokenizerBase, split: EncodedSplit, *, trains: bool = False) -> ImageBatches:
-        """Return what makes a batch: it reads the images."""
-        options = split.options
-        return ImageBatches(processor, options.image_size, options.feature_width)
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
+    ) -> "ImageCollator":
+        """Return a collator that reads the images."""
+        return ImageCollator(tokenizer, split.options.image_size, split.options.feature_width)
 
-    def evaluate(self, task: VisualQuestionAnswering, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
-        """Score logits as for all tasks of classes, and by the official rule where several people were asked."""
-        of_classes = tuple(name for name in task.metrics if name != VQA_ACCURACY)
-        evaluation = super().evaluate(replace(task, metrics=of_classes), split, outputs, labels)
-        if not task.answers_column:
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score logits as for all classes, and by the official rule if several people have answered."""
+        evaluation = super().evaluate(split, outputs, labels)
+        if not self.task.answers_column:
             return evaluation
         predicted = evaluation.predictions[PREDICTION].to_pylist()
-        given = split.rows[task.answers_column][:]
-        right = [vqa_accuracy(task.labels[one], answers) for one, answers in zip(predicted, given, strict=True)]
+        given = split.rows[self.task.answers_column][:]
+        right = [vqa_accuracy(self.task.labels[one], answers) for one, answers in zip(predicted, given, strict=True)]
         predictions = evaluation.predictions.append_column(VQA_ACCURACY, pa.array(right))
         return Evaluation({VQA_ACCURACY: float(np.mean(right)), **evaluation.metrics}, predictions)
 
 
+class ImageCollator:
+    """A collator of encoded questions and the files of their images.
+
+    Args:
+        tokenizer: that encoded the questions.
+        size: pixels per side to which pictures are scaled.
+        width: number of features of a region.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, size: int, width: int) -> None:
+        self.pad_questions = DataCollatorWithPadding(tokenizer)
+        self.size = size
+        self.width = width
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the padded questions and `images`.
+
+        If the rows have several people's answers, also `answer_ids` `[B, a]` and `answer_scores` `[B, a]`, padded by 0.
+        """
+        others = (IMAGE, ANSWER_IDS, ANSWER_SCORES)
+        questions = [{name: value for name, value in row.items() if name not in others} for row in rows]
+        batch = {**self.pad_questions(questions), **self.images([row[IMAGE] for row in rows])}
+        if ANSWER_IDS in rows[0]:
+            batch[ANSWER_IDS] = _padded([torch.tensor(row[ANSWER_IDS], dtype=torch.int64) for row in rows])
+            batch[ANSWER_SCORES] = _padded([torch.tensor(row[ANSWER_SCORES]) for row in rows])
+        return batch
+
+    def images(self, paths: Sequence[str]) -> dict[str, Tensor]:
+        """Return `image`: pictures `[B, 3, size, size]` of 0 to 1, or regions `[B, boxes, width]` and `image_mask`."""
+        if not is_of_features(paths[0]):
+            return {IMAGE: torch.stack([read_picture(path, self.size) for path in paths]).float() / WHITE}
+        regions = [read_features(path, self.width) for path in paths]
+        mask = _padded([torch.ones(len(boxes), dtype=torch.bool) for boxes in regions])
+        return {IMAGE: _padded(regions), "image_mask": mask}
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    return pad_sequence(list(rows), batch_first=True)
+
+
 def _is_answered(answers: Any) -> bool:
     return isinstance(answers, list) and bool(answers) and all(isinstance(answer, str) for answer in answers)
-
-
-def _most_given(answers: Sequence[str]) -> str:
-    # Of those that are as frequent, the one that stands first.
-    return Counter(map(plain_answer, answers)).most_common(1)[0][0]
 
 
 def _best_known(answers: Any, number: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""The rows of collections: easy-VQA, which is a package, and VQA-v2, which the user has."""
+"""The rows of easy-VQA, which is a package, and of VQA-v2, whose files the user provides."""
 
 from pathlib import Path
 from typing import Any
@@ -6,28 +6,28 @@ from typing import Any
 import datasets
 
 from alignattn.tasks.task import TEST, TRAIN, VALIDATION, Task
+from alignattn.tasks.task_types import IMAGE, QUESTION, VisualQuestionAnswering
 from alignattn.tasks.vqa.images import feature_files
-from alignattn.tasks.vqa.task import IMAGE, QUESTION, VisualQuestionAnswering
 from alignattn.utils.errors import AlignAttnError, install_extra
 from alignattn.utils.files import check_file
 from alignattn.utils.json_records import read_json
 
 YEARS = {TRAIN: "train2014", VALIDATION: "val2014"}
-"""The parts of VQA-v2 by the names of splits."""
+"""VQA-v2's names of the splits."""
 
 
 def easy_vqa_rows(task: VisualQuestionAnswering, split: str) -> tuple[datasets.Dataset, str]:
-    """Return the rows of a split of easy-VQA and where they are from; raises `AlignAttnError` if it is not there."""
+    """Return the rows of a split of easy-VQA and their origin; raises `AlignAttnError` if it is not installed."""
     images, questions, answers = easy_vqa_questions(task, split)
     columns = {IMAGE: images, QUESTION: questions, task.label_column: answers}
     return datasets.Dataset.from_dict(columns), f"split {split!r} of easy-vqa"
 
 
 def easy_vqa_questions(task: Task, split: str) -> tuple[list[str], list[str], list[str]]:
-    """Return the files of pictures, the questions about them and the answers of a split of easy-VQA.
+    """Return the picture, the question and the answer of each row of a split of easy-VQA.
 
     Raises:
-        AlignAttnError: if it is not there.
+        AlignAttnError: if it is not installed.
     """
     try:
         import easy_vqa
@@ -48,10 +48,10 @@ def easy_vqa_questions(task: Task, split: str) -> tuple[list[str], list[str], li
 
 
 def vqa_v2_rows(task: VisualQuestionAnswering, split: str, data_dir: str | Path | None) -> tuple[datasets.Dataset, str]:
-    """Return the rows of a split of VQA-v2 and where they are from.
+    """Return the rows of a split of VQA-v2 and their origin.
 
     Raises:
-        AlignAttnError: if a file of it, or the features of an image, are not there.
+        AlignAttnError: if a file, or the features of an image, are missing.
     """
     if data_dir is None or not task.features:
         raise AlignAttnError(

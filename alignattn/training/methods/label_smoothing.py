@@ -1,7 +1,7 @@
 """Label smoothing (Szegedy et al. 2016, section 7), which transformers' Trainer does by itself."""
 
 from alignattn.tasks import Task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import TrainingMethod
 
 
@@ -21,6 +21,6 @@ class LabelSmoothing(TrainingMethod):
         """Return why a task's labels are not smoothed, as of `TrainingMethod`."""
         if has_crf:
             return " is of probabilities word by word, and a CRF has those of whole sequences"
-        if task is not None and not processor_for(task).smooths_labels(task):
+        if task is not None and not processor_for(task).can_smooth_labels:
             return f": task {task.name!r} has no classes to smooth"
         return ""

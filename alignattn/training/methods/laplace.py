@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import Exclusion, TrainingMethod
 from alignattn.utils.errors import AlignAttnError
 from alignattn.utils.option import option
@@ -55,7 +55,7 @@ class Laplace(TrainingMethod):
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
         """Return why a task has no classes, as of `TrainingMethod`."""
-        if task is None or (processor_for(task).averages(task) and processor_for(task).smooths_labels(task)):
+        if task is None or (processor_for(task).can_average and processor_for(task).can_smooth_labels):
             return ""
         return f": task {task.name!r} has no class a row to be confident in"
 

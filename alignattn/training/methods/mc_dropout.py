@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import TrainingMethod
 from alignattn.utils.option import option
 
@@ -43,7 +43,7 @@ class MCDropout(TrainingMethod):
     @classmethod
     def reason_unsupported(cls, task: Task | None, *, has_crf: bool) -> str:
         """Return why predictions of a task have no mean, as of `TrainingMethod`."""
-        if task is None or processor_for(task).averages(task):
+        if task is None or processor_for(task).can_average:
             return ""
         return f": predictions of task {task.name!r} are neither classes nor scores of a row, and have no mean"
 
@@ -62,7 +62,7 @@ class MCDropout(TrainingMethod):
         """Return the mean prediction."""
         with mc_dropout(trainer.model, trainer.args.seed, trainer.args.device):
             outputs = [trainer.predict(rows) for _ in range(self.passes)]
-        mean = processor_for(trainer.task).mean_outputs(trainer.task, [one.predictions for one in outputs])
+        mean = processor_for(trainer.task).average_outputs([one.predictions for one in outputs])
         return outputs[0]._replace(predictions=mean)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from alignattn.tasks import Task
-from alignattn.tasks.processors import processor_for
+from alignattn.tasks.task_types import processor_for
 from alignattn.training.methods.base import Exclusion, Inputs, TrainingMethod
 from alignattn.training.methods.mc_dropout import can_drop
 from alignattn.utils.errors import AlignAttnError
@@ -63,7 +63,7 @@ class RDrop(TrainingMethod):
         """Return why predictions of a task have no divergence, as of `TrainingMethod`."""
         if has_crf:
             return " is of probabilities word by word, and a CRF has those of whole sequences"
-        if task is not None and not processor_for(task).has_divergence(task):
+        if task is not None and not processor_for(task).supports_r_drop:
             return f": task {task.name!r} has no class a row to compare: its loss is of each answer alone"
         return ""
 

@@ -145,7 +145,7 @@ def test_of_a_model_from_nothing_it_says_what_is_true(name, texts_file, tmp_path
     )
     built = MODELS.load(name).build(BuildContext(task, rows, seed=0, config_fields={"hidden_dim": 8}))
     built.model.save_pretrained(folder)
-    built.processor.save_pretrained(folder)
+    built.tokenizer.save_pretrained(folder)
     assert run(folder, tmp_path / "out", "--train_file", texts_file) == 2
     told = refusal(capsys)
     assert f"is a trained model of alignattn-{name}, and only pretrained encoders can be balanced here" in told

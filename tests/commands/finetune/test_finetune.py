@@ -401,7 +401,7 @@ class TestBadInput:
         ("changes", "words"),
         [
             ({"layers": ["0", "99"]}, "layers=[0, 99]: this model has layers 0 to 1"),
-            ({"max_length": "100000"}, "--max_length 100000 is no good: the model takes at most"),
+            ({"max_length": "100000"}, "--max_length 100000 is too long: the model takes at most"),
             ({"model_config": ["no_such_field=1"]}, "BertConfig has no field 'no_such_field'"),
             ({"lora_r": "2", "lora_target_modules": ["qeury"]}, "'qeury': no layer of "),
         ],

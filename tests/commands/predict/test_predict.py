@@ -473,7 +473,7 @@ def test_what_is_cut_is_told_of_all_parts(own, tmp_path, capsys, monkeypatch):
     pd.DataFrame({"said": texts}).to_csv(tmp_path / "rows.csv", index=False)
     monkeypatch.setattr("alignattn.commands.predict.rows.PART_ROWS", 3)
     assert predict("--run", own / "run", "--file", tmp_path / "rows.csv") == 0
-    assert "25.0 % of the rows are cut at --max_length 32; 42 would hold 99 % of them whole" in capsys.readouterr().err
+    assert "--max_length 32 truncates 25.0 % of the rows; 42 would cover 99 %" in capsys.readouterr().err
     assert predict("--run", own / "run", "--text", "the cat") == 0
     assert "cut" not in capsys.readouterr().err
 

@@ -156,7 +156,7 @@ main(["predict", "--run", {str(run)!r}, "--file", {str(parts)!r}, "--output_dir"
 def test_a_cluster_gives_what_one_process_gives(run, parts, tmp_path, capsys):
     long = pa.table({name: ["the cat " * 30] for name in (*TASK.text_columns, "note")})
     pq.write_table(long, parts / "long.parquet")
-    cut = "7.7 % of the rows are cut at --max_length 32; "
+    cut = "--max_length 32 truncates 7.7 % of the rows; "
     assert predict(run, parts, tmp_path / "whole") == 0
     assert cut in capsys.readouterr().err
     assert predict(run, parts, tmp_path / "ray", "--launcher", "ray", "--processes", "1") == 0

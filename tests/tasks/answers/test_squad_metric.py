@@ -8,8 +8,7 @@ from torchmetrics.functional.text import squad
 
 from alignattn.tasks.answers.squad_metric import (
     NO_ANSWER_THRESHOLD,
-    exact_match,
-    f1,
+    exact_and_f1,
     final_answers,
     normalize_answer,
     squad_scores,
@@ -54,8 +53,7 @@ def test_normalize_answer(text: str, normal: str) -> None:
 )
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_scores_by_hand(prediction: str, golds: Sequence[str], exact: float, overlap: float, version: str) -> None:
-    assert exact_match(prediction, golds, version) == exact
-    assert f1(prediction, golds, version) == pytest.approx(overlap, abs=1e-12)
+    assert exact_and_f1(prediction, golds, version) == (exact, pytest.approx(overlap, abs=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +70,8 @@ def test_scores_by_hand(prediction: str, golds: Sequence[str], exact: float, ove
 def test_texts_that_normalise_to_nothing(
     prediction: str, golds: Sequence[str], of_v1: tuple[float, float], of_v2: tuple[float, float]
 ) -> None:
-    assert (exact_match(prediction, golds, "1.1"), f1(prediction, golds, "1.1")) == of_v1
-    assert (exact_match(prediction, golds), f1(prediction, golds)) == of_v2
+    assert exact_and_f1(prediction, golds, "1.1") == of_v1
+    assert exact_and_f1(prediction, golds) == of_v2
 
 
 def random_texts(generator: np.random.Generator, size: int, least: int = 1) -> list[str]:
@@ -172,8 +170,10 @@ def test_best_thresholds_against_brute_force(seed: int) -> None:
     answers = [text if normalize_answer(text) else "cat" for text in random_texts(generator, size)]
     nulls = generator.normal(size=size) + np.array([0.0 if texts else 1.0 for texts in golds])
     scores = squad_scores(answers, golds, nulls.tolist())
-    for name, score in (("best_exact", exact_match), ("best_f1", f1)):
-        best, minus_threshold = brute_force_best(score, answers, golds, nulls.tolist())
+    for place, name in enumerate(("best_exact", "best_f1")):
+        best, minus_threshold = brute_force_best(
+            lambda answer, texts, place=place: exact_and_f1(answer, texts)[place], answers, golds, nulls.tolist()
+        )
         assert scores.metrics[name] == pytest.approx(best, abs=1e-12)
         assert scores.thresholds[name] == (-minus_threshold if np.isfinite(minus_threshold) else 0.0)
 

@@ -312,7 +312,7 @@ def test_real_rows(shared_data: Path, word_pieces: Any, name: str) -> None:
             "Paris",
             "Where?",
             {"text": ["Paris", "Paris"], "answer_start": [0]},
-            "its answers have 2 texts and 1 answer_start",
+            "its answers have 2 text(s) and 1 answer_start(s)",
         ),
         ("Paris", "Where?", {"text": [None], "answer_start": [0]}, "its answer is None, which is not text"),
         (

@@ -18,7 +18,7 @@ from alignattn.finetuning.model_options import ModelOptions, check_fits
 from alignattn.models import MODELS
 from alignattn.models.build import build_model
 from alignattn.tasks import TASKS
-from alignattn.tasks.captions.sources import easy_vqa_captions
+from alignattn.tasks.captions import easy_vqa_captions
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
 TASK = """kind: image-to-text

@@ -14,11 +14,17 @@ from alignattn.cli import main
 from alignattn.commands.figure import FigureOptions
 from alignattn.commands.figure.command import make_figure
 from alignattn.tasks import TASKS, SequenceToSequence, get_task
-from alignattn.tasks.processors import processor_for
-from alignattn.tasks.sequences.cmudict import cmudict_rows
-from alignattn.tasks.sequences.errors import Nearest, edit_distance, error_rate, nearest
-from alignattn.tasks.sequences.processor import target_ids
-from alignattn.tasks.sequences.units import text_of, units_of
+from alignattn.tasks.sequences import (
+    Nearest,
+    cmudict_rows,
+    edit_distance,
+    error_rate,
+    nearest,
+    target_ids,
+    text_of,
+    units_of,
+)
+from alignattn.tasks.task_types import processor_for
 
 TASK = """kind: text2text-generation
 source_column: word
@@ -120,7 +126,7 @@ def test_a_target_that_is_too_long_is_cut_and_said_and_bounds_what_is_written(ta
     run = tmp_path / "run"
     assert finetune(task_file, run, "--model seq2seq-lstm --max_steps 1 --max_length 8") == 0
     out = capsys.readouterr().out
-    assert "of the rows are cut at --max_length 8" in out
+    assert "--max_length 8 truncates" in out
     cut = json.loads((run / "results.json").read_text())["truncated_rows"]
     assert (cut["train"]["rows"], cut["validation"]["rows"]) == (1, 1)
     written = pq.read_table(run / "predictions.parquet")["prediction"].to_pylist()
@@ -169,7 +175,7 @@ def test_what_cannot_be_is_one_line(words, said, task_file, tmp_path, capsys):
 def test_targets_that_are_no_texts_are_told():
     task, rows = SequenceToSequence(name="own"), Dataset.from_dict({"source": ["a"], "target": [3]})
     with pytest.raises(alignattn.AlignAttnError, match="column 'target' holds int64"):
-        processor_for(task).normalise(task, rows)
+        processor_for(task).normalise(rows)
 
 
 def test_cmudict_is_split_by_word_and_its_alternates_stay_together():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from alignattn.tasks.sources import read_file
+from alignattn.tasks.reading import read_file
 from alignattn.utils.errors import AlignAttnError
 
 CONLL_2003 = """\
@@ -112,7 +112,7 @@ def lines(form: str, first: int = 1, *, restarts: bool = True) -> str:
 def test_a_column_that_counts_the_words_is_left_out(path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text(text)
     assert read_file(path)[:] == {"tokens": SENTENCES, "ner_tags": SENTENCE_TAGS}
-    assert "counts the words" in capsys.readouterr().err
+    assert "numbers the words" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase
 
-from alignattn.tasks.tags.collator import TagCollator
 from alignattn.tasks.tags.entities import entity_scores
+from alignattn.tasks.tags.processor import TagCollator
 from alignattn.tasks.tags.tagging import (
     IGNORED,
     WORD_STARTS,
@@ -42,7 +42,7 @@ def rows(*pairs: tuple[list[str], list[Any]]) -> Dataset:
 def encoded(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, names: tuple[str, ...] = NAMES, max_length: int = 64
 ) -> Dataset:
-    return encode_tags(dataset, tokenizer, names, tokens_column="words", tags_column="tags", max_length=max_length)
+    return encode_tags(dataset.select_columns(["words", "tags"]), tokenizer, names, max_length=max_length)
 
 
 def padded_labels(data: Dataset, tokenizer: PreTrainedTokenizerBase) -> NDArray[Any]:
@@ -249,7 +249,7 @@ def test_perfect_outputs_of_chinese_characters(bert: PreTrainedTokenizerBase, sh
     names = tag_names(data["ner_tags"], None, "msra")
     assert names == ("O", "B-LOC", "B-ORG", "B-PER", "I-LOC", "I-ORG", "I-PER")
     assert not any(tag_problem(row["tokens"], row["ner_tags"], names) for row in data)
-    tagged = encode_tags(data, bert, names, tokens_column="tokens", tags_column="ner_tags", max_length=512)
+    tagged = encode_tags(data.select_columns(["tokens", "ner_tags"]), bert, names, max_length=512)
     assert all(all(read) for read in tagged[WORDS_READ])
     predicted = recovered(tagged, bert, names)
     assert predicted == list(data["ner_tags"])

@@ -11,11 +11,10 @@ from questions import ANSWERS, SIDE, WIDTH, question_rows, write_features, write
 from alignattn.models.words import build_tokenizer
 from alignattn.tasks import get_task
 from alignattn.tasks.processor import EncodedSplit
-from alignattn.tasks.processors import processor_for
 from alignattn.tasks.rows import load_rows
 from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import processor_for, with_features
 from alignattn.tasks.vqa.images import colour_moments, read_features, read_picture
-from alignattn.tasks.vqa.task import with_features
 from alignattn.utils.errors import AlignAttnError
 
 
@@ -25,18 +24,18 @@ def rows(tmp_path):
 
 
 def problems_of(task, rows):
-    return processor_for(task).problems(task, datasets.Dataset.from_list(rows), may_be_empty=False)
+    return processor_for(task).problems(datasets.Dataset.from_list(rows), may_be_empty=False)
 
 
 def batch_of(task, dataset, tokenizer, **sizes):
-    kind, options = processor_for(task), TaskOptions(max_length=14, **sizes)
-    split = EncodedSplit(dataset, kind.encode(task, dataset, tokenizer, options), options)
-    return kind.batches(tokenizer, split)(list(split.encoded))
+    processor, options = processor_for(task), TaskOptions(max_length=14, **sizes)
+    split = EncodedSplit(dataset, processor.encode(dataset, tokenizer, options), options)
+    return processor.collator(tokenizer, split)(list(split.encoded))
 
 
 def test_a_batch_has_questions_and_pictures(rows, tmp_path):
     task = get_task(str(write_task(tmp_path)))
-    dataset = processor_for(task).labelled(task, datasets.Dataset.from_list(rows), "here")
+    dataset = processor_for(task).drop_unlabelled(datasets.Dataset.from_list(rows), "here")
     tokenizer = build_tokenizer(dataset["question"][:])
     batch = batch_of(task, dataset, tokenizer, image_size=SIDE)
     assert list(batch["image"].shape) == [9, 3, SIDE, SIDE]
@@ -130,7 +129,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     loaded = load_rows(task, data_dir=tmp_path / "data")
     assert loaded.task.labels == ("red", "blue", "mauve")
     assert loaded.train["label"][:] == [0, 0, 1, 2]
-    kind, rows = processor_for(task), loaded.evaluation["validation"]
+    processor, rows = processor_for(loaded.task), loaded.evaluation["validation"]
     tokenizer = build_tokenizer(rows["question"][:])
     batch = batch_of(loaded.task, rows, tokenizer, feature_width=2048)
     assert list(batch["image"].shape) == [4, 3, 2048]
@@ -140,7 +139,7 @@ def test_vqa_v2_is_read_with_its_answers_and_scored_by_the_official_rule(tmp_pat
     options = TaskOptions(max_length=14)
     split = EncodedSplit(rows, rows, options)
     logits = np.eye(3)[[0, 1, 1, 0]]
-    found = kind.evaluate(loaded.task, split, logits, np.array(rows["label"][:]))
+    found = processor.evaluate(split, logits, np.array(rows["label"][:]))
     # Nobody of those who all wrote "blue." wrote "blue".
     assert found.predictions["vqa_accuracy"].to_pylist() == [1, 1, 0, 0]
     assert found.metrics == {"vqa_accuracy": 0.5, "accuracy": 0.5}

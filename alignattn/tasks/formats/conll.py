@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from alignattn.tasks.file_rows import TextRows
+from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.tasks.task import TAGS, TOKENS
 from alignattn.utils.errors import AlignAttnError, shown
 
-TOKENS, TAGS = "tokens", "ner_tags"
-"""The columns that a file is read into."""
-
 _DOCUMENT_START = "-DOCSTART-"
-# Not str.split(): it also splits at characters that a token may be, such as the no-break and ideographic spaces.
+# Not str.split(), which also splits at characters that a token may be, such as no-break and ideographic spaces.
 _BLANK = re.compile(r"[ \t]+")
 _BLANKS = " \t\r\ufeff"
 _NAMED_COMMENT = re.compile(r"#\s*[\w.:-]+\s+=\s")
 """As in CoNLL-U: `# text = It works`."""
 _OF_ENTITIES = re.compile(r"O|[BIESLUM]-\S+")
 _COUNT, _PART = re.compile(r"\d+"), re.compile(r"\d+[-.]\d+")
-"""What counts a word; a word of several (`1-2`), or one that is not written (`1.1`)."""
+"""The number of a word; that of several words (`1-2`) or of an unwritten word (`1.1`)."""
 _MARKS = frozenset({"_", "-", "*"})
-"""What stands for no value."""
+"""Values that mean "none"."""
 
 SURELY_TAGS, MAX_DIFFERENT = 20, 0.5
-"""More different tags than these, as a number and as a share of all words, are no tags."""
+"""More distinct values than these, as a number and as a share of all words, are no tags."""
 SYNTAX_COLUMNS = 8
-"""Beside the index: so many and more have the formats of syntax (CoNLL-X, CoNLL-U, CoNLL-2009)."""
+"""CoNLL-X, CoNLL-U and CoNLL-2009 have at least so many columns besides the index."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +40,24 @@ class _Line:
 
 
 def read_conll(path: Path, text: str) -> TextRows:
-    """Reads one token a line, its columns separated by blanks or tabs; a blank line ends a sentence.
+    """Read one token per line, with columns separated by blanks or tabs; a blank line ends a sentence.
 
-    The first column is the token and the last its tag. A `-DOCSTART-` line ends a sentence and is left out, and so is
-    a comment at the start of a sentence; a line that starts with `#` and has a tag as others do is a token. A column
-    before the tokens that counts them is left out, with the lines that it does not count (`1-2`, `1.1`). Both are said.
-    Files whose first column holds no words, or their last no tags, are refused.
+    The first column is the token and the last its tag. `-DOCSTART-` lines and comments at the start of a sentence are
+    left out; a line that starts with `#` and has a tag like others is a token. An index column is left out, with the
+    lines that it does not count (`1-2`, `1.1`). Standard error mentions comments and an index. Files whose first column
+    holds no words, or whose last holds no tags, are refused.
 
     Args:
         path: of the file, for messages.
-        text: what it holds.
+        text: its content.
 
     Returns:
-        `tokens` and `ner_tags`, a list of texts a sentence; a sentence with a line of other columns is bad.
+        `tokens` and `ner_tags`, a list of texts per sentence; a sentence with a line of other columns is bad.
     """
     lines = _lines(path, text)
     width = _width(lines)
-    sentences = _without_comments(path, _sentences(lines), width)
+    groups = groupby(lines, key=lambda line: bool(line.columns))
+    sentences = _without_comments(path, [list(group) for in_sentence, group in groups if in_sentence], width)
     problems = {index: problem for index, lines in enumerate(sentences) if (problem := _problem(lines, width))}
     good = [[] if index in problems else lines for index, lines in enumerate(sentences)]
     rows = _words(path, [[line.columns for line in lines] for lines in good])
@@ -76,14 +75,14 @@ def read_conll(path: Path, text: str) -> TextRows:
 
 def _lines(path: Path, text: str) -> list[_Line]:
     """The lines; those between sentences have no columns."""
-    # Old files of the Macintosh end lines so.
+    # Files of the old Macintosh end lines with a carriage return.
     text = text if "\n" in text else text.replace("\r", "\n")
     lines = [line.strip(_BLANKS) for line in text.split("\n")]
     written = [line for line in lines if line and not line.startswith(_DOCUMENT_START)]
     tokens = [line for line in written if not line.startswith("#")] or written
     has_tabs = bool(tokens) and all("\t" in line for line in tokens)
     if has_tabs:
-        # Where columns are separated by tabs, a token may hold blanks.
+        # In a line with tabs a token may hold blanks.
         widths = {len(_BLANK.split(line)) - len(_tabbed(line)) for line in tokens}
         if len(tokens) > 1 and len(widths) == 1 and widths != {0}:
             raise AlignAttnError(
@@ -103,14 +102,10 @@ def _tabbed(line: str) -> list[str]:
 
 
 def _width(lines: Iterable[_Line]) -> int:
-    """How many columns most lines have, comments aside where there are others."""
+    """The number of columns of most lines; comments count only if there is nothing else."""
     counts = Counter(len(line.columns) for line in lines if line.columns and not line.text.startswith("#"))
     counts = counts or Counter(len(line.columns) for line in lines if line.columns)
     return max(counts, key=lambda columns: counts[columns], default=0)
-
-
-def _sentences(lines: Iterable[_Line]) -> list[list[_Line]]:
-    return [list(group) for in_sentence, group in groupby(lines, key=lambda line: bool(line.columns)) if in_sentence]
 
 
 def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) -> list[list[_Line]]:
@@ -126,7 +121,7 @@ def _without_comments(path: Path, sentences: Sequence[list[_Line]], width: int) 
         left.append(lines[count:])
     if comments:
         print(
-            f"{path}: {len(comments)} line(s) that start with # are taken for comments, the first is line "
+            f"{path}: {len(comments)} line(s) that start with # are read as comments, the first is line "
             f"{comments[0].number}: {shown(comments[0].text)}",
             file=sys.stderr,
         )
@@ -156,7 +151,7 @@ def _problem(lines: Iterable[_Line], width: int) -> str | None:
 
 
 def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]]:
-    """The columns of each line without one that counts the words."""
+    """The columns of each line, without an index."""
     if not _counts_words(sentences):
         return sentences
     lines = [columns for sentence in sentences for columns in sentence]
@@ -164,16 +159,16 @@ def _words(path: Path, sentences: list[list[list[str]]]) -> list[list[list[str]]
     if len(lines[0]) - 1 >= SYNTAX_COLUMNS and not _are_entities(tags):
         raise AlignAttnError(
             f"{path} has the columns of syntax, as CoNLL-X and CoNLL-U, the last of which holds no tags: keep two of "
-            "them, the word and the tag that is to be learnt"
+            "them, the word and the tag to learn"
         )
     left_out = sum(_PART.fullmatch(columns[0]) is not None for columns in lines)
     others = f", nor are {left_out} line(s) of several words or none (such as 1-2 or 1.1)" if left_out else ""
-    print(f"{path}: its first column counts the words and is not read{others}", file=sys.stderr)
+    print(f"{path}: its first column numbers the words and is not read{others}", file=sys.stderr)
     return [[columns[1:] for columns in lines if _COUNT.fullmatch(columns[0])] for lines in sentences]
 
 
 def _counts_words(sentences: Iterable[list[list[str]]]) -> bool:
-    """Whether the first of three or more columns counts the words, in each sentence or in the whole file."""
+    """Whether the first of three or more columns numbers the words, in each sentence or in the whole file."""
     firsts = [[columns[0] for columns in sentence] for sentence in sentences if sentence]
     if not firsts or any(not _COUNT.fullmatch(first) and not _PART.fullmatch(first) for row in firsts for first in row):
         return False

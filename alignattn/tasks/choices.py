@@ -11,48 +11,41 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from alignattn.tasks.choices.task import MultipleChoice
 from alignattn.tasks.labelled import LabelledProcessor
-from alignattn.tasks.processor import check_max_length, encode_rows, text_problem
+from alignattn.tasks.processor import EncodedSplit, by_row, check_max_length, encode_rows, text_problem
 from alignattn.tasks.task import MAX_TEXTS, TaskOptions
+from alignattn.tasks.task_types import MultipleChoice
 from alignattn.utils.errors import shown
 
 
 class MultipleChoiceProcessor(LabelledProcessor[MultipleChoice]):
-    """One sequence a choice, the context joined to the ending; the model scores each."""
+    """One sequence per choice, the context joined to the ending; the model scores each."""
 
     auto_class = AutoModelForMultipleChoice
 
-    def input_problems(self, task: MultipleChoice, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
-        """Return the rows whose texts are missing, or that have another number of endings."""
-        problems: dict[int, str] = {}
-        columns = dataset.select_columns(list(task.input_columns))[:]
-        for index in range(len(dataset)):
-            row = {name: values[index] for name, values in columns.items()}
-            problem = _texts_problem(task, row, may_be_empty=may_be_empty)
-            if problem is not None:
-                problems[index] = problem
-        return problems
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad text or a wrong number of endings."""
+        columns = dataset.select_columns(list(self.task.input_columns))[:]
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        return by_row(_texts_problem(self.task, row, may_be_empty=may_be_empty) for row in rows)
 
-    def configure(self, task: MultipleChoice, config: PreTrainedConfig) -> None:
-        """Leave the config as it is: the head gives one score a sequence, whatever the number of choices."""
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Leave the config as it is: the head gives one score per sequence, whatever the number of choices."""
 
     def encode(
-        self,
-        task: MultipleChoice,
-        dataset: datasets.Dataset,
-        tokenizer: PreTrainedTokenizerBase,
-        options: TaskOptions,
+        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
     ) -> datasets.Dataset:
-        """Return a list of one sequence a choice for each of the model's inputs, and `label`.
+        """Return the model's inputs, a list with one sequence per choice each, and `label`.
 
-        Of a pair that is too long the longer text is cut first.
+        In a pair that is too long the longer text is truncated first.
         """
-        check_max_length(task, tokenizer, options.max_length, MAX_TEXTS)
-        return encode_rows(_encode_batch, task, dataset, tokenizer, options)
+        check_max_length(self.task, tokenizer, options.max_length, MAX_TEXTS)
+        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
 
-    def collator(self, tokenizer: PreTrainedTokenizerBase) -> DataCollatorForMultipleChoice:
-        """Return what pads to the longest sequence of a batch."""
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
+    ) -> DataCollatorForMultipleChoice:
+        """Return a collator that pads to the longest sequence."""
         return DataCollatorForMultipleChoice(tokenizer)
 
 
@@ -81,8 +74,8 @@ def _encode_batch(
     endings = [[start + ending for ending in _endings(task, row)] for start, row in zip(starts, rows, strict=True)]
     contexts = [[row[task.context_column]] * task.num_labels for row in rows]
     encoding = tokenizer(list(chain(*contexts)), list(chain(*endings)), truncation=True, max_length=max_length)
-    by_row = {
+    by_choice = {
         name: [values[first : first + task.num_labels] for first in range(0, len(values), task.num_labels)]
         for name, values in encoding.items()
     }
-    return by_row | {"label": batch[task.label_column]}
+    return by_choice | {"label": batch[task.label_column]}

@@ -1,17 +1,18 @@
-"""What the labels of a user's own texts mean: classes by number or by name, or scores."""
+"""Labels of a user's own texts: whether they are classes by number or by name, or scores."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import datasets
 
 from alignattn.tasks.labels import (
-    NO_LABEL,
     UNLABELLED,
     Label,
     class_names,
+    exactly,
     form_problem,
     has_decimal_comma,
     is_code,
@@ -21,11 +22,11 @@ from alignattn.tasks.labels import (
     no_labelled_row,
     only_item,
     parse_label,
+    spelling_key,
     twin_hint,
 )
 from alignattn.tasks.task import MAX_CLASSES, MetricName
-from alignattn.tasks.texts.label_hints import NULL_MARKERS
-from alignattn.tasks.texts.task import TextClassification
+from alignattn.tasks.task_types import TextClassification
 from alignattn.utils.compression import plain_stem
 from alignattn.utils.errors import AlignAttnError, listing
 
@@ -33,12 +34,19 @@ USER_BINARY_METRICS: tuple[MetricName, ...] = ("accuracy", "f1", "matthews_corre
 USER_CLASSIFICATION_METRICS: tuple[MetricName, ...] = ("accuracy", "macro_f1", "matthews_correlation")
 USER_REGRESSION_METRICS: tuple[MetricName, ...] = ("pearson", "spearmanr", "mse", "mae")
 
+NO_LABEL = "it has no label"
+
 BINARY = 2
-"""Classes of a yes or no."""
 SURELY_CLASSES = 20
-"""So many different labels are no free text, however few rows there are."""
-MAX_DIFFERENT = 0.5
-"""Share of the rows that have a label of their own in a column of classes."""
+"""So many distinct labels are no free text, even in few rows."""
+MAX_DISTINCT = 0.5
+"""A column of classes has at most so many distinct labels per row."""
+
+NULL_MARKERS = frozenset(
+    r"""- -- --- ? ?? . n/a na #n/a <na> n.a. nan null <null> none nil \n unsup unlabeled unlabelled missing undefined
+    unknown -1 -9 -99 -100 -999 -9999""".split()  # noqa: SIM905
+)
+"""Markers of missing values in files, in any case."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,9 @@ class UserLabels:
 
     Attributes:
         origin: the file.
-        labels: integers, real numbers, or names without the blanks around them, by row, counted from 0.
+        labels: integers, real numbers, or names without surrounding blanks, by row, from 0.
         problems: what is wrong with the other rows.
-        names: those that the file has for the numbers of its classes, in their order; -1 among the labels then marks a
-            row without one.
+        names: the file's names of its class numbers, in their order; -1 among the labels is then an unlabelled row.
     """
 
     origin: str
@@ -59,12 +66,12 @@ class UserLabels:
     names: tuple[str, ...] = ()
 
     def without(self, rows: Mapping[int, str]) -> "UserLabels":
-        """The labels of all other rows."""
+        """Return the labels of all other rows."""
         return replace(self, labels={index: label for index, label in self.labels.items() if index not in rows})
 
 
 def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> UserLabels:
-    """Read the labels of a file: names of classes where it has them, else what `_parsed` makes of the whole column.
+    """Read a file's labels: names of classes if it has them, otherwise numbers if the whole column allows it.
 
     Args:
         dataset: the rows of the file.
@@ -89,15 +96,15 @@ def read_user_labels(dataset: datasets.Dataset, column: str, origin: str) -> Use
         labels = dict(zip(values, (UNLABELLED if name == str(UNLABELLED) else name for name in named), strict=True))
         return UserLabels(origin, labels, problems, names)
     parsed = _parsed(values)
-    _check_one_kind(parsed, origin)
+    _check_not_mixed(parsed, origin)
     return UserLabels(origin, parsed, problems)
 
 
 def _parsed(values: Mapping[int, Any]) -> dict[int, Label]:
-    """Labels as numbers where the whole column allows it, since a CSV file holds only text.
+    """Labels as numbers if the whole column allows it, since a CSV file holds only text.
 
-    Scores may have an exponent, as Python writes small ones. Codes such as 0101 make text of all integers, so that 101
-    stays another class.
+    Scores may have an exponent, as Python writes small ones. One code such as 0101 makes text of all integers, so that
+    101 stays another class.
     """
     texts = {
         index: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value).strip()
@@ -110,7 +117,7 @@ def _parsed(values: Mapping[int, Any]) -> dict[int, Label]:
     return {index: parse_label(value) for index, value in texts.items()}
 
 
-def _check_one_kind(labels: Mapping[int, Label], origin: str) -> None:
+def _check_not_mixed(labels: Mapping[int, Label], origin: str) -> None:
     are_names = {index: isinstance(label, str) for index, label in labels.items()}
     if len(set(are_names.values())) < 2:
         return
@@ -128,43 +135,19 @@ def _check_one_kind(labels: Mapping[int, Label], origin: str) -> None:
     )
 
 
-def _without_points(training: UserLabels) -> Mapping[int, Label]:
-    """The labels with 1 for 1.0 where they are few whole numbers and rows lack one: pandas writes integers so then."""
-    labels, origin = training.labels, training.origin
-    if not all(map(_is_whole, labels.values())) or all(isinstance(label, int) for label in labels.values()):
-        return labels
-    numbers = sorted({int(label) for label in labels.values()})
-    if not BINARY <= len(numbers) <= SURELY_CLASSES:
-        return labels
-    listed = listing([str(number) for number in numbers])
-    if NO_LABEL not in training.problems.values():
-        print(
-            f"{origin}: its labels are whole numbers with a decimal point ({listed}), which are read as scores; for "
-            "classes, write 1 for 1.0",
-            file=sys.stderr,
-        )
-        return labels
-    print(
-        f"{origin}: its labels are whole numbers and some rows have none, and then pandas writes 1 as 1.0: they are "
-        f"read as classes ({listed}); for scores, remove the rows without a label",
-        file=sys.stderr,
-    )
-    return {index: int(label) for index, label in labels.items()}
-
-
 def _is_whole(label: Label) -> bool:
     return isinstance(label, int) or (isinstance(label, float) and label.is_integer())
 
 
 def share_names(splits: Mapping[str, UserLabels]) -> dict[str, UserLabels]:
-    """Return the labels of all files by name, where one has names for its class numbers and another has none."""
+    """Return the labels of all files by name, if one file names its classes and another only numbers them."""
     named = next((labels for labels in splits.values() if labels.names), None)
     if named is None:
         return dict(splits)
-    return {split: labels if labels.names else _by_names_of(named, labels) for split, labels in splits.items()}
+    return {split: labels if labels.names else _named_like(named, labels) for split, labels in splits.items()}
 
 
-def _by_names_of(named: UserLabels, labels: UserLabels) -> UserLabels:
+def _named_like(named: UserLabels, labels: UserLabels) -> UserLabels:
     values = labels.labels.values()
     if not all(map(_is_whole, values)):
         return labels
@@ -189,12 +172,12 @@ def _by_names_of(named: UserLabels, labels: UserLabels) -> UserLabels:
 
 
 def user_task(training: UserLabels, text_columns: Sequence[str], label_column: str) -> TextClassification:
-    """The task that a user's training labels pose: names or integers are classes, real numbers a regression.
+    """Return the task of a user's training labels: names and integers are classes, real numbers a regression.
 
     Args:
-        training: The labels of the training file, whose name is the task's; at least one.
-        text_columns: The columns of text.
-        label_column: The column of the labels.
+        training: the labels of the training file, at least one; the task is named like the file.
+        text_columns: the columns of text.
+        label_column: the column of the labels.
     """
     labels, origin = _without_points(training), training.origin
     names = sorted({label for label in labels.values() if isinstance(label, str)})
@@ -205,13 +188,13 @@ def user_task(training: UserLabels, text_columns: Sequence[str], label_column: s
         raise AlignAttnError(
             f"every label of {origin} is {classes[0]!r}: a classifier needs at least two classes; check --label_column"
         )
-    if len(classes) > MAX_CLASSES or len(classes) > max(len(labels) * MAX_DIFFERENT, SURELY_CLASSES):
+    if len(classes) > MAX_CLASSES or len(classes) > max(len(labels) * MAX_DISTINCT, SURELY_CLASSES):
         advice = "" if names else ", or write 1.0 for 1 to learn a score"
-        if all(map(has_decimal_comma, names)) and names:
+        if names and all(map(has_decimal_comma, names)):
             advice = ", or write a decimal point to learn a score"
         raise AlignAttnError(
-            f"column {label_column!r} of {origin} has {len(classes):,} different labels in {len(labels):,} rows, more "
-            f"than classes can be: check --label_column{advice}"
+            f"column {label_column!r} of {origin} has {len(classes):,} distinct labels in {len(labels):,} rows, too "
+            f"many for classes: check --label_column{advice}"
         )
     # A file that names its classes says their order, and may have some that no row has.
     classes = training.names or classes
@@ -225,8 +208,32 @@ def user_task(training: UserLabels, text_columns: Sequence[str], label_column: s
     )
 
 
+def _without_points(training: UserLabels) -> Mapping[int, Label]:
+    """The labels with 1 for 1.0 if they are few whole numbers and a row has none: pandas then writes 1 as 1.0."""
+    labels, origin = training.labels, training.origin
+    if not all(map(_is_whole, labels.values())) or all(isinstance(label, int) for label in labels.values()):
+        return labels
+    numbers = sorted({int(label) for label in labels.values()})
+    if not BINARY <= len(numbers) <= SURELY_CLASSES:
+        return labels
+    listed = listing([str(number) for number in numbers])
+    if NO_LABEL not in training.problems.values():
+        print(
+            f"{origin}: its labels are whole numbers with a decimal point ({listed}) and are read as scores; for "
+            "classes, write 1 for 1.0",
+            file=sys.stderr,
+        )
+        return labels
+    print(
+        f"{origin}: its labels are whole numbers, and some rows have none, in which case pandas writes 1 as 1.0: they "
+        f"are read as classes ({listed}); for scores, remove the rows without a label",
+        file=sys.stderr,
+    )
+    return {index: int(label) for index, label in labels.items()}
+
+
 def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ...]:
-    """The integers among the labels in their order; -1 marks a row without a label where the others count from 0."""
+    """The distinct integers in order; -1 is an unlabelled row if the others count from 0."""
     numbers = sorted(int(label) for label in set(labels.values()))
     others = [number for number in numbers if number != UNLABELLED]
     if not others:
@@ -236,15 +243,15 @@ def _numbered_classes(labels: Mapping[int, Label], origin: str) -> tuple[str, ..
 
 
 def user_label_column(task: TextClassification, split: UserLabels, num_rows: int) -> tuple[list[Label], dict[int, str]]:
-    """A user's labels as names of classes or scores by the training file, and what is wrong with others.
+    """Return a file's labels as names of classes or as scores, and what is wrong with others.
 
     Args:
-        task: What `user_task` made of the training file.
-        split: The labels of a file.
-        num_rows: How many rows there are.
+        task: of `user_task`.
+        split: the labels of the file.
+        num_rows: number of its rows.
 
     Returns:
-        The label of every row, -1 where there is none that is good; the problems by row.
+        The label of every row, -1 for a row without a good one; the problems by row.
     """
     unlabelled: Label = UNLABELLED if task.is_regression else str(UNLABELLED)
     names = {*task.labels}
@@ -254,11 +261,12 @@ def user_label_column(task: TextClassification, split: UserLabels, num_rows: int
     column: list[Label] = [unlabelled] * num_rows
     problems = {}
     for index, label in split.labels.items():
-        if task.is_regression and not isinstance(label, str):
-            column[index] = label
-        elif task.is_regression:
+        name = str(int(label)) if are_integers and _is_whole(label) else str(label)
+        if task.is_regression and isinstance(label, str):
             problems[index] = f"label {label!r} is not a number"
-        elif (name := _plain_name(label, are_integers=are_integers)) in names:
+        elif task.is_regression:
+            column[index] = label
+        elif name in names:
             column[index] = name
         else:
             hint = twin_hint(label, task.labels)
@@ -266,6 +274,33 @@ def user_label_column(task: TextClassification, split: UserLabels, num_rows: int
     return column, problems
 
 
-def _plain_name(label: Label, *, are_integers: bool) -> str:
-    """The name of a class; of whole numbers with a point that of the integer where all classes are integers."""
-    return str(int(label)) if are_integers and _is_whole(label) else str(label)
+def label_hints(labels: Iterable[Label], classes: Sequence[str]) -> Iterator[str]:
+    """Yield hints at labels of a training file that are read as classes and may be something else.
+
+    Args:
+        labels: of its rows; what is no class is ignored.
+        classes: of the task.
+    """
+    known = frozenset(classes)
+    counts = Counter(label for label in labels if isinstance(label, str) and label in known)
+    count_of = {name: f"{count:,} of {counts.total():,} rows" for name, count in counts.items()}
+    if counts and all(map(has_decimal_comma, counts)):
+        first = next(iter(counts))
+        yield (
+            f"its labels look like numbers with a decimal comma and are read as classes; "
+            f"for scores, write a decimal point: {first.replace(',', '.')} for {first}"
+        )
+    spellings = defaultdict(list)
+    for name in counts:
+        spellings[spelling_key(name)].append(name)
+        # Minus is a class beside plus, and -1 beside 1.
+        is_opposite = name.startswith("-") and not counts.keys().isdisjoint({name[1:] or "+"})
+        if name.casefold() in NULL_MARKERS and not is_opposite:
+            yield (
+                f"{exactly(name)} is read as a class ({count_of[name]}); if it marks rows without a label, leave their "
+                "label empty and give --skip_bad_rows"
+            )
+    for key, names in spellings.items():
+        if key and len(names) > 1:
+            listed = " and ".join(f"{exactly(name)} ({count_of[name]})" for name in names)
+            yield f"{listed} are read as different classes and differ only in spelling"

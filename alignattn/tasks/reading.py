@@ -1,6 +1,6 @@
-"""Where rows are read from: the Hub, a data folder, a single file. Nothing is checked here but that it reads.
+"""Reading rows: from the Hub, a data folder or a file. Nothing is checked here except that it can be read.
 
-Every reader returns `FileRows` or a `datasets.Dataset`, and raises `AlignAttnError` when there is nothing to return.
+Every reader returns `FileRows` or a `datasets.Dataset`, or raises `AlignAttnError`.
 """
 
 import csv
@@ -14,13 +14,13 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alignattn.tasks.class_folders import read_class_folder
-from alignattn.tasks.file_rows import FileRows, TextRows, file_rows
-from alignattn.tasks.json_rows import read_json_rows
-from alignattn.tasks.separated import SEPARATORS, read_separated
-from alignattn.tasks.tags.conll import read_conll
+from alignattn.tasks.formats.babi import read_babi
+from alignattn.tasks.formats.class_folders import read_class_folder
+from alignattn.tasks.formats.conll import read_conll
+from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
+from alignattn.tasks.formats.json_rows import read_json_rows
+from alignattn.tasks.formats.separated import SEPARATORS, read_separated
 from alignattn.tasks.task import CONLL, TEXT_FILE, TRAIN, Task
-from alignattn.tasks.texts.stories import read_babi
 from alignattn.utils.bad_rows import list_bad_rows
 from alignattn.utils.compression import BROKEN, COMPRESSIONS, plain_suffix, read_whole
 from alignattn.utils.errors import AlignAttnError, one_line
@@ -29,17 +29,25 @@ from alignattn.utils.library_bars import without_library_bars
 from alignattn.utils.network import log_download
 from alignattn.utils.parquet import check_parquet, without_bad_texts
 
-_OTHER_SOURCES = "give --data_dir DIR (Parquet files on disk) or --train_file FILE (your own rows)"
+PARQUET = ".parquet"
+_TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
+    **{suffix: partial(read_separated, suffix=suffix) for suffix in SEPARATORS},
+    ".json": read_json_rows,
+    ".jsonl": read_json_rows,
+    CONLL: read_conll,
+    TEXT_FILE: read_babi,
+}
+_EXTENSIONS = (*_TEXT_READERS, PARQUET)
 
 
 def hub_origin(task: Task, split: str) -> str:
-    """How an error names a split of the Hub."""
+    """Return the name of a split of the Hub in messages."""
     config = f" ({task.sources.config})" if task.sources.config else ""
     return f"split {split!r} of {task.sources.hub}{config}"
 
 
 def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
-    """Reads one split of a task from the Hub, or from the `datasets` cache when the Hub is out of reach."""
+    """Read one split of a task from the Hub, or from the `datasets` cache if the Hub is out of reach."""
     sources = task.sources
     if split == TRAIN and task.train_rows_of:
         raise AlignAttnError(
@@ -54,25 +62,33 @@ def read_hub(task: Task, split: str, cache_dir: str | None) -> datasets.Dataset:
         return datasets.load_dataset(
             sources.hub, sources.config or None, split=split, revision=sources.revision, cache_dir=cache_dir
         )
-    # The Hub's client raises classes of whichever HTTP library it is built on, beside OSError, ValueError and
-    # those of `datasets`. Whatever stopped the download, the user has the same ways out.
+    # The Hub's client raises classes of whichever HTTP library it uses, besides OSError, ValueError and those of
+    # `datasets`. Whatever stopped the download, the user has the same ways out.
     except Exception as error:
         raise AlignAttnError(
-            f"cannot load {hub_origin(task, split)} from the Hub: {_reason(error)}; {_OTHER_SOURCES}"
+            f"cannot load {hub_origin(task, split)} from the Hub: {_reason(error)}; give --data_dir DIR (Parquet files "
+            "on disk) or --train_file FILE (your own rows)"
         ) from error
 
 
-def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
-    """The file of one split below a data folder: `<data_dir>/glue/mrpc/train.parquet`."""
+def split_path(task: Task, split: str, data_dir: str | Path | None) -> Path:
+    """Return the file of a split: `<data_dir>/glue/mrpc/train.parquet`, or the task's own file without a `data_dir`."""
+    if data_dir is None:
+        files = task.sources.files
+        if split not in files:
+            raise AlignAttnError(
+                f"task {task.name!r} has no {split!r} split (there: {', '.join(files)}): add its file to sources.files"
+            )
+        return Path(files[split])
     folder = Path(data_dir) / task.sources.folder
     if not folder.is_dir():
         raise AlignAttnError(
             f"no data for task {task.name!r}: there is no folder {folder}; "
             "put <split>.parquet files there, or leave out --data_dir to use the Hub"
         )
-    path = folder / f"{split}.parquet"
+    path = folder / f"{split}{PARQUET}"
     if not path.is_file():
-        present = ", ".join(sorted(file.stem for file in folder.glob("*.parquet"))) or "no split at all"
+        present = ", ".join(sorted(file.stem for file in folder.glob(f"*{PARQUET}"))) or "no split at all"
         raise AlignAttnError(
             f"task {task.name!r} has no {split!r} split in {folder} (there: {present}): put {path.name} "
             "there, leave out --data_dir to use the Hub, or give --train_file FILE (your own rows)"
@@ -80,18 +96,8 @@ def split_path(task: Task, split: str, data_dir: str | Path) -> Path:
     return path
 
 
-def own_file(task: Task, split: str) -> Path:
-    """The file of one split of a task that names its own."""
-    files = task.sources.files
-    if split not in files:
-        raise AlignAttnError(
-            f"task {task.name!r} has no {split!r} split (there: {', '.join(files)}): add its file to sources.files"
-        )
-    return Path(files[split])
-
-
 def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
-    """Reads a user's rows as `read_rows` does, all of which must be good."""
+    """Read a user's rows as `read_rows` does, and refuse bad ones."""
     rows = read_rows(path, encoding=encoding)
     problems = rows.problems_in(rows.dataset.column_names)
     list_bad_rows(problems, str(path), len(rows.dataset), skip=None)
@@ -101,15 +107,15 @@ def read_file(path: Path, *, encoding: str | None = None) -> datasets.Dataset:
 def read_rows(
     path: Path, cache_dir: str | None = None, *, encoding: str | None = None, name: str | None = None
 ) -> FileRows:
-    """Reads a user's rows: one file, whose extension says its format, or a folder of texts with a folder a class.
+    """Read a user's rows: one file, whose ending tells its format, or a folder with one folder of texts per class.
 
-    CSV, TSV, JSON and CoNLL may be compressed, as `rows.csv.gz`; Parquet is by itself.
+    CSV, TSV, JSON and CoNLL may be compressed, as `rows.csv.gz`.
 
     Args:
         path: of the file or folder.
-        cache_dir: where `datasets` keeps what it read of Parquet; a folder of this process when None.
+        cache_dir: the cache of `datasets` for Parquet; a folder of this process when None.
         encoding: of text; UTF-8 when None.
-        name: that a file of text is called by in what is said of it; its path when None.
+        name: of a text file in messages; its path when None.
     """
     called = path if name is None else Path(name)
     if path.is_dir():
@@ -119,31 +125,19 @@ def read_rows(
     if suffix not in _EXTENSIONS:
         raise AlignAttnError(
             f"cannot tell the format of {path}: its name must end in {', '.join(_EXTENSIONS)}, or "
-            f"{_COMPRESSED} behind one"
+            f"{', '.join(COMPRESSIONS)} behind one"
         )
     try:
-        if suffix == _PARQUET:
+        if suffix == PARQUET:
             return _read_parquet(path, cache_dir)
         text, is_decoded = read_whole(path, encoding)
         return file_rows(_TEXT_READERS[suffix](called, text), path=called, is_decoded=is_decoded)
     except AlignAttnError:
         raise
-    except UnicodeDecodeError as error:
-        raise AlignAttnError(
-            f"cannot read {called} as {suffix[1:].upper()}: {_reason(error)}; give its --encoding, such as cp1252 or "
-            "utf-16"
-        ) from error
     except (OSError, ValueError, csv.Error, pa.ArrowException, datasets.exceptions.DatasetsError, *BROKEN) as error:
-        kind = suffix[1:].upper()
-        raise AlignAttnError(f"cannot read {called} as {kind}: {_reason(error)}; correct the file") from error
-
-
-def _read_separated_as(suffix: str, path: Path, text: str) -> TextRows:
-    return read_separated(path, text, suffix)
-
-
-def _read_stories(path: Path, text: str) -> TextRows:
-    return TextRows(dict(read_babi(path, text)))
+        is_encoding = isinstance(error, UnicodeDecodeError)
+        advice = "give its --encoding, such as cp1252 or utf-16" if is_encoding else "correct the file"
+        raise AlignAttnError(f"cannot read {called} as {suffix[1:].upper()}: {_reason(error)}; {advice}") from error
 
 
 def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
@@ -163,25 +157,13 @@ def _read_parquet(path: Path, cache_dir: str | None) -> FileRows:
 
 @cache
 def _copies() -> TemporaryDirectory[str]:
-    """Where `datasets` puts its copies of local files, until the process ends: the user's cache is for downloads."""
+    """The cache of `datasets` for local files until the process ends: the user's cache is for downloads."""
     return TemporaryDirectory(prefix="alignattn-rows-", ignore_cleanup_errors=True)
-
-
-_PARQUET = ".parquet"
-_TEXT_READERS: Mapping[str, Callable[[Path, str], TextRows]] = {
-    **{suffix: partial(_read_separated_as, suffix) for suffix in SEPARATORS},
-    ".json": read_json_rows,
-    ".jsonl": read_json_rows,
-    CONLL: read_conll,
-    TEXT_FILE: _read_stories,
-}
-_EXTENSIONS = (*_TEXT_READERS, _PARQUET)
-_COMPRESSED = ", ".join(COMPRESSIONS)
 
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Silences `datasets`, which logs an error that it also raises, and draws a bar for the shortest file."""
+    """Silence `datasets`, which logs the errors that it raises and shows a bar for the shortest file."""
     verbosity = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
@@ -192,7 +174,7 @@ def _quiet_datasets() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, on one line; `datasets` hides it behind "an error occurred while generating"."""
+    """The reason on one line; `datasets` hides it behind "an error occurred while generating"."""
     if isinstance(error, datasets.exceptions.DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__
     return one_line(error).rstrip(".") or type(error).__name__

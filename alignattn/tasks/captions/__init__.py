@@ -1,1 +1,0 @@
-"""Captions that are written for pictures."""

@@ -1,0 +1,1 @@
+"""Readers of files of rows, one per format; each returns `TextRows`."""

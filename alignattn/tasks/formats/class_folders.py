@@ -1,0 +1,65 @@
+"""A folder with a folder of texts per class, such as `reviews/pos/1.txt`."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from alignattn.tasks.formats.file_rows import FileRows, TextRows, file_rows
+from alignattn.tasks.task import LABEL, TEXT, TEXT_FILE
+from alignattn.utils.compression import BROKEN, plain_suffix, read_whole
+from alignattn.utils.errors import AlignAttnError, listing, one_line
+
+NAMED_FILES = 3
+"""A message names so many of the files that are not read."""
+
+
+def read_class_folder(folder: Path, encoding: str | None = None) -> FileRows:
+    """Return the texts of a folder, each with the name of its class folder, in the order of the names.
+
+    Files that are not read are counted on standard error.
+
+    Args:
+        folder: with one folder per class.
+        encoding: of the texts.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = [
+        (path, class_folder.name)
+        for class_folder in classes
+        for path in sorted(class_folder.iterdir())
+        if path.is_file() and plain_suffix(path) == TEXT_FILE
+    ]
+    remark = _unread_files(folder, {path for path, _ in files})
+    if empty := [path.name for path in classes if path.name not in {name for _, name in files}]:
+        remark.append(f"{listing(empty)} hold no {TEXT_FILE} file and make no class")
+    remarks = "; ".join(remark)
+    if not files:
+        raise AlignAttnError(
+            f"{folder} is a folder and no file: give a file, or a folder that holds one folder per class with one "
+            f"{TEXT_FILE} file per text, as pos/1{TEXT_FILE}{f' ({remarks})' if remarks else ''}"
+        )
+    if remarks:
+        print(f"{folder}: {remarks}", file=sys.stderr)
+    try:
+        read = [read_whole(path, encoding) for path, _ in files]
+    except (OSError, ValueError, *BROKEN) as error:
+        raise AlignAttnError(f"cannot read a text of {folder}: {one_line(error)}; give its --encoding") from error
+    columns = {TEXT: [text for text, _ in read], LABEL: [name for _, name in files]}
+    rows = file_rows(TextRows(dict(columns)), path=folder, is_decoded=all(is_decoded for _, is_decoded in read))
+    problems = dict(rows.value_problems.get(TEXT, {})) | {
+        index: "it is empty" for index, (text, _) in enumerate(read) if not text.strip()
+    }
+    return replace(
+        rows, problems={index: f"{files[index][0].relative_to(folder)}: {text}" for index, text in problems.items()}
+    )
+
+
+def _unread_files(folder: Path, read: set[Path]) -> list[str]:
+    below = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file() and path not in read)
+    others = [str(path) for path in below if not any(part.startswith(".") for part in path.parts)]
+    if not others:
+        return []
+    return [
+        f"{len(others)} file(s) are not read, such as {', '.join(others[:NAMED_FILES])}: a text is a {TEXT_FILE} "
+        "file right in the folder of its class"
+    ]

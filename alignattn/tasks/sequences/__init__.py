@@ -1,1 +1,0 @@
-"""Pairs of sequences, of which the second is written."""

